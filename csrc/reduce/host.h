@@ -1,0 +1,37 @@
+// Reductions on host memory: n inputs in one pass, one rounding per store.
+#pragma once
+
+#include <cstddef>
+
+#include "reduce/types.h"
+
+namespace ringcomm {
+
+// One elementwise reduction
+//
+//   out[i] = round( finish( in[0][i] op in[1][i] op ... op in[n-1][i] ) )
+//
+// evaluated from left to right in the accumulation type: float32 for 16- and 8-bit floats, the
+// type itself otherwise. Integers wrap around. Pointers may have any alignment; an output may be
+// one of the inputs, and must not overlap them in any other way.
+struct Reduction {
+  DType dtype;
+  ReduceOp op;
+  // avg divides by this once, after the last addition (integers truncate toward zero). 1 leaves
+  // the sum as it is: partial sums pass 1, whoever adds last passes the world size.
+  int divisor = 1;
+  // premul_sum multiplies input `scaled_input` by `factor` in the accumulation type before it is
+  // added. -1: no input is scaled, because the others arrive scaled already.
+  int scaled_input = -1;
+  double factor = 1.0;
+};
+
+// Writes `count` results to every one of the `num_outputs` (1 or 2) outputs. num_inputs >= 1: a
+// single input is copied (and scaled, and divided, as `reduction` says).
+void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
+                 void* const* outputs, int num_outputs, std::size_t count);
+
+// Copies nbytes to one or two destinations in one pass over the source.
+void copy_host(const void* input, void* const* outputs, int num_outputs, std::size_t nbytes);
+
+}  // namespace ringcomm
