@@ -36,7 +36,25 @@ enum class ReduceOp : std::uint8_t {
 inline constexpr int kNumDTypes = 12;
 inline constexpr int kNumReduceOps = 9;
 
-std::size_t element_size(DType dtype);
+// Bytes per element.
+constexpr std::size_t element_size(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+    case DType::kInt64:
+      return 8;
+    case DType::kFloat32:
+    case DType::kInt32:
+      return 4;
+    case DType::kFloat16:
+    case DType::kBFloat16:
+    case DType::kInt16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+constexpr bool is_floating_point(DType dtype) { return dtype <= DType::kFloat8E5M2; }
 
 // torch's spelling: "float32", "bfloat16", "float8_e4m3fn", ...
 const char* name(DType dtype);
@@ -46,6 +64,19 @@ const char* name(ReduceOp op);
 
 // avg has no meaning for bool, bitwise operations none for floating types, premul_sum is for
 // floating types only. Everything else is supported.
-bool supports(DType dtype, ReduceOp op);
+constexpr bool supports(DType dtype, ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kAvg:
+      return dtype != DType::kBool;
+    case ReduceOp::kBand:
+    case ReduceOp::kBor:
+    case ReduceOp::kBxor:
+      return !is_floating_point(dtype);
+    case ReduceOp::kPremulSum:
+      return is_floating_point(dtype);
+    default:
+      return true;
+  }
+}
 
 }  // namespace ringcomm

@@ -1,0 +1,124 @@
+// The one table of dtype x op that every reduction is made of, on the host and on the device:
+// how an element becomes a value of its accumulation type, how two values combine, how the result
+// is finished and stored.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "reduce/small_float.h"
+#include "reduce/types.h"
+
+namespace ringcomm {
+
+// Element<dtype>: Storage, the type in memory; Accumulator, the type of all arithmetic; load and
+// store (with one rounding) between them.
+template <typename T>
+struct NativeElement {
+  using Storage = T;
+  using Accumulator = T;
+  RINGCOMM_HOST_DEVICE static T load(T stored) { return stored; }
+  RINGCOMM_HOST_DEVICE static T store(T value) { return value; }
+};
+
+template <typename StorageType, typename Format>
+struct RoundedElement {
+  using Storage = StorageType;
+  using Accumulator = float;
+  RINGCOMM_HOST_DEVICE static float load(Storage stored) { return Format::decode(stored); }
+  RINGCOMM_HOST_DEVICE static Storage store(float value) {
+    return static_cast<Storage>(Format::encode(value));
+  }
+};
+
+// Any nonzero byte is true; results are 0 or 1.
+struct BoolElement {
+  using Storage = std::uint8_t;
+  using Accumulator = std::uint8_t;
+  RINGCOMM_HOST_DEVICE static std::uint8_t load(std::uint8_t stored) { return stored != 0; }
+  RINGCOMM_HOST_DEVICE static std::uint8_t store(std::uint8_t value) { return value; }
+};
+
+template <DType>
+struct Element;
+template <>
+struct Element<DType::kFloat64> : NativeElement<double> {};
+template <>
+struct Element<DType::kFloat32> : NativeElement<float> {};
+template <>
+struct Element<DType::kFloat16> : RoundedElement<std::uint16_t, Float16> {};
+template <>
+struct Element<DType::kBFloat16> : RoundedElement<std::uint16_t, BFloat16> {};
+template <>
+struct Element<DType::kFloat8E4M3FN> : RoundedElement<std::uint8_t, Float8E4M3FN> {};
+template <>
+struct Element<DType::kFloat8E5M2> : RoundedElement<std::uint8_t, Float8E5M2> {};
+template <>
+struct Element<DType::kInt64> : NativeElement<std::int64_t> {};
+template <>
+struct Element<DType::kInt32> : NativeElement<std::int32_t> {};
+template <>
+struct Element<DType::kInt16> : NativeElement<std::int16_t> {};
+template <>
+struct Element<DType::kInt8> : NativeElement<std::int8_t> {};
+template <>
+struct Element<DType::kUInt8> : NativeElement<std::uint8_t> {};
+template <>
+struct Element<DType::kBool> : BoolElement {};
+
+template <DType dtype>
+using Storage = typename Element<dtype>::Storage;
+template <DType dtype>
+using Accumulator = typename Element<dtype>::Accumulator;
+
+// Integers wrap around: the arithmetic is unsigned, and at least as wide as unsigned int, because
+// narrower operands would be promoted to (signed, overflowing) int.
+template <typename T, bool is_integer = std::is_integral_v<T>>
+struct Wrapping {
+  using type = T;
+};
+template <typename T>
+struct Wrapping<T, true> {
+  using type = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+};
+
+// a op b. avg and premul_sum combine as sum does. NaN propagates through min and max.
+template <DType dtype, ReduceOp op>
+RINGCOMM_HOST_DEVICE Accumulator<dtype> combine(Accumulator<dtype> a, Accumulator<dtype> b) {
+  using T = Accumulator<dtype>;
+  using W = typename Wrapping<T>::type;
+  if constexpr (dtype == DType::kBool &&
+                (op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kBor)) {
+    return a | b;
+  } else if constexpr (dtype == DType::kBool && op != ReduceOp::kBxor) {
+    return a & b;
+  } else if constexpr (op == ReduceOp::kProduct) {
+    return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
+  } else if constexpr (op == ReduceOp::kMin || op == ReduceOp::kMax) {
+    const bool better = op == ReduceOp::kMin ? b < a : a < b;
+    return better | (b != b) ? b : a;
+  } else if constexpr (op == ReduceOp::kBand) {
+    return a & b;
+  } else if constexpr (op == ReduceOp::kBor) {
+    return a | b;
+  } else if constexpr (op == ReduceOp::kBxor) {
+    return a ^ b;
+  } else {
+    return static_cast<T>(static_cast<W>(a) + static_cast<W>(b));
+  }
+}
+
+// sum / divisor, divisor >= 1; integers truncate toward zero. Integers of up to 32 bits divide in
+// a floating type, which vectorises: two different quotients a/d are at least 1/d apart, far more
+// than the rounding error, so that the truncated quotient is exact.
+template <typename T>
+RINGCOMM_HOST_DEVICE T divide(T sum, int divisor) {
+  if constexpr (!std::is_integral_v<T> || sizeof(T) == 8) {
+    return sum / static_cast<T>(divisor);
+  } else {
+    using Real = std::conditional_t<sizeof(T) == 4, double, float>;
+    return static_cast<T>(static_cast<Real>(sum) / static_cast<Real>(divisor));
+  }
+}
+
+}  // namespace ringcomm

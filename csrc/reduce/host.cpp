@@ -1,0 +1,51 @@
+#include "reduce/host.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "reduce/host_table.h"
+
+namespace ringcomm {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw std::invalid_argument("reduce_host: " + what);
+}
+
+}  // namespace
+
+void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
+                 void* const* outputs, int num_outputs, std::size_t count) {
+  if (num_inputs < 1) refuse(std::to_string(num_inputs) + " inputs; wants at least 1");
+  if (num_outputs < 1 || num_outputs > 2) {
+    refuse(std::to_string(num_outputs) + " outputs; wants 1 or 2");
+  }
+  const HostKernel kernel = portable::kTable[static_cast<std::size_t>(reduction.dtype)]
+                                            [static_cast<std::size_t>(reduction.op)];
+  if (kernel == nullptr) {
+    refuse(std::string("op ") + name(reduction.op) + " is not defined for dtype " +
+           name(reduction.dtype));
+  }
+  kernel(reduction, inputs, num_inputs, outputs, num_outputs, count);
+}
+
+void copy_host(const void* input, void* const* outputs, int num_outputs, std::size_t nbytes) {
+  if (nbytes == 0) return;
+  if (num_outputs == 1) {
+    std::memcpy(outputs[0], input, nbytes);
+    return;
+  }
+  // Each block is still in the L1 cache when it is copied a second time.
+  constexpr std::size_t kBlock = 8192;
+  for (std::size_t begin = 0; begin < nbytes; begin += kBlock) {
+    const std::size_t n = std::min(kBlock, nbytes - begin);
+    for (int k = 0; k < num_outputs; ++k) {
+      std::memcpy(static_cast<std::byte*>(outputs[k]) + begin,
+                  static_cast<const std::byte*>(input) + begin, n);
+    }
+  }
+}
+
+}  // namespace ringcomm

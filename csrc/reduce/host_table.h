@@ -1,0 +1,24 @@
+// The table of host kernels, one per instruction set.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "reduce/host.h"
+#include "reduce/types.h"
+
+namespace ringcomm {
+
+// reduce_host's arguments, checked.
+using HostKernel = void (*)(const Reduction& reduction, const void* const* inputs,
+                            int num_inputs, void* const* outputs, int num_outputs,
+                            std::size_t count);
+
+// By dtype, then op; null where supports() is false.
+using HostTable = std::array<std::array<HostKernel, kNumReduceOps>, kNumDTypes>;
+
+namespace portable {
+extern const HostTable kTable;
+}
+
+}  // namespace ringcomm
