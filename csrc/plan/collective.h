@@ -1,0 +1,63 @@
+// What each collective starts from and what it promises, in terms of whose contributions a chunk
+// holds.
+//
+//                    chunks        before                       after
+//    all-reduce      any           every chunk, own             every chunk, all ranks
+//    reduce-scatter  k per rank    every chunk, own             own chunks, all ranks
+//    reduce          any           every chunk, own             on the root every chunk, all ranks
+//    all-gather      k per rank    own chunks, own              every chunk, its owner
+//    gather          k per rank    own chunks, own              on the root every chunk, its owner
+//    scatter         k per rank    on the root every chunk      own chunks, the root
+//    broadcast       any           on the root every chunk      every chunk, the root
+//    all-to-all      n*n           chunks r*n+j on rank r       on rank r chunks i*n+r, rank i
+//    barrier         none          each rank knows of itself    each rank knows of all
+//
+// With k chunks per rank, rank r owns chunks r*k, ..., r*k + k-1. What is not listed is unspecified
+// before (a plan may not read it) and after (a plan may leave anything there).
+#pragma once
+
+#include <vector>
+
+#include "plan/rank_set.h"
+
+namespace ringcomm {
+
+enum class Collective {
+  kAllReduce,
+  kReduceScatter,
+  kReduce,
+  kAllGather,
+  kGather,
+  kScatter,
+  kBroadcast,
+  kAllToAll,
+  kBarrier,
+};
+
+const char* to_string(Collective collective);
+
+// One collective among world_size ranks on a buffer of num_chunks chunks. A barrier is treated as
+// having one chunk, which holds the ranks known to have arrived.
+class Contract {
+ public:
+  // Throws std::invalid_argument for a world_size below 1, a root outside of 0 ... world_size-1 and
+  // a num_chunks that the table does not allow.
+  Contract(Collective collective, int world_size, int num_chunks, int root);
+
+  Collective collective() const { return collective_; }
+  RankSet before(int rank, int chunk) const;
+
+  // The chunks whose contents are promised to this rank, and whose contributions they then hold.
+  std::vector<int> promised_chunks(int rank) const;
+  RankSet after(int chunk) const;
+
+ private:
+  int owner(int chunk) const { return chunk / (num_chunks_ / world_size_); }
+
+  Collective collective_;
+  int world_size_;
+  int num_chunks_;
+  int root_;
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,200 @@
+#include "plan/program.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+namespace ringcomm {
+namespace {
+
+// All transfers of one chunk in one step.
+struct ChunkSends {
+  std::vector<int> to;
+};
+struct ChunkRecvs {
+  std::vector<int> from;
+  bool reduce = false;
+};
+
+struct ChunkStep {
+  std::map<int, ChunkSends> sends;
+  std::map<int, ChunkRecvs> recvs;
+};
+
+std::vector<ChunkStep> by_chunk(const Plan& plan) {
+  std::vector<ChunkStep> steps(plan.steps.size());
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    for (const Transfer& send : plan.steps[s].sends) {
+      for (int c = send.first_chunk; c < send.first_chunk + send.num_chunks; ++c) {
+        steps[s].sends[c].to.push_back(send.peer);
+      }
+    }
+    for (const Transfer& recv : plan.steps[s].recvs) {
+      for (int c = recv.first_chunk; c < recv.first_chunk + recv.num_chunks; ++c) {
+        steps[s].recvs[c].from.push_back(recv.peer);
+        steps[s].recvs[c].reduce = recv.reduce;
+      }
+    }
+    for (auto& [chunk, recvs] : steps[s].recvs) std::sort(recvs.from.begin(), recvs.from.end());
+  }
+  return steps;
+}
+
+// What becomes of a chunk's value after a receive in step `s` whose result is sent on (or not) in
+// step s + 1.
+enum class Fate { kKept, kNeededLater, kReplaced, kForgotten };
+
+Fate fate(const std::vector<ChunkStep>& steps, std::size_t s, int chunk, bool is_output) {
+  for (std::size_t later = s + 1; later < steps.size(); ++later) {
+    const bool sent_again = later > s + 1 && steps[later].sends.contains(chunk);
+    if (sent_again) return Fate::kNeededLater;
+    const auto recv = steps[later].recvs.find(chunk);
+    if (recv != steps[later].recvs.end()) {
+      return recv->second.reduce ? Fate::kNeededLater : Fate::kReplaced;
+    }
+  }
+  return is_output ? Fate::kKept : Fate::kForgotten;
+}
+
+bool final_value(const std::vector<ChunkStep>& steps, std::size_t s, int chunk) {
+  for (std::size_t later = s + 1; later < steps.size(); ++later) {
+    if (steps[later].recvs.contains(chunk)) return false;
+  }
+  return true;
+}
+
+// The smallest number of slots that is safe, however the ranks are scheduled.
+//
+// An action executed in step e may wait for an old slot to be read only if that slice was due in a
+// step before e: the rank that is furthest behind is then never the one waited for, so it can
+// always go on. A slice is due in the step whose sends contain it (a fused one is published a step
+// early). Hence slots must cover all slices published before it that are due in step e or later.
+// Two rounds of the plan are looked at, because one slice of the buffer follows another.
+struct Publication {
+  int executed;
+  int due;
+  const std::vector<int>* to;
+};
+
+void size_slots(const std::vector<Publication>& round, int num_steps, Program& program) {
+  std::vector<Publication> two = round;
+  for (Publication p : round) {
+    p.executed += num_steps;
+    p.due += num_steps;
+    two.push_back(p);
+  }
+  for (std::size_t i = 0; i < two.size(); ++i) {
+    std::size_t first = i;
+    while (first > 0 && two[first - 1].due >= two[i].executed) --first;
+    program.num_slots = std::max(program.num_slots, static_cast<int>(i - first) + 1);
+  }
+  // A slot is reused only when read, so a peer leaves at most num_slots slices unread.
+  std::map<int, int> unread;
+  const std::size_t window = static_cast<std::size_t>(program.num_slots);
+  for (std::size_t i = 0; i < two.size(); ++i) {
+    for (int peer : *two[i].to) {
+      program.max_unread = std::max(program.max_unread, ++unread[peer]);
+    }
+    if (i + 1 >= window) {
+      for (int peer : *two[i + 1 - window].to) --unread[peer];
+    }
+  }
+}
+
+}  // namespace
+
+Program compile(const Plan& plan, int rank, const std::vector<bool>& inputs,
+                const std::vector<bool>& outputs) {
+  Program program;
+  program.num_chunks = plan.num_chunks;
+  const std::vector<ChunkStep> steps = by_chunk(plan);
+  std::vector<bool> have = inputs;
+  std::vector<bool> stored(plan.num_chunks, false);
+  std::vector<bool> received(plan.num_chunks, false);
+  for (const ChunkStep& step : steps) {
+    for (const auto& [chunk, recvs] : step.recvs) received[chunk] = true;
+  }
+  std::vector<std::pair<int, int>> executed_and_due;  // of every action
+  auto emit = [&](Action action, std::size_t executed, std::size_t due) {
+    executed_and_due.emplace_back(static_cast<int>(executed), static_cast<int>(due));
+    program.actions.push_back(std::move(action));
+  };
+
+  // A chunk that starts here and stays here: the first to send it stores it too.
+  auto stays = [&](int chunk) {
+    return outputs[chunk] && inputs[chunk] && !received[chunk] && !stored[chunk];
+  };
+
+  std::vector<std::map<int, bool>> sent_early(steps.size() + 1);
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    for (const auto& [chunk, sends] : steps[s].sends) {
+      if (sent_early[s].contains(chunk)) continue;
+      if (!have[chunk]) {
+        throw std::invalid_argument("plan: rank " + std::to_string(rank) + " sends chunk " +
+                                    std::to_string(chunk) + " in step " + std::to_string(s) +
+                                    " before it has it");
+      }
+      Action action;
+      action.chunk = chunk;
+      action.own_stored = stored[chunk];
+      action.store = stays(chunk);
+      action.to = sends.to;
+      stored[chunk] = stored[chunk] || action.store;
+      emit(std::move(action), s, s);
+    }
+    for (const auto& [chunk, recvs] : steps[s].recvs) {
+      Action action;
+      action.chunk = chunk;
+      action.from = recvs.from;
+      action.reduce = recvs.reduce;
+      action.own_stored = stored[chunk];
+      if (s + 1 < steps.size()) {
+        const auto onward = steps[s + 1].sends.find(chunk);
+        if (onward != steps[s + 1].sends.end()) {
+          action.to = onward->second.to;
+          sent_early[s + 1][chunk] = true;
+        }
+      }
+      switch (fate(steps, s, chunk, outputs[chunk])) {
+        case Fate::kKept:
+          action.store = true;
+          break;
+        case Fate::kNeededLater:
+          if (!outputs[chunk]) {
+            throw std::invalid_argument("plan: rank " + std::to_string(rank) +
+                                        " would have to keep a partial sum of chunk " +
+                                        std::to_string(chunk) + ", which is not in its output");
+          }
+          action.store = true;
+          break;
+        case Fate::kReplaced:
+        case Fate::kForgotten:
+          break;
+      }
+      action.finish = action.reduce && action.store && final_value(steps, s, chunk);
+      have[chunk] = true;
+      stored[chunk] = stored[chunk] || action.store;
+      emit(std::move(action), s, s + 1);
+    }
+  }
+  for (int chunk = 0; chunk < plan.num_chunks; ++chunk) {
+    if (!stays(chunk)) continue;
+    Action action;
+    action.chunk = chunk;
+    action.store = true;
+    action.finish = true;
+    emit(std::move(action), steps.size(), steps.size());
+  }
+
+  std::vector<Publication> round;
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    if (program.actions[i].to.empty()) continue;
+    round.push_back({executed_and_due[i].first, executed_and_due[i].second,
+                     &program.actions[i].to});
+  }
+  size_slots(round, static_cast<int>(steps.size()), program);
+  return program;
+}
+
+}  // namespace ringcomm

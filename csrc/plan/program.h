@@ -1,0 +1,47 @@
+// A program: a plan rewritten as the work one rank does, chunk by chunk.
+//
+// A plan says what is received and what is sent. Carried out literally, a ring would write every
+// partial sum to the buffer and read it back one step later to send it on. A program fuses the two:
+// one action awaits the incoming slices of a chunk, adds them to the own contribution, and writes
+// the result wherever it is needed next (the output, the outgoing slot, or both) in one pass.
+//
+//   ring all-reduce, 3 ranks, rank 0            from   to   keeps it in the output
+//   send chunk 2                                       1
+//   receive chunk 1, add, send on                2     1    no: it will come back complete
+//   receive chunk 0, add: complete, send on      2     1    yes
+//   receive chunk 2, send on                     2     1    yes
+//   receive chunk 1                              2          yes
+#pragma once
+
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace ringcomm {
+
+struct Action {
+  int chunk = 0;
+  std::vector<int> from;    // peers whose slice is awaited, ascending; empty: the own chunk is used
+  bool reduce = false;      // add the slices to the own chunk; otherwise the one slice replaces it
+  bool own_stored = false;  // the own chunk is in the output already, not in the input
+  bool store = false;       // write the result to the output
+  bool finish = false;      // a stored sum that nothing will be added to: where avg divides
+  std::vector<int> to;      // peers that read the result; one slot serves all of them
+};
+
+struct Program {
+  int num_chunks = 0;
+  std::vector<Action> actions;
+  // Outgoing slots with which no order of execution can deadlock: see outgoing_slots().
+  int num_slots = 0;
+  // The most slices one peer can leave unread in our slots.
+  int max_unread = 0;
+};
+
+// inputs[c]: this rank begins with (a contribution to) chunk c. outputs[c]: it must end with it.
+// Throws std::invalid_argument if the plan would have to keep a partial sum of a chunk that is not
+// an output, or sends what the rank does not have.
+Program compile(const Plan& plan, int rank, const std::vector<bool>& inputs,
+                const std::vector<bool>& outputs);
+
+}  // namespace ringcomm

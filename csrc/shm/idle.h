@@ -1,0 +1,83 @@
+// Waiting for peers: spin, then yield, then sleep; and give up when there is nobody to wait for.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shm/group.h"
+
+namespace ringcomm::shm {
+
+// Who is awaited, and in what. Made only when a wait has become long.
+struct Blocked {
+  std::vector<int> peers;
+  std::string doing;  // "all_reduce(count=256, dtype=float32, op=sum) #17, step 2"
+};
+
+// The absolute end of an operation's patience.
+struct Deadline {
+  Clock::time_point start;
+  std::chrono::milliseconds timeout;
+
+  static Deadline in(std::chrono::milliseconds timeout) { return {Clock::now(), timeout}; }
+  double waited() const {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+};
+
+// One period of waiting:
+//
+//   Idle idle(group, deadline);
+//   while (!ready()) idle.pause(explain);
+//
+// explain() returns a Blocked. pause() throws Error when the deadline has passed, when an awaited
+// peer is gone, or when the group is broken. It does so only in the call after the one that found
+// out, so that ready() is asked once more: what a peer did last counts, even if it ended since.
+class Idle {
+ public:
+  Idle(Group& group, const Deadline& deadline)
+      : group_(group), deadline_(deadline), spins_left_(group.spins) {}
+  ~Idle() {
+    if (told_) publish(-1);
+  }
+  Idle(const Idle&) = delete;
+  Idle& operator=(const Idle&) = delete;
+
+  template <typename Explain>
+  void pause(Explain&& explain) {
+    if (spins_left_ > 0) {
+      --spins_left_;
+      relax();
+      return;
+    }
+    if (yield_or_sleep()) look_around(explain());
+  }
+
+ private:
+  static void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+  void publish(int peer) {
+    group_.segment().state(group_.rank).waits_for.store(peer, std::memory_order_relaxed);
+  }
+  // Lets others run. True when it is time to look whether waiting makes sense.
+  bool yield_or_sleep();
+  void look_around(const Blocked& blocked);
+
+  Group& group_;
+  const Deadline& deadline_;
+  int spins_left_;
+  Clock::time_point since_{};
+  Clock::time_point look_next_{};
+  bool told_ = false;
+  bool overdue_ = false;
+  std::string gone_;
+};
+
+}  // namespace ringcomm::shm
