@@ -108,6 +108,23 @@ RINGCOMM_HOST_DEVICE Accumulator<dtype> combine(Accumulator<dtype> a, Accumulato
   }
 }
 
+// Rounded on its own: never the first half of a fused multiply-add (host compilers are told so
+// where this is used).
+RINGCOMM_HOST_DEVICE float scale(float value, float factor) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(value, factor);
+#else
+  return value * factor;
+#endif
+}
+RINGCOMM_HOST_DEVICE double scale(double value, double factor) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(value, factor);
+#else
+  return value * factor;
+#endif
+}
+
 // sum / divisor, divisor >= 1; integers truncate toward zero. Integers of up to 32 bits divide in
 // a floating type, which vectorises: two different quotients a/d are at least 1/d apart, far more
 // than the rounding error, so that the truncated quotient is exact.
@@ -118,6 +135,16 @@ RINGCOMM_HOST_DEVICE T divide(T sum, int divisor) {
   } else {
     using Real = std::conditional_t<sizeof(T) == 4, double, float>;
     return static_cast<T>(static_cast<Real>(sum) / static_cast<Real>(divisor));
+  }
+}
+
+// The last step before the store.
+template <ReduceOp op, typename T>
+RINGCOMM_HOST_DEVICE T finish(T value, int divisor) {
+  if constexpr (op == ReduceOp::kAvg) {
+    return divide(value, divisor);
+  } else {
+    return value;
   }
 }
 

@@ -1,15 +1,38 @@
-// The host kernels of one instruction set. Each host_*.cpp defines RINGCOMM_ISA (a namespace) and
-// RINGCOMM_TARGET (the function attribute that selects the instructions), then includes this file.
+// The host kernels, compiled once per instruction set. Each host_ISA.cpp defines
+//   RINGCOMM_ISA     the namespace,
+//   RINGCOMM_TARGET  the function attribute that selects the instructions,
+//   RINGCOMM_F16C    if those include the conversions of float16,
+// then includes this file. Loops are plain and vectorised by the compiler.
+//
+// Two inputs are reduced in one loop from memory to memory. Any other number goes through a block
+// of accumulators that stays in the L1 cache:
+//
+//   for each block of the data:
+//     block = in[0];  block = block op in[k] for k = 1..n-1;  out = round(finish(block))
+//
+// so every input is read once, every output written once, and each result rounded once. An output
+// may be one of the inputs, because a block is stored only after all inputs have been read there.
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
 #include <utility>
 
+// Every rank must compute the same bits on whatever machine it runs: no fused multiply-add.
+#if defined(__clang__)
+#pragma clang fp contract(off)
+#else
+#pragma GCC optimize("fp-contract=off", "no-trapping-math")
+#endif
+
 #include "reduce/functors.h"
 #include "reduce/host_table.h"
+#ifdef RINGCOMM_F16C
+#include "reduce/host_f16c.h"
+#endif
 
-// Outputs either equal an input or do not overlap any: no iteration depends on another.
+// Outputs are equal to inputs or do not overlap them: no iteration depends on another.
 #if defined(__clang__)
 #define RINGCOMM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -19,14 +42,34 @@
 namespace ringcomm::RINGCOMM_ISA {
 namespace {
 
-// Elements of an accumulator block: it stays in the L1 cache while every input is added to it.
 constexpr std::size_t kBlock = 1024;
 
+#ifdef RINGCOMM_F16C
 template <DType dtype>
-[[gnu::always_inline]] inline Accumulator<dtype> load_at(const std::byte* data, std::size_t i) {
+constexpr bool kUsesF16C = dtype == DType::kFloat16;
+#else
+template <DType dtype>
+constexpr bool kUsesF16C = false;
+#endif
+
+// Element i of an input, times `factor` if op is premul_sum (1 where nothing is to be scaled:
+// multiplying by 1 is exact).
+template <DType dtype, ReduceOp op>
+[[gnu::always_inline]] inline Accumulator<dtype> load_at(const std::byte* data, std::size_t i,
+                                                         Accumulator<dtype> factor) {
   Storage<dtype> stored;
   std::memcpy(&stored, data + i * sizeof(stored), sizeof(stored));
-  return Element<dtype>::load(stored);
+  const Accumulator<dtype> value = Element<dtype>::load(stored);
+  if constexpr (op == ReduceOp::kPremulSum) {
+    return scale(value, factor);
+  } else {
+    return value;
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline T input_factor(const Reduction& reduction, int k) {
+  return k == reduction.scaled_input ? static_cast<T>(reduction.factor) : T(1);
 }
 
 template <DType dtype>
@@ -37,47 +80,117 @@ template <DType dtype>
 }
 
 template <DType dtype, ReduceOp op>
-RINGCOMM_TARGET void reduce(const Reduction& reduction, const void* const* inputs,
-                            int num_inputs, void* const* outputs, int num_outputs,
-                            std::size_t count) {
+RINGCOMM_TARGET void load_block(Accumulator<dtype>* block, const std::byte* in, std::size_t n,
+                                Accumulator<dtype> factor) {
+  RINGCOMM_INDEPENDENT
+  for (std::size_t i = 0; i < n; ++i) block[i] = load_at<dtype, op>(in, i, factor);
+}
+
+template <DType dtype, ReduceOp op>
+RINGCOMM_TARGET void combine_block(Accumulator<dtype>* block, const std::byte* in, std::size_t n,
+                                   Accumulator<dtype> factor) {
+  RINGCOMM_INDEPENDENT
+  for (std::size_t i = 0; i < n; ++i) {
+    block[i] = combine<dtype, op>(block[i], load_at<dtype, op>(in, i, factor));
+  }
+}
+
+template <ReduceOp op, typename T>
+RINGCOMM_TARGET void finish_block(T* block, std::size_t n, int divisor) {
+  RINGCOMM_INDEPENDENT
+  for (std::size_t i = 0; i < n; ++i) block[i] = finish<op>(block[i], divisor);
+}
+
+template <DType dtype>
+RINGCOMM_TARGET void store_block(std::byte* out, const Accumulator<dtype>* block, std::size_t n) {
+  RINGCOMM_INDEPENDENT
+  for (std::size_t i = 0; i < n; ++i) store_at<dtype>(out, i, block[i]);
+}
+
+template <DType dtype, ReduceOp op>
+RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const* inputs,
+                                   int num_inputs, void* const* outputs, int num_outputs,
+                                   std::size_t count) {
   using T = Accumulator<dtype>;
-  const int divisor = reduction.divisor;
   T block[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t n = std::min(kBlock, count - begin);
     const std::size_t offset = begin * sizeof(Storage<dtype>);
     for (int k = 0; k < num_inputs; ++k) {
       const std::byte* in = static_cast<const std::byte*>(inputs[k]) + offset;
-      T factor = 1;
-      if constexpr (op == ReduceOp::kPremulSum) {
-        if (k == reduction.scaled_input) factor = static_cast<T>(reduction.factor);
+      const T factor = input_factor<T>(reduction, k);
+#ifdef RINGCOMM_F16C
+      if constexpr (kUsesF16C<dtype>) {
+        float converted[kBlock];
+        f16c::load_block(converted, in, n);
+        const std::byte* values = reinterpret_cast<const std::byte*>(converted);
+        if (k == 0) {
+          load_block<DType::kFloat32, op>(block, values, n, factor);
+        } else {
+          combine_block<DType::kFloat32, op>(block, values, n, factor);
+        }
+        continue;
       }
+#endif
       if (k == 0) {
-        RINGCOMM_INDEPENDENT
-        for (std::size_t i = 0; i < n; ++i) block[i] = load_at<dtype>(in, i);
-        if constexpr (op == ReduceOp::kPremulSum) {
-          for (std::size_t i = 0; i < n; ++i) block[i] *= factor;
-        }
-      } else if constexpr (op == ReduceOp::kPremulSum) {
-        for (std::size_t i = 0; i < n; ++i) {
-          block[i] = combine<dtype, op>(block[i], factor * load_at<dtype>(in, i));
-        }
+        load_block<dtype, op>(block, in, n, factor);
       } else {
-        for (std::size_t i = 0; i < n; ++i) {
-          block[i] = combine<dtype, op>(block[i], load_at<dtype>(in, i));
-        }
+        combine_block<dtype, op>(block, in, n, factor);
       }
     }
-    if constexpr (op == ReduceOp::kAvg) {
-      if (divisor > 1) {
-        for (std::size_t i = 0; i < n; ++i) block[i] = divide(block[i], divisor);
-      }
-    }
+    if constexpr (op == ReduceOp::kAvg) finish_block<op>(block, n, reduction.divisor);
     for (int k = 0; k < num_outputs; ++k) {
       std::byte* out = static_cast<std::byte*>(outputs[k]) + offset;
-      for (std::size_t i = 0; i < n; ++i) store_at<dtype>(out, i, block[i]);
+#ifdef RINGCOMM_F16C
+      if constexpr (kUsesF16C<dtype>) {
+        f16c::store_block(out, block, n);
+        continue;
+      }
+#endif
+      store_block<dtype>(out, block, n);
     }
   }
+}
+
+template <DType dtype, ReduceOp op>
+RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* inputs,
+                                 void* const* outputs, int num_outputs, std::size_t count) {
+  using T = Accumulator<dtype>;
+  const std::byte* a = static_cast<const std::byte*>(inputs[0]);
+  const std::byte* b = static_cast<const std::byte*>(inputs[1]);
+  const T a_factor = input_factor<T>(reduction, 0);
+  const T b_factor = input_factor<T>(reduction, 1);
+  const int divisor = reduction.divisor;
+  std::byte* out = static_cast<std::byte*>(outputs[0]);
+  if (num_outputs == 1) {
+    RINGCOMM_INDEPENDENT
+    for (std::size_t i = 0; i < count; ++i) {
+      const T value = combine<dtype, op>(load_at<dtype, op>(a, i, a_factor),
+                                         load_at<dtype, op>(b, i, b_factor));
+      store_at<dtype>(out, i, finish<op>(value, divisor));
+    }
+  } else {
+    std::byte* second = static_cast<std::byte*>(outputs[1]);
+    RINGCOMM_INDEPENDENT
+    for (std::size_t i = 0; i < count; ++i) {
+      const T value = combine<dtype, op>(load_at<dtype, op>(a, i, a_factor),
+                                         load_at<dtype, op>(b, i, b_factor));
+      const T finished = finish<op>(value, divisor);
+      store_at<dtype>(out, i, finished);
+      store_at<dtype>(second, i, finished);
+    }
+  }
+}
+
+template <DType dtype, ReduceOp op>
+RINGCOMM_TARGET void reduce(const Reduction& reduction, const void* const* inputs, int num_inputs,
+                            void* const* outputs, int num_outputs, std::size_t count) {
+  if constexpr (!kUsesF16C<dtype>) {
+    if (num_inputs == 2) {
+      return reduce_pair<dtype, op>(reduction, inputs, outputs, num_outputs, count);
+    }
+  }
+  reduce_blocks<dtype, op>(reduction, inputs, num_inputs, outputs, num_outputs, count);
 }
 
 template <DType dtype, ReduceOp op>
@@ -101,7 +214,6 @@ constexpr HostTable table(std::integer_sequence<int, dtypes...>) {
 
 }  // namespace
 
-extern const HostTable kTable;
 constexpr HostTable kTable = table(std::make_integer_sequence<int, kNumDTypes>());
 
 }  // namespace ringcomm::RINGCOMM_ISA

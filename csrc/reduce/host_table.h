@@ -20,5 +20,13 @@ using HostTable = std::array<std::array<HostKernel, kNumReduceOps>, kNumDTypes>;
 namespace portable {
 extern const HostTable kTable;
 }
+#if defined(__x86_64__)
+namespace avx2 {
+extern const HostTable kTable;
+}
+namespace avx512 {
+extern const HostTable kTable;
+}
+#endif
 
 }  // namespace ringcomm

@@ -25,9 +25,10 @@ RINGCOMM_HOST_DEVICE float float_of(std::uint32_t bits) {
   return value;
 }
 
-// An IEEE-754-like format of 1 sign bit, then the exponent, then the mantissa, with the exponent
-// bias of IEEE 754 and with subnormals. With infinities, the largest exponent means infinity or
-// NaN; without ("fn", finite), only the all-ones magnitude is NaN and overflow gives NaN.
+// A format of 1 sign bit, then the exponent with IEEE 754's bias, then the mantissa, with
+// subnormals. With infinities, the largest exponent means infinity or NaN, and overflow gives
+// infinity. Without ("fn", finite), only the all-ones magnitude is NaN, and overflow, infinity
+// included, saturates to the largest finite value, as casts in torch 2.13 and newer do.
 // Formats: IEEE 754-2019 (float16), "FP8 Formats for Deep Learning" (arXiv:2209.05433).
 template <int kExponentBits, int kMantissaBits, bool kHasInfinity>
 struct SmallFloat {
@@ -39,8 +40,9 @@ struct SmallFloat {
   static constexpr std::uint32_t kInfinity = ((1u << kExponentBits) - 1) << kMantissaBits;
   static constexpr std::uint32_t kNaN =
       kHasInfinity && kMantissaBits > 2 ? kInfinity | 1u << (kMantissaBits - 1) : kMagnitudeMask;
-  // The first magnitude that is not finite, and what a finite value beyond the range becomes.
-  static constexpr std::uint32_t kOverflow = kHasInfinity ? kInfinity : kNaN;
+  static constexpr std::uint32_t kFirstNonFinite = kHasInfinity ? kInfinity : kNaN;
+  // What a value beyond the range becomes.
+  static constexpr std::uint32_t kLimit = kHasInfinity ? kInfinity : kNaN - 1;
 
   RINGCOMM_HOST_DEVICE static float decode(std::uint32_t bits) {
     const std::uint32_t magnitude = bits & kMagnitudeMask;
@@ -52,7 +54,7 @@ struct SmallFloat {
     const std::uint32_t subnormal =
         bits_of(static_cast<float>(static_cast<std::int32_t>(magnitude)) * unit);
     std::uint32_t result = magnitude < (1u << kMantissaBits) ? subnormal : widened + kRebias;
-    result = magnitude >= kOverflow ? widened | 0x7f800000u : result;
+    result = magnitude >= kFirstNonFinite ? widened | 0x7f800000u : result;
     return float_of(result | sign);
   }
 
@@ -68,12 +70,8 @@ struct SmallFloat {
     const std::uint32_t anchor = static_cast<std::uint32_t>(151 - kBias - kMantissaBits) << 23;
     const std::uint32_t subnormal = bits_of(float_of(magnitude) + float_of(anchor)) - anchor;
     std::uint32_t result = magnitude < kRebias + (1u << 23) ? subnormal : normal;
-    // 2^(kBias + 1) or more: certainly beyond the range. The values below it that round up past
-    // the largest finite one carry into kOverflow by themselves.
-    constexpr std::uint32_t kBeyond =
-        kHasInfinity ? static_cast<std::uint32_t>(128 + kBias) << 23
-                     : (kNaN << kShift) + kRebias;
-    result = magnitude >= kBeyond ? kOverflow : result;
+    // Values below kLimit that round up past the largest finite one carry into infinity.
+    result = magnitude >= (kLimit << kShift) + kRebias ? kLimit : result;
     result = magnitude > 0x7f800000u ? kNaN : result;
     return result | sign;
   }

@@ -1,0 +1,7 @@
+// The host kernels in AVX2 and F16C instructions.
+#if defined(__x86_64__)
+#define RINGCOMM_ISA avx2
+#define RINGCOMM_TARGET __attribute__((target("avx2,f16c")))
+#define RINGCOMM_F16C
+#include "reduce/host_kernels.h"
+#endif
