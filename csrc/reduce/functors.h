@@ -108,21 +108,22 @@ RINGCOMM_HOST_DEVICE Accumulator<dtype> combine(Accumulator<dtype> a, Accumulato
   }
 }
 
-// Rounded on its own: never the first half of a fused multiply-add (host compilers are told so
-// where this is used).
-RINGCOMM_HOST_DEVICE float scale(float value, float factor) {
+// value * factor if op is premul_sum, else value. Rounded on its own: never the first half of a
+// fused multiply-add (host compilers are told so where this is used).
+template <ReduceOp op, typename T>
+RINGCOMM_HOST_DEVICE T scaled(T value, T factor) {
+  if constexpr (op != ReduceOp::kPremulSum) {
+    return value;
 #ifdef __CUDA_ARCH__
-  return __fmul_rn(value, factor);
+  } else if constexpr (std::is_same_v<T, float>) {
+    return __fmul_rn(value, factor);
+  } else {
+    return __dmul_rn(value, factor);
 #else
-  return value * factor;
+  } else {
+    return value * factor;
 #endif
-}
-RINGCOMM_HOST_DEVICE double scale(double value, double factor) {
-#ifdef __CUDA_ARCH__
-  return __dmul_rn(value, factor);
-#else
-  return value * factor;
-#endif
+  }
 }
 
 // sum / divisor, divisor >= 1; integers truncate toward zero. Integers of up to 32 bits divide in

@@ -37,7 +37,8 @@ void reduce_host(const Reduction& reduction, const void* const* inputs, int num_
   // Nothing left to divide or to scale: the same as sum, and faster.
   const bool is_sum = (reduction.op == ReduceOp::kAvg && reduction.divisor <= 1) ||
                       (reduction.op == ReduceOp::kPremulSum && reduction.scaled_input < 0);
-  const ReduceOp op = is_sum && supports(reduction.dtype, reduction.op) ? ReduceOp::kSum : reduction.op;
+  const ReduceOp op =
+      is_sum && supports(reduction.dtype, reduction.op) ? ReduceOp::kSum : reduction.op;
   static const HostTable& table = select_table();
   const HostKernel kernel =
       table[static_cast<std::size_t>(reduction.dtype)][static_cast<std::size_t>(op)];

@@ -4,44 +4,27 @@
 #include <immintrin.h>
 
 #include <cstddef>
-#include <cstring>
-
-#include "reduce/functors.h"
 
 namespace ringcomm::f16c {
 
-#define RINGCOMM_F16C_TARGET __attribute__((target("avx2,f16c")))
+inline constexpr std::size_t kWidth = 8;
 
-RINGCOMM_F16C_TARGET inline void load_block(float* block, const std::byte* in, std::size_t n) {
-  std::size_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + 2 * i));
-    _mm256_storeu_ps(block + i, _mm256_cvtph_ps(half));
-  }
-  for (; i < n; ++i) {
-    std::uint16_t half;
-    std::memcpy(&half, in + 2 * i, 2);
-    block[i] = Float16::decode(half);
-  }
+[[gnu::always_inline, gnu::target("avx2,f16c")]] inline void load(float* values,
+                                                                  const std::byte* in) {
+  _mm256_storeu_ps(values, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in))));
 }
 
-// The instruction keeps the payload of a NaN; Float16::encode makes every NaN the quiet one of its
-// sign, so the payload is cleared first.
-RINGCOMM_F16C_TARGET inline void store_block(std::byte* out, const float* block, std::size_t n) {
-  const __m256 sign = _mm256_set1_ps(-0.0f);
-  const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
-  std::size_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    __m256 value = _mm256_loadu_ps(block + i);
-    const __m256 quiet = _mm256_or_ps(_mm256_and_ps(value, sign), nan);
-    value = _mm256_blendv_ps(value, quiet, _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 2 * i),
-                     _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
-  }
-  for (; i < n; ++i) {
-    const std::uint16_t half = static_cast<std::uint16_t>(Float16::encode(block[i]));
-    std::memcpy(out + 2 * i, &half, 2);
-  }
+// The instruction keeps the payload of a NaN where Float16::encode keeps only its sign, so the
+// payload is cleared first.
+[[gnu::always_inline, gnu::target("avx2,f16c")]] inline void store(std::byte* out,
+                                                                   const float* values) {
+  const __m256 value = _mm256_loadu_ps(values);
+  const __m256 quiet_nan = _mm256_or_ps(_mm256_and_ps(value, _mm256_set1_ps(-0.0f)),
+                                        _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)));
+  const __m256 cleared =
+      _mm256_blendv_ps(value, quiet_nan, _mm256_cmp_ps(value, value, _CMP_UNORD_Q));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out),
+                   _mm256_cvtps_ph(cleared, _MM_FROUND_TO_NEAREST_INT));
 }
 
 }  // namespace ringcomm::f16c

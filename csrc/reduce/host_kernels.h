@@ -19,7 +19,8 @@
 #include <cstring>
 #include <utility>
 
-// Every rank must compute the same bits on whatever machine it runs: no fused multiply-add.
+// Every rank must compute the same bits on whatever machine it runs: no fused multiply-add. GCC
+// turns branches around arithmetic into selections only where floating point does not trap.
 #if defined(__clang__)
 #pragma clang fp contract(off)
 #else
@@ -33,40 +34,29 @@
 #endif
 
 // Outputs are equal to inputs or do not overlap them: no iteration depends on another.
+// RINGCOMM_ONE_VECTOR is for loops of one vector's length, which GCC would unroll into scalar code
+// before it vectorises.
 #if defined(__clang__)
 #define RINGCOMM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define RINGCOMM_ONE_VECTOR RINGCOMM_INDEPENDENT
 #else
 #define RINGCOMM_INDEPENDENT _Pragma("GCC ivdep")
+#define RINGCOMM_ONE_VECTOR _Pragma("GCC ivdep") _Pragma("GCC unroll 1")
 #endif
 
 namespace ringcomm::RINGCOMM_ISA {
 namespace {
 
-constexpr std::size_t kBlock = 1024;
+constexpr std::size_t kBlock = 512;
 
-#ifdef RINGCOMM_F16C
 template <DType dtype>
-constexpr bool kUsesF16C = dtype == DType::kFloat16;
-#else
-template <DType dtype>
-constexpr bool kUsesF16C = false;
-#endif
-
-// Element i of an input, times `factor` if op is premul_sum (1 where nothing is to be scaled:
-// multiplying by 1 is exact).
-template <DType dtype, ReduceOp op>
-[[gnu::always_inline]] inline Accumulator<dtype> load_at(const std::byte* data, std::size_t i,
-                                                         Accumulator<dtype> factor) {
+[[gnu::always_inline]] inline Accumulator<dtype> load_at(const std::byte* data, std::size_t i) {
   Storage<dtype> stored;
   std::memcpy(&stored, data + i * sizeof(stored), sizeof(stored));
-  const Accumulator<dtype> value = Element<dtype>::load(stored);
-  if constexpr (op == ReduceOp::kPremulSum) {
-    return scale(value, factor);
-  } else {
-    return value;
-  }
+  return Element<dtype>::load(stored);
 }
 
+// What premul_sum multiplies input k by: multiplying by 1 is exact.
 template <typename T>
 [[gnu::always_inline]] inline T input_factor(const Reduction& reduction, int k) {
   return k == reduction.scaled_input ? static_cast<T>(reduction.factor) : T(1);
@@ -79,19 +69,91 @@ template <DType dtype>
   std::memcpy(data + i * sizeof(stored), &stored, sizeof(stored));
 }
 
+// out[i] = finish(a[i] op b[i]), to one or two outputs.
+template <DType dtype, ReduceOp op>
+RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* inputs,
+                                 void* const* outputs, int num_outputs, std::size_t count) {
+  using T = Accumulator<dtype>;
+  const std::byte* a = static_cast<const std::byte*>(inputs[0]);
+  const std::byte* b = static_cast<const std::byte*>(inputs[1]);
+  const T a_factor = input_factor<T>(reduction, 0);
+  const T b_factor = input_factor<T>(reduction, 1);
+  const int divisor = reduction.divisor;
+  std::byte* out = static_cast<std::byte*>(outputs[0]);
+  std::byte* second = static_cast<std::byte*>(outputs[num_outputs - 1]);
+  std::size_t i = 0;
+#ifdef RINGCOMM_F16C
+  if constexpr (dtype == DType::kFloat16) {
+    for (; i + f16c::kWidth <= count; i += f16c::kWidth) {
+      float x[f16c::kWidth], y[f16c::kWidth];
+      f16c::load(x, a + 2 * i);
+      f16c::load(y, b + 2 * i);
+      RINGCOMM_ONE_VECTOR
+      for (std::size_t j = 0; j < f16c::kWidth; ++j) {
+        x[j] = finish<op>(
+            combine<dtype, op>(scaled<op>(x[j], a_factor), scaled<op>(y[j], b_factor)), divisor);
+      }
+      f16c::store(out + 2 * i, x);
+      if (num_outputs == 2) f16c::store(second + 2 * i, x);
+    }
+  }
+#endif
+  if (num_outputs == 1) {
+    RINGCOMM_INDEPENDENT
+    for (; i < count; ++i) {
+      const T value = combine<dtype, op>(scaled<op>(load_at<dtype>(a, i), a_factor),
+                                         scaled<op>(load_at<dtype>(b, i), b_factor));
+      store_at<dtype>(out, i, finish<op>(value, divisor));
+    }
+  } else {
+    RINGCOMM_INDEPENDENT
+    for (; i < count; ++i) {
+      const T value = combine<dtype, op>(scaled<op>(load_at<dtype>(a, i), a_factor),
+                                         scaled<op>(load_at<dtype>(b, i), b_factor));
+      const T finished = finish<op>(value, divisor);
+      store_at<dtype>(out, i, finished);
+      store_at<dtype>(second, i, finished);
+    }
+  }
+}
+
 template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void load_block(Accumulator<dtype>* block, const std::byte* in, std::size_t n,
                                 Accumulator<dtype> factor) {
+  std::size_t i = 0;
+#ifdef RINGCOMM_F16C
+  if constexpr (dtype == DType::kFloat16) {
+    for (; i + f16c::kWidth <= n; i += f16c::kWidth) {
+      float x[f16c::kWidth];
+      f16c::load(x, in + 2 * i);
+      RINGCOMM_ONE_VECTOR
+      for (std::size_t j = 0; j < f16c::kWidth; ++j) block[i + j] = scaled<op>(x[j], factor);
+    }
+  }
+#endif
   RINGCOMM_INDEPENDENT
-  for (std::size_t i = 0; i < n; ++i) block[i] = load_at<dtype, op>(in, i, factor);
+  for (; i < n; ++i) block[i] = scaled<op>(load_at<dtype>(in, i), factor);
 }
 
 template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void combine_block(Accumulator<dtype>* block, const std::byte* in, std::size_t n,
                                    Accumulator<dtype> factor) {
+  std::size_t i = 0;
+#ifdef RINGCOMM_F16C
+  if constexpr (dtype == DType::kFloat16) {
+    for (; i + f16c::kWidth <= n; i += f16c::kWidth) {
+      float x[f16c::kWidth];
+      f16c::load(x, in + 2 * i);
+      RINGCOMM_ONE_VECTOR
+      for (std::size_t j = 0; j < f16c::kWidth; ++j) {
+        block[i + j] = combine<dtype, op>(block[i + j], scaled<op>(x[j], factor));
+      }
+    }
+  }
+#endif
   RINGCOMM_INDEPENDENT
-  for (std::size_t i = 0; i < n; ++i) {
-    block[i] = combine<dtype, op>(block[i], load_at<dtype, op>(in, i, factor));
+  for (; i < n; ++i) {
+    block[i] = combine<dtype, op>(block[i], scaled<op>(load_at<dtype>(in, i), factor));
   }
 }
 
@@ -103,8 +165,14 @@ RINGCOMM_TARGET void finish_block(T* block, std::size_t n, int divisor) {
 
 template <DType dtype>
 RINGCOMM_TARGET void store_block(std::byte* out, const Accumulator<dtype>* block, std::size_t n) {
+  std::size_t i = 0;
+#ifdef RINGCOMM_F16C
+  if constexpr (dtype == DType::kFloat16) {
+    for (; i + f16c::kWidth <= n; i += f16c::kWidth) f16c::store(out + 2 * i, block + i);
+  }
+#endif
   RINGCOMM_INDEPENDENT
-  for (std::size_t i = 0; i < n; ++i) store_at<dtype>(out, i, block[i]);
+  for (; i < n; ++i) store_at<dtype>(out, i, block[i]);
 }
 
 template <DType dtype, ReduceOp op>
@@ -119,19 +187,6 @@ RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const
     for (int k = 0; k < num_inputs; ++k) {
       const std::byte* in = static_cast<const std::byte*>(inputs[k]) + offset;
       const T factor = input_factor<T>(reduction, k);
-#ifdef RINGCOMM_F16C
-      if constexpr (kUsesF16C<dtype>) {
-        float converted[kBlock];
-        f16c::load_block(converted, in, n);
-        const std::byte* values = reinterpret_cast<const std::byte*>(converted);
-        if (k == 0) {
-          load_block<DType::kFloat32, op>(block, values, n, factor);
-        } else {
-          combine_block<DType::kFloat32, op>(block, values, n, factor);
-        }
-        continue;
-      }
-#endif
       if (k == 0) {
         load_block<dtype, op>(block, in, n, factor);
       } else {
@@ -140,44 +195,7 @@ RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const
     }
     if constexpr (op == ReduceOp::kAvg) finish_block<op>(block, n, reduction.divisor);
     for (int k = 0; k < num_outputs; ++k) {
-      std::byte* out = static_cast<std::byte*>(outputs[k]) + offset;
-#ifdef RINGCOMM_F16C
-      if constexpr (kUsesF16C<dtype>) {
-        f16c::store_block(out, block, n);
-        continue;
-      }
-#endif
-      store_block<dtype>(out, block, n);
-    }
-  }
-}
-
-template <DType dtype, ReduceOp op>
-RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* inputs,
-                                 void* const* outputs, int num_outputs, std::size_t count) {
-  using T = Accumulator<dtype>;
-  const std::byte* a = static_cast<const std::byte*>(inputs[0]);
-  const std::byte* b = static_cast<const std::byte*>(inputs[1]);
-  const T a_factor = input_factor<T>(reduction, 0);
-  const T b_factor = input_factor<T>(reduction, 1);
-  const int divisor = reduction.divisor;
-  std::byte* out = static_cast<std::byte*>(outputs[0]);
-  if (num_outputs == 1) {
-    RINGCOMM_INDEPENDENT
-    for (std::size_t i = 0; i < count; ++i) {
-      const T value = combine<dtype, op>(load_at<dtype, op>(a, i, a_factor),
-                                         load_at<dtype, op>(b, i, b_factor));
-      store_at<dtype>(out, i, finish<op>(value, divisor));
-    }
-  } else {
-    std::byte* second = static_cast<std::byte*>(outputs[1]);
-    RINGCOMM_INDEPENDENT
-    for (std::size_t i = 0; i < count; ++i) {
-      const T value = combine<dtype, op>(load_at<dtype, op>(a, i, a_factor),
-                                         load_at<dtype, op>(b, i, b_factor));
-      const T finished = finish<op>(value, divisor);
-      store_at<dtype>(out, i, finished);
-      store_at<dtype>(second, i, finished);
+      store_block<dtype>(static_cast<std::byte*>(outputs[k]) + offset, block, n);
     }
   }
 }
@@ -185,12 +203,11 @@ RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* 
 template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void reduce(const Reduction& reduction, const void* const* inputs, int num_inputs,
                             void* const* outputs, int num_outputs, std::size_t count) {
-  if constexpr (!kUsesF16C<dtype>) {
-    if (num_inputs == 2) {
-      return reduce_pair<dtype, op>(reduction, inputs, outputs, num_outputs, count);
-    }
+  if (num_inputs == 2) {
+    reduce_pair<dtype, op>(reduction, inputs, outputs, num_outputs, count);
+  } else {
+    reduce_blocks<dtype, op>(reduction, inputs, num_inputs, outputs, num_outputs, count);
   }
-  reduce_blocks<dtype, op>(reduction, inputs, num_inputs, outputs, num_outputs, count);
 }
 
 template <DType dtype, ReduceOp op>

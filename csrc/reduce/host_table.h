@@ -10,9 +10,8 @@
 namespace ringcomm {
 
 // reduce_host's arguments, checked.
-using HostKernel = void (*)(const Reduction& reduction, const void* const* inputs,
-                            int num_inputs, void* const* outputs, int num_outputs,
-                            std::size_t count);
+using HostKernel = void (*)(const Reduction& reduction, const void* const* inputs, int num_inputs,
+                            void* const* outputs, int num_outputs, std::size_t count);
 
 // By dtype, then op; null where supports() is false.
 using HostTable = std::array<std::array<HostKernel, kNumReduceOps>, kNumDTypes>;
