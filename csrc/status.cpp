@@ -14,7 +14,7 @@ struct Opinion {
 }  // namespace
 
 std::string describe(const Call& call) {
-  std::string text = name(call.collective);
+  std::string text = to_string(call.collective);
   if (call.collective == Collective::kBarrier) return text + "()";
   text += "(count=" + std::to_string(call.count) + ", dtype=" + name(call.dtype);
   if (call.reduces) text += std::string(", op=") + name(call.op);

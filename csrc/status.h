@@ -29,8 +29,7 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-// A collective call as the ranks compare it. Every field but `sequence` must be the same on all
-// ranks; `sequence` is by construction.
+// A collective call as the ranks compare it: see matches().
 struct Call {
   std::uint64_t sequence = 0;
   std::uint64_t count = 0;   // elements, of the tensor the collective is named after
@@ -41,6 +40,7 @@ struct Call {
   ReduceOp op = ReduceOp::kSum;
   std::uint8_t reduces = 0;    // whether op means anything
   std::uint8_t algorithm = 0;  // as chosen by the communicator
+  std::uint8_t eager = 0;      // all-to-all: the payload holds the data too; may differ by rank
 
   bool matches(const Call& other) const {
     return count == other.count && layout == other.layout && root == other.root &&

@@ -64,6 +64,31 @@ bool final_value(const std::vector<ChunkStep>& steps, std::size_t s, int chunk) 
   return true;
 }
 
+// Whether the peer that gets `chunk` in our step `s` adds to it. The n-th time it gets the chunk from
+// us is the n-th time we send it.
+bool peer_adds(const std::vector<ChunkStep>& steps, const std::function<Plan(int)>& plan_of,
+               int rank, std::size_t s, int chunk) {
+  const int peer = steps[s].sends.at(chunk).to.front();
+  auto sends = [&](const ChunkStep& step) {
+    const auto it = step.sends.find(chunk);
+    return it != step.sends.end() &&
+           std::find(it->second.to.begin(), it->second.to.end(), peer) != it->second.to.end();
+  };
+  auto remaining = std::count_if(steps.begin(), steps.begin() + s + 1, sends);
+  for (const Step& step : plan_of(peer).steps) {
+    for (const Transfer& recv : step.recvs) {
+      if (recv.peer != rank || chunk < recv.first_chunk ||
+          chunk >= recv.first_chunk + recv.num_chunks) {
+        continue;
+      }
+      if (--remaining == 0) return recv.reduce;
+    }
+  }
+  throw std::invalid_argument("plan: rank " + std::to_string(peer) + " never receives chunk " +
+                              std::to_string(chunk) + " that rank " + std::to_string(rank) +
+                              " sends it");
+}
+
 // The smallest number of slots that is safe, however the ranks are scheduled.
 //
 // An action executed in step e may wait for an old slot to be read only if that slice was due in a
@@ -104,8 +129,9 @@ void size_slots(const std::vector<Publication>& round, int num_steps, Program& p
 
 }  // namespace
 
-Program compile(const Plan& plan, int rank, const std::vector<bool>& inputs,
+Program compile(const std::function<Plan(int rank)>& plan_of, int rank, const std::vector<bool>& inputs,
                 const std::vector<bool>& outputs) {
+  const Plan plan = plan_of(rank);
   Program program;
   program.num_chunks = plan.num_chunks;
   const std::vector<ChunkStep> steps = by_chunk(plan);
@@ -172,7 +198,9 @@ Program compile(const Plan& plan, int rank, const std::vector<bool>& inputs,
         case Fate::kForgotten:
           break;
       }
-      action.finish = action.reduce && action.store && final_value(steps, s, chunk);
+      action.finish =
+          action.reduce && (action.to.empty() ? final_value(steps, s, chunk)
+                                              : !peer_adds(steps, plan_of, rank, s + 1, chunk));
       have[chunk] = true;
       stored[chunk] = stored[chunk] || action.store;
       emit(std::move(action), s, s + 1);

@@ -13,6 +13,7 @@
 //   receive chunk 1                              2          yes
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "plan/plan.h"
@@ -25,7 +26,7 @@ struct Action {
   bool reduce = false;      // add the slices to the own chunk; otherwise the one slice replaces it
   bool own_stored = false;  // the own chunk is in the output already, not in the input
   bool store = false;       // write the result to the output
-  bool finish = false;      // a stored sum that nothing will be added to: where avg divides
+  bool finish = false;      // the sum is complete, nobody adds to it any more: where avg divides
   std::vector<int> to;      // peers that read the result; one slot serves all of them
 };
 
@@ -38,10 +39,11 @@ struct Program {
   int max_unread = 0;
 };
 
-// inputs[c]: this rank begins with (a contribution to) chunk c. outputs[c]: it must end with it.
+// plan_of(r) is rank r's plan: the own one is compiled, and a peer's tells whether the peer adds to
+// what it gets. inputs[c]: this rank begins with (a contribution to) chunk c. outputs[c]: it must end with it.
 // Throws std::invalid_argument if the plan would have to keep a partial sum of a chunk that is not
 // an output, or sends what the rank does not have.
-Program compile(const Plan& plan, int rank, const std::vector<bool>& inputs,
+Program compile(const std::function<Plan(int rank)>& plan_of, int rank, const std::vector<bool>& inputs,
                 const std::vector<bool>& outputs);
 
 }  // namespace ringcomm

@@ -7,10 +7,9 @@ std::byte* Exchange::begin(Call& call) {
   return announcement(group_.rank).payload();
 }
 
-void Exchange::announce(const Call& call, std::size_t payload_nbytes) {
+void Exchange::announce(const Call& call) {
   Announcement& mine = announcement(group_.rank);
   mine.call = call;
-  mine.payload_nbytes = payload_nbytes;
   mine.sequence.store(sequence_, std::memory_order_release);
 }
 

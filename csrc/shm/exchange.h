@@ -27,13 +27,13 @@ class Exchange {
   // Begins a collective and numbers its call. The payload (at most geometry.eager_nbytes) is written between begin and
   // announce; announce makes both visible to the peers.
   std::byte* begin(Call& call);
-  void announce(const Call& call, std::size_t payload_nbytes);
+  void announce(const Call& call);
 
   // Waits until all ranks have announced; throws kMismatch if a call differs from ours.
   void await_all(const Deadline& deadline);
 
+  const Call& call_of(int rank) { return announcement(rank).call; }
   const std::byte* payload_of(int rank) { return announcement(rank).payload(); }
-  std::size_t payload_nbytes_of(int rank) { return announcement(rank).payload_nbytes; }
 
   // The collective is done on this rank.
   void end();

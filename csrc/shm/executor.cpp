@@ -30,7 +30,7 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
   const std::size_t element_nbytes = element_size(reduction.dtype);
   const std::size_t num_slots = std::max(program.num_slots, 1);
   const std::size_t slot_nbytes =
-      group_.segment().geometry().outbox_nbytes / num_slots / kSliceAlignment * kSliceAlignment;
+      group_.geometry().outbox_nbytes / num_slots / kSliceAlignment * kSliceAlignment;
   std::size_t most = 0;
   for (const Chunk& chunk : chunks) most = std::max(most, chunk.count);
   const std::size_t slice_count = slot_nbytes / element_nbytes;

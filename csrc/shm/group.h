@@ -22,6 +22,7 @@ class Group {
   const int spins;
 
   Segment& segment() { return segment_; }
+  const Geometry& geometry() const { return segment_.geometry(); }
 
   // Throws what broke the group, if anything has.
   void check(const std::string& doing);

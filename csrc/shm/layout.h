@@ -40,13 +40,14 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint32_t> closed;     // the rank has left the group in good order
   std::atomic<std::int32_t> waits_for;   // the peer it has been waiting for, or -1
   std::atomic<std::uint64_t> completed;  // sequence number of its last complete collective
-  // Monitored barrier: the rank has arrived at (rank 0: has released) barrier number `barrier`.
+  // Monitored barriers: the number this rank has arrived at; on rank 0 the one it has released,
+  // and the one it has given up on.
   std::atomic<std::uint64_t> barrier;
+  std::atomic<std::uint64_t> rejected_barrier;
 };
 
 struct alignas(kLine) Announcement {
   std::atomic<std::uint64_t> sequence;  // released last: call and payload are complete
-  std::uint64_t payload_nbytes;
   Call call;
 
   std::byte* payload() { return reinterpret_cast<std::byte*>(this + 1); }

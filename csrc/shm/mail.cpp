@@ -145,7 +145,7 @@ bool Mail::progress(Done& done) {
 bool Mail::push(int peer, Done& done) {
   bool moved = false;
   MailEdge& edge = group_.segment().mail_edge(group_.rank, peer);
-  const std::size_t capacity = group_.segment().geometry().mail_slot_nbytes;
+  const std::size_t capacity = group_.geometry().mail_slot_nbytes;
   auto& queue = sends_[peer];
   while (!queue.empty()) {
     const std::uint64_t position = edge.posted.load(std::memory_order_relaxed);
@@ -207,7 +207,10 @@ bool Mail::accept(int peer, MailSlot& first, Done& done) {
     return true;
   }
   if (!awaited) return false;
-  early_.push_back({peer, first.tag, first.dtype, std::vector<std::byte>(first.message_nbytes)});
+  early_.push_back({.source = peer,
+                    .tag = first.tag,
+                    .dtype = first.dtype,
+                    .data = std::vector<std::byte>(first.message_nbytes)});
   arriving.early = &early_.back();
   return true;
 }
@@ -319,10 +322,11 @@ void Mail::expire(Done& done) {
     }
   }
   for (Arriving& arriving : arriving_) {
-    if (!arriving.into) continue;
-    if (const std::exception_ptr error = why(*arriving.into)) {
-      finish(arriving.into, error, done);
-      arriving = {};
+    std::shared_ptr<Message>& recv =
+        arriving.early != nullptr ? arriving.early->claimed_by : arriving.into;
+    if (!recv) continue;
+    if (const std::exception_ptr error = why(*recv)) {
+      finish(std::exchange(recv, nullptr), error, done);
       arriving.discard = true;
     }
   }

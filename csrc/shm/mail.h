@@ -75,7 +75,7 @@ class Mail {
     DType dtype;
     std::vector<std::byte> data;
     bool complete = false;
-    std::shared_ptr<Message> claimed_by;
+    std::shared_ptr<Message> claimed_by = nullptr;
   };
 
   // What becomes of the message now arriving from one peer.
