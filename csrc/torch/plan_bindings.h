@@ -1,0 +1,10 @@
+// Python's view of plans: the submodule ringcomm._C.plan.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace ringcomm {
+
+void bind_plan(pybind11::module_& module);
+
+}  // namespace ringcomm

@@ -1,0 +1,1 @@
+from ringcomm._C import plan as plan
