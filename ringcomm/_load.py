@@ -1,0 +1,49 @@
+"""Refuses an extension module that is missing or was built for another torch.
+
+A C++ extension of torch fits one torch only. Under another it fails with undefined symbols, or
+worse, late and silently; so the versions are compared before it is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import sys
+from pathlib import Path
+
+import torch
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+def _build_command() -> str:
+    """The command that builds the extension for this interpreter's torch."""
+    pip = f"{sys.executable} -m pip install"
+    if (PACKAGE.parent / "setup.py").exists():
+        return f"{pip} -e {PACKAGE.parent}"
+    return f"{pip} --force-reinstall --no-deps --no-cache-dir PATH_TO_RINGCOMM_SOURCES"
+
+
+def check_build() -> None:
+    """Checks that ringcomm._C is there and was built for the torch that runs.
+
+    Raises:
+        ImportError: it is not; the message names what differs and the command to run.
+    """
+    suffixes = importlib.machinery.EXTENSION_SUFFIXES
+    try:
+        built = importlib.import_module("ringcomm._build_info")
+    except ModuleNotFoundError:
+        built = None
+    if built is None or not any((PACKAGE / f"_C{suffix}").exists() for suffix in suffixes):
+        raise ImportError(
+            f"ringcomm's extension module was not built for Python {sys.version.split()[0]} in "
+            f"{PACKAGE}. Build it: {_build_command()}"
+        )
+    wanted = (built.TORCH_VERSION, built.TORCH_CUDA)
+    running = (str(torch.__version__), torch.version.cuda)
+    if wanted != running:
+        raise ImportError(
+            f"ringcomm was built for torch {wanted[0]} (CUDA {wanted[1] or 'none'}), and torch "
+            f"{running[0]} (CUDA {running[1] or 'none'}) is running. Rebuild it: {_build_command()}"
+        )

@@ -1,0 +1,107 @@
+"""nvcc, its architectures and NVIDIA's wheels: what setup.py builds with and doctor reports.
+
+It needs neither torch nor the extension module; setup.py loads it by its path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+DEFAULT_ARCH_LIST = "8.0;8.6;8.9;9.0;10.0;12.0+PTX"
+
+
+def output_of(*command: str) -> str:
+    """Standard output and error of a command.
+
+    Raises:
+        OSError: the command cannot be started.
+        subprocess.CalledProcessError: it fails.
+    """
+    return subprocess.run(
+        command, text=True, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ).stdout
+
+
+def find_nvcc() -> str | None:
+    """nvcc of CUDA_HOME if that is set, else the one on PATH, else of /usr/local/cuda."""
+    if home := os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
+        return shutil.which("nvcc", path=f"{home}/bin")
+    return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+
+
+def nvcc_version(nvcc: str) -> str:
+    """The release of nvcc, such as 13.0.88."""
+    found = re.search(r"V(\d+\.\d+\.\d+)", output_of(nvcc, "--version"))
+    return found[1] if found else "unknown"
+
+
+def nvcc_architectures(nvcc: str) -> list[str]:
+    """The virtual architectures nvcc knows: compute_80, compute_90, ..."""
+    return output_of(nvcc, "--list-gpu-arch").split()
+
+
+def toolkit_root(nvcc: str) -> str:
+    """The toolkit nvcc belongs to, told by nvcc: the one on PATH may be a wrapper script."""
+    top = re.search(r"^#\$ TOP=(.+)$", output_of(nvcc, "--dryrun", "-x", "cu", os.devnull), re.M)
+    return str(Path(top[1]).resolve() if top else Path(nvcc).resolve().parents[1])
+
+
+def cpu_only_reason(torch: str, torch_cuda: str | None, nvcc: str | None) -> str | None:
+    """Why CUDA sources are left out of a build; None if they are compiled.
+
+    Args:
+        torch: torch.__version__.
+        torch_cuda: torch.version.cuda, None for a CPU build.
+        nvcc: the version of nvcc, None if there is none.
+    """
+    if torch_cuda is None:
+        return f"torch {torch} is not a CUDA build"
+    if nvcc is None:
+        return "no nvcc was found in CUDA_HOME, on PATH or in /usr/local/cuda"
+    if nvcc.split(".")[0] != torch_cuda.split(".")[0]:
+        return f"nvcc {nvcc} does not fit torch's CUDA {torch_cuda}"
+    return None
+
+
+def trim_arch_list(arch_list: str, known: Collection[str]) -> str:
+    """Drops architectures nvcc does not know; a closing +PTX moves to the last that stays.
+
+    Args:
+        arch_list: in TORCH_CUDA_ARCH_LIST's form, such as "8.0;9.0+PTX".
+        known: what `nvcc_architectures` returns.
+    """
+    virtual = {entry: "compute_" + re.sub(r"\D", "", entry) for entry in arch_list.split(";")}
+    kept = [entry for entry in virtual if virtual[entry] in known]
+    if kept and arch_list.endswith("+PTX"):
+        kept[-1] = kept[-1].removesuffix("+PTX") + "+PTX"
+    return ";".join(kept)
+
+
+def choose_arch_list(capabilities: Collection[tuple[int, int]], known: Collection[str]) -> str:
+    """TORCH_CUDA_ARCH_LIST if set, else the visible GPUs' architectures, else the default list.
+
+    Args:
+        capabilities: compute capabilities (major, minor) of the visible GPUs.
+        known: what `nvcc_architectures` returns.
+    """
+    if requested := os.environ.get("TORCH_CUDA_ARCH_LIST"):
+        return requested
+    native = ";".join(f"{major}.{minor}" for major, minor in sorted(set(capabilities)))
+    return trim_arch_list(native, known) or trim_arch_list(DEFAULT_ARCH_LIST, known)
+
+
+def in_wheels(pattern: str) -> list[Path]:
+    """Paths in NVIDIA's wheels, site-packages/nvidia/<pattern>, wherever Python imports from."""
+    return [path for place in sys.path for path in sorted(Path(place, "nvidia").glob(pattern))]
+
+
+def nccl_version(header: Path) -> str:
+    """The version that nccl.h declares, such as 2.30.7."""
+    numbers = dict(re.findall(r"#define NCCL_(\w+) +(\d+)", header.read_text()))
+    return "{MAJOR}.{MINOR}.{PATCH}".format_map(numbers)

@@ -1,0 +1,305 @@
+"""Builds the extension module ringcomm._C against the torch of the environment installed into.
+
+`pip install -e .` is the command; what this file adds to a plain setuptools build is
+
+* finding that environment's torch, which build isolation hides (`find_torch`), or asking the
+  installer for one where there is none;
+* choosing between a CUDA and a CPU-only extension, and saying why (`configure`);
+* a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
+* ringcomm/_build_info.py, by which `import ringcomm` recognises a torch it was not built for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import setuptools
+
+ROOT = Path(__file__).resolve().parent
+TORCH_REQUIREMENT = "torch>=2.11,<2.16"
+OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
+
+# Commands that only describe the project; isolated builds run them before torch is there.
+METADATA_COMMANDS = {"egg_info", "dist_info", "sdist"}
+
+
+def load(path: Path) -> ModuleType:
+    """Imports one file of the package; the package itself cannot be imported before it is built."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+toolchain = load(ROOT / "ringcomm" / "_toolchain.py")
+
+# ---- Finding torch ----------------------------------------------------------------------------
+
+PROBE = """
+import importlib.metadata, importlib.util, json, sys
+print(json.dumps({
+    "python": sys.implementation.cache_tag,
+    "torch": importlib.metadata.version("torch") if importlib.util.find_spec("torch") else None,
+    "path": [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))],
+}))
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """What an interpreter says of itself: its kind, the torch it would import, where from."""
+
+    python: str
+    torch: str | None
+    path: list[str]
+
+
+def probe(interpreter: str | Path) -> Environment | None:
+    """Asks an interpreter which torch it would import; None if it does not answer.
+
+    -E drops PYTHONPATH, the means of pip's classic isolation, so that the interpreter sees the
+    environment as its user does.
+    """
+    try:
+        answer = subprocess.run(
+            [interpreter, "-E", "-c", PROBE], capture_output=True, text=True, check=True, cwd="/"
+        )
+        return Environment(**json.loads(answer.stdout))
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return None
+
+
+def installer() -> Path | None:
+    """The interpreter that runs pip, if the parent process shows it by a path (Linux's /proc)."""
+    parent = Path("/proc") / str(os.getppid())
+    try:
+        command = (parent / "cmdline").read_bytes().split(b"\0")[0].decode()
+        interpreter = (parent / "cwd").resolve() / command
+    except OSError:
+        return None
+    return interpreter if "/" in command and interpreter.name.startswith("python") else None
+
+
+def interpreters() -> Iterator[str | Path]:
+    """Interpreters that may belong to the environment installed into, the surest first."""
+    prefix = Path(sys.prefix).resolve()
+    if not Path(setuptools.__file__).resolve().is_relative_to(prefix):
+        # pip's classic isolation: the interpreter is the user's, only sys.path is not.
+        yield sys.executable
+        return
+    # Otherwise the interpreter belongs to a throw-away environment (uv, pip's venv-isolation).
+    if pip := installer():
+        yield pip
+        return
+    if virtual_env := os.environ.get("VIRTUAL_ENV"):
+        yield Path(virtual_env) / "bin" / "python"
+    for directory in os.get_exec_path():
+        python = shutil.which("python", path=directory)
+        if python and not Path(directory).resolve().is_relative_to(prefix):
+            yield python
+            break
+    if conda_prefix := os.environ.get("CONDA_PREFIX"):
+        yield Path(conda_prefix) / "bin" / "python"
+
+
+def find_torch() -> Environment | None:
+    """The environment whose torch to build against; None if the installer has to bring one."""
+    this_python = str(sys.implementation.cache_tag)
+    if importlib.util.find_spec("torch"):
+        return Environment(this_python, importlib.metadata.version("torch"), [])
+    for interpreter in interpreters():
+        environment = probe(interpreter)
+        if environment and environment.torch and environment.python == this_python:
+            return environment
+    return None
+
+
+def check_supported(version: str) -> None:
+    """Stops the build, before pip can replace anything, if this torch is not supported."""
+    if not OLDEST_TORCH <= tuple(map(int, re.findall(r"\d+", version)[:2])) <= NEWEST_TORCH:
+        raise SystemExit(
+            f"ringcomm needs {TORCH_REQUIREMENT}, and torch {version} is installed. "
+            f"Install a supported one first: python -m pip install '{TORCH_REQUIREMENT}'"
+        )
+
+
+# ---- Choosing what to build -------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What is built, with what, and why. None stands for what is absent."""
+
+    torch_version: str
+    torch_cuda: str | None
+    compiler: str
+    cpu_only_reason: str | None = None
+    cuda_home: str | None = None
+    nvcc_version: str | None = None
+    arch_list: str | None = None
+    nccl_home: str | None = None
+    nccl_version: str | None = None
+
+    def summary(self) -> str:
+        """The build in four lines, for the build log and `python -m ringcomm doctor`."""
+        extension = f"CPU and CUDA, nvcc {self.nvcc_version} for {self.arch_list}"
+        if self.cpu_only_reason:
+            extension = f"CPU only, because {self.cpu_only_reason}"
+        nccl = f"{self.nccl_version} ({self.nccl_home})" if self.nccl_home else "none"
+        return (
+            f"extension  {extension}\n"
+            f"torch      {self.torch_version}, CUDA {self.torch_cuda or 'none'}\n"
+            f"NCCL       {nccl}\n"
+            f"compiler   {self.compiler}"
+        )
+
+    def build_info(self) -> str:
+        """The text of ringcomm/_build_info.py."""
+        built_at = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        return (
+            '"""What the extension module beside this file was built with, and when."""\n\n'
+            f"TORCH_VERSION: str = {self.torch_version!r}\n"
+            f"TORCH_CUDA: str | None = {self.torch_cuda!r}\n"
+            f"CPU_ONLY_REASON: str | None = {self.cpu_only_reason!r}\n"
+            f"NVCC_VERSION: str | None = {self.nvcc_version!r}\n"
+            f"ARCH_LIST: str | None = {self.arch_list!r}\n"
+            f"NCCL_VERSION: str | None = {self.nccl_version!r}\n"
+            f"COMPILER: str = {self.compiler!r}\n"
+            f"BUILT_AT: str = {built_at!r}\n"
+            f"SUMMARY: str = {self.summary()!r}\n"
+        )
+
+
+def configure() -> Config:
+    """Looks at the torch that is importable, at nvcc and at NCCL."""
+    import torch
+
+    compiler = toolchain.output_of(*os.environ.get("CXX", "c++").split(), "--version")
+    config = Config(str(torch.__version__), torch.version.cuda, compiler.splitlines()[0])
+    nvcc = toolchain.find_nvcc()
+    nvcc_version = toolchain.nvcc_version(nvcc) if nvcc else None
+    reason = toolchain.cpu_only_reason(config.torch_version, config.torch_cuda, nvcc_version)
+    if reason:
+        return dataclasses.replace(config, cpu_only_reason=reason)
+
+    gpus = [torch.cuda.get_device_capability(gpu) for gpu in range(torch.cuda.device_count())]
+    nccl_header = next(iter(toolchain.in_wheels("nccl/include/nccl.h")), None)
+    return dataclasses.replace(
+        config,
+        cuda_home=toolchain.toolkit_root(nvcc),
+        nvcc_version=nvcc_version,
+        arch_list=toolchain.choose_arch_list(gpus, toolchain.nvcc_architectures(nvcc)),
+        nccl_home=str(nccl_header.parents[1]) if nccl_header else None,
+        nccl_version=toolchain.nccl_version(nccl_header) if nccl_header else None,
+    )
+
+
+# ---- Building it ------------------------------------------------------------------------------
+
+
+def sources(*suffixes: str) -> list[str]:
+    """Sources under csrc/, relative to the project: absolute ones would land outside build/."""
+    return sorted(
+        str(path.relative_to(ROOT))
+        for suffix in suffixes
+        for path in ROOT.glob(f"csrc/**/*{suffix}")
+    )
+
+
+def extension(config: Config) -> setuptools.Extension:
+    """ringcomm._C as `config` says. No RUNPATH: torch, imported first, has loaded its libraries."""
+    if config.cuda_home:
+        os.environ["CUDA_HOME"] = config.cuda_home  # read when cpp_extension is imported
+        os.environ["TORCH_CUDA_ARCH_LIST"] = str(config.arch_list)
+    from torch.utils import cpp_extension
+
+    device = "cuda" if config.cuda_home else "cpu"
+    include_paths = [*cpp_extension.include_paths(device)]
+    libraries = ["c10", "torch", "torch_cpu", "torch_python"]
+    link_args = []
+    if config.cuda_home:
+        include_paths += map(str, toolchain.in_wheels("*/include"))
+        libraries += ["cudart", "c10_cuda", "torch_cuda"]
+    if config.nccl_home:
+        link_args = ["-Wl,--as-needed", f"-L{config.nccl_home}/lib", "-l:libnccl.so.2"]
+    system = [flag for path in include_paths for flag in ("-isystem", path)]
+    host = ["-fvisibility=hidden", "-Wall", "-Wextra"]
+    return setuptools.Extension(
+        "ringcomm._C",
+        sources(".cpp", ".cu") if config.cuda_home else sources(".cpp"),
+        depends=sources(".h"),
+        include_dirs=[str(ROOT / "csrc")],
+        define_macros=[("RINGCOMM_WITH_CUDA", "1")] if config.cuda_home else [],
+        libraries=libraries,
+        library_dirs=cpp_extension.library_paths(device),
+        extra_compile_args={
+            "cxx": ["-O3", "-g0", "-std=c++20", *host, *system],
+            "nvcc": ["-O3", "-lineinfo", "-std=c++20", *(f"-Xcompiler={f}" for f in host), *system],
+        },
+        extra_link_args=link_args,
+        language="c++",
+    )
+
+
+def build_command(config: Config) -> type[setuptools.Command]:
+    """torch's build_ext, in a directory of the project's own, leaving the build info behind."""
+    from torch.utils.cpp_extension import BuildExtension
+
+    class BuildCommand(BuildExtension):  # type: ignore[misc, valid-type]
+        def finalize_options(self) -> None:
+            super().finalize_options()
+            variant = f"{sys.implementation.cache_tag}-torch-{config.torch_version}"
+            self.build_temp = str(ROOT / "build" / f"{variant}-{config.nvcc_version or 'cpu'}")
+
+        def run(self) -> None:
+            os.environ.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))
+            super().run()
+            module = Path(self.get_ext_fullpath("ringcomm._C"))
+            for other in module.parent.glob("_C.*.so"):  # one build info describes one module
+                if other.name != module.name:
+                    other.unlink()
+            (module.parent / "_build_info.py").write_text(config.build_info())
+            print(config.summary())
+
+    return BuildCommand
+
+
+def main() -> None:
+    environment = find_torch()
+    if environment:
+        check_supported(str(environment.torch))
+    if METADATA_COMMANDS & set(sys.argv):
+        build = {
+            "ext_modules": [setuptools.Extension("ringcomm._C", sources(".cpp", ".cu"))],
+            "setup_requires": [] if environment else [TORCH_REQUIREMENT],
+        }
+    elif environment:
+        sys.path.extend(environment.path)
+        config = configure()
+        build = {
+            "ext_modules": [extension(config)],
+            "cmdclass": {"build_ext": build_command(config)},
+        }
+    else:
+        raise SystemExit(
+            "There is no torch to build ringcomm against. Install one first: "
+            f"{sys.executable} -m pip install '{TORCH_REQUIREMENT}'"
+        )
+    # The licence stands here because pyproject.toml's form of it depends on setuptools' version.
+    setuptools.setup(license="Apache-2.0", **build)
+
+
+if __name__ == "__main__":
+    main()
