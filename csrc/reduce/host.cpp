@@ -34,18 +34,13 @@ void reduce_host(const Reduction& reduction, const void* const* inputs, int num_
   if (num_outputs < 1 || num_outputs > 2) {
     refuse(std::to_string(num_outputs) + " outputs; wants 1 or 2");
   }
-  // Nothing left to divide or to scale: the same as sum, and faster.
-  const bool is_sum = (reduction.op == ReduceOp::kAvg && reduction.divisor <= 1) ||
-                      (reduction.op == ReduceOp::kPremulSum && reduction.scaled_input < 0);
-  const ReduceOp op =
-      is_sum && supports(reduction.dtype, reduction.op) ? ReduceOp::kSum : reduction.op;
-  static const HostTable& table = select_table();
-  const HostKernel kernel =
-      table[static_cast<std::size_t>(reduction.dtype)][static_cast<std::size_t>(op)];
-  if (kernel == nullptr) {
+  if (!supports(reduction.dtype, reduction.op)) {
     refuse(std::string("op ") + name(reduction.op) + " is not defined for dtype " +
            name(reduction.dtype));
   }
+  static const HostTable& table = select_table();
+  const HostKernel kernel = table[static_cast<std::size_t>(reduction.dtype)]
+                                 [static_cast<std::size_t>(effective_op(reduction))];
   kernel(reduction, inputs, num_inputs, outputs, num_outputs, count);
 }
 

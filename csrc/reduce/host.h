@@ -26,8 +26,16 @@ struct Reduction {
   double factor = 1.0;
 };
 
+// The op to carry out: avg with nothing to divide and premul_sum with nothing to scale are sums.
+constexpr ReduceOp effective_op(const Reduction& reduction) {
+  const bool is_sum = (reduction.op == ReduceOp::kAvg && reduction.divisor <= 1) ||
+                      (reduction.op == ReduceOp::kPremulSum && reduction.scaled_input < 0);
+  return is_sum ? ReduceOp::kSum : reduction.op;
+}
+
 // Writes `count` results to every one of the `num_outputs` (1 or 2) outputs. num_inputs >= 1: a
-// single input is copied (and scaled, and divided, as `reduction` says).
+// single input is copied (and scaled, and divided, as `reduction` says). Throws
+// std::invalid_argument if supports() is false or a number of inputs or outputs is out of range.
 void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
                  void* const* outputs, int num_outputs, std::size_t count);
 

@@ -6,6 +6,8 @@
 #include <cstring>
 
 #ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #define RINGCOMM_HOST_DEVICE __host__ __device__ __forceinline__
 #else
 #define RINGCOMM_HOST_DEVICE [[gnu::always_inline]] inline
@@ -77,9 +79,28 @@ struct SmallFloat {
   }
 };
 
-using Float16 = SmallFloat<5, 10, true>;
 using Float8E4M3FN = SmallFloat<4, 3, false>;
 using Float8E5M2 = SmallFloat<5, 2, true>;
+
+// float16 and bfloat16 convert in hardware on the device: the same bits, except that every NaN
+// becomes 0x7fff there.
+
+struct Float16 {
+  RINGCOMM_HOST_DEVICE static float decode(std::uint32_t bits) {
+#ifdef __CUDA_ARCH__
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+#else
+    return SmallFloat<5, 10, true>::decode(bits);
+#endif
+  }
+  RINGCOMM_HOST_DEVICE static std::uint32_t encode(float value) {
+#ifdef __CUDA_ARCH__
+    return __half_as_ushort(__float2half_rn(value));
+#else
+    return SmallFloat<5, 10, true>::encode(value);
+#endif
+  }
+};
 
 // The upper half of a float32.
 struct BFloat16 {
@@ -87,9 +108,13 @@ struct BFloat16 {
 
   // Rounds to nearest, ties to even; every NaN becomes the one quiet NaN.
   RINGCOMM_HOST_DEVICE static std::uint32_t encode(float value) {
+#ifdef __CUDA_ARCH__
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+#else
     const std::uint32_t bits = bits_of(value);
     const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded;
+#endif
   }
 };
 
