@@ -96,7 +96,7 @@ RINGCOMM_HOST_DEVICE Accumulator<dtype> combine(Accumulator<dtype> a, Accumulato
     return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
   } else if constexpr (op == ReduceOp::kMin || op == ReduceOp::kMax) {
     const bool better = op == ReduceOp::kMin ? b < a : a < b;
-    return better | (b != b) ? b : a;
+    return (better | (b != b)) ? b : a;
   } else if constexpr (op == ReduceOp::kBand) {
     return a & b;
   } else if constexpr (op == ReduceOp::kBor) {

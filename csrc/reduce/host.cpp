@@ -14,19 +14,21 @@ namespace {
   throw std::invalid_argument("reduce_host: " + what);
 }
 
-const HostTable& select_table() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("f16c")) {
-    return avx512::kTable;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return avx2::kTable;
-#endif
-  return portable::kTable;
-}
-
 }  // namespace
+
+std::vector<HostIsa> supported_host_isas() {
+  std::vector<HostIsa> isas{{"portable", &portable::kTable}};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    isas.push_back({"avx2", &avx2::kTable});
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+      isas.push_back({"avx512", &avx512::kTable});
+    }
+  }
+#endif
+  return isas;
+}
 
 void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
                  void* const* outputs, int num_outputs, std::size_t count) {
@@ -38,7 +40,7 @@ void reduce_host(const Reduction& reduction, const void* const* inputs, int num_
     refuse(std::string("op ") + name(reduction.op) + " is not defined for dtype " +
            name(reduction.dtype));
   }
-  static const HostTable& table = select_table();
+  static const HostTable& table = *supported_host_isas().back().table;
   const HostKernel kernel = table[static_cast<std::size_t>(reduction.dtype)]
                                  [static_cast<std::size_t>(effective_op(reduction))];
   kernel(reduction, inputs, num_inputs, outputs, num_outputs, count);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <vector>
 
 #include "reduce/host.h"
 #include "reduce/types.h"
@@ -27,5 +28,13 @@ namespace avx512 {
 extern const HostTable kTable;
 }
 #endif
+
+struct HostIsa {
+  const char* name;
+  const HostTable* table;
+};
+
+// The tables this machine can run, the fastest last.
+std::vector<HostIsa> supported_host_isas();
 
 }  // namespace ringcomm
