@@ -1,0 +1,97 @@
+"""The C++ tests of the torch-free core, each a program of its own, under sanitizers.
+
+tests/cpp/test_*.cpp run under AddressSanitizer and UndefinedBehaviorSanitizer, and those named
+test_*_threads.cpp once more under ThreadSanitizer. Objects stay in build/cpp-tests, where ninja
+compiles again only what has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "cpp-tests"
+SANITIZERS = {
+    "address": "-fsanitize=address,undefined -fno-sanitize-recover=all",
+    "thread": "-fsanitize=thread",
+}
+TESTS = sorted((ROOT / "tests" / "cpp").glob("test_*.cpp"))
+CASES = [("address", test) for test in TESTS]
+CASES += [("thread", test) for test in TESTS if test.stem.endswith("_threads")]
+
+
+def core_sources() -> list[Path]:
+    """The sources of everything below csrc/torch/ that needs no GPU."""
+    folders = [ROOT / "csrc", *(ROOT / "csrc" / name for name in ("plan", "reduce", "shm"))]
+    return sorted(source for folder in folders for source in folder.glob("*.cpp"))
+
+
+def ninja_file() -> str:
+    """Says how each test program comes about: the core as a library, so that tests take parts."""
+    lines = [
+        f"cxx = {os.environ.get('CXX', 'c++')}",
+        f"flags = -std=c++20 -O1 -g -fno-omit-frame-pointer -Wall -Wextra -pthread "
+        f"-I{ROOT}/csrc -I{ROOT}/tests/cpp",
+        "rule compile",
+        "  command = $cxx $flags $sanitize -MMD -MF $out.d -c $in -o $out",
+        "  depfile = $out.d",
+        "  deps = gcc",
+        "rule archive",
+        "  command = rm -f $out && ar crs $out $in",
+        "rule link",
+        "  command = $cxx $sanitize -pthread $in -lrt -o $out",
+    ]
+    for sanitizer, flags in SANITIZERS.items():
+        tests = [test for name, test in CASES if name == sanitizer]
+        if not tests:
+            continue
+        objects = {
+            source: f"{sanitizer}/{source.relative_to(ROOT)}.o"
+            for source in [*core_sources(), *tests]
+        }
+        for source, built in objects.items():
+            lines += [f"build {built}: compile {source}", f"  sanitize = {flags}"]
+        core = " ".join(objects[source] for source in core_sources())
+        lines.append(f"build {sanitizer}/core.a: archive {core}")
+        for test in tests:
+            lines += [
+                f"build {sanitizer}/{test.stem}: link {objects[test]} {sanitizer}/core.a",
+                f"  sanitize = {flags}",
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def run(*command: str | Path, timeout: int) -> None:
+    """Runs a program; where it fails, the test fails with what it printed."""
+    result = subprocess.run(
+        command,
+        cwd=BUILD,
+        text=True,
+        timeout=timeout,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if result.returncode != 0:
+        pytest.fail(f"exit status {result.returncode}\n{result.stdout}", pytrace=False)
+
+
+@pytest.fixture(scope="module")
+def written_ninja_file() -> None:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    (BUILD / "build.ninja").write_text(ninja_file())
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("written_ninja_file")
+@pytest.mark.parametrize(
+    ("sanitizer", "test"), CASES, ids=lambda value: getattr(value, "stem", value)
+)
+def test_core(sanitizer: str, test: Path) -> None:
+    jobs = len(os.sched_getaffinity(0))
+    run(sys.executable, "-m", "ninja", f"-j{jobs}", f"{sanitizer}/{test.stem}", timeout=840)
+    run(BUILD / sanitizer / test.stem, timeout=600)
