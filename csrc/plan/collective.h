@@ -16,13 +16,14 @@
 // before (a plan may not read it) and after (a plan may leave anything there).
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "plan/rank_set.h"
 
 namespace ringcomm {
 
-enum class Collective {
+enum class Collective : std::uint8_t {
   kAllReduce,
   kReduceScatter,
   kReduce,
