@@ -114,7 +114,7 @@ TEST(every_generator_keeps_its_promise_at_every_size_and_every_root) {
     for (int n = 1; n <= 24; ++n) {
       for (int root = 0; root < (generator.has_root ? n : 1); ++root) {
         const std::string text = objection(generator.collective, plans(generator, n, root), root);
-        CHECK_EQ(text.empty() ? "" : std::string(generator.name) + ": " + text, "");
+        CHECK_WITH(text.empty(), std::string(generator.name) + ": " + text);
       }
     }
   }
