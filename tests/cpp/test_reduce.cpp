@@ -1,0 +1,280 @@
+// Reductions on host memory: every dtype, op and instruction set against a scalar reference, over
+// counts, misalignments, numbers of inputs and outputs, in place and out of place.
+#include <array>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+
+#include "check.h"
+#include "reduce/host.h"
+#include "reduce/host_table.h"
+#include "reference.h"
+
+namespace {
+
+using namespace ringcomm;
+
+constexpr std::size_t kMaxCount = 4100;
+
+std::vector<ReduceOp> ops_of(DType dtype) {
+  std::vector<ReduceOp> ops;
+  for (int o = 0; o < kNumReduceOps; ++o) {
+    if (supports(dtype, static_cast<ReduceOp>(o))) ops.push_back(static_cast<ReduceOp>(o));
+  }
+  return ops;
+}
+
+// Exactly `nbytes` at a chosen misalignment, so that AddressSanitizer sees every byte too far.
+class Buffer {
+ public:
+  Buffer(std::size_t nbytes, std::size_t misalignment)
+      : storage_(new std::byte[nbytes + misalignment]), data_(storage_.get() + misalignment) {}
+  std::byte* data() const { return data_; }
+
+ private:
+  std::unique_ptr<std::byte[]> storage_;
+  std::byte* data_;
+};
+
+// Numbers of mixed magnitude and any bits at all: infinities, NaNs, subnormals, both zeros. NaNs
+// are thinned out, or they would be all that a sum of many inputs shows.
+std::vector<std::byte> random_elements(DType dtype, std::size_t count, std::mt19937_64& random) {
+  const std::size_t width = element_size(dtype);
+  std::vector<std::byte> data(count * width);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint64_t bits = random();
+    if (dtype == DType::kBool) {
+      bits = random() % 2 ? bits % 256 : 0;
+    } else if (is_floating_point(dtype) && random() % 64 != 0) {
+      const int scale = static_cast<int>(random() % 12) - 6;
+      const double number = std::ldexp(static_cast<double>(bits % 4096) - 2048, scale - 8);
+      bits = reference::from_double(dtype, random() % 16 ? number : 0.0 * number);
+    }
+    std::memcpy(data.data() + i * width, &bits, width);
+  }
+  return data;
+}
+
+std::string describe(const Reduction& r, const char* isa, int num_inputs, int num_outputs,
+                     std::size_t count, std::size_t index) {
+  return std::string(name(r.dtype)) + " " + name(r.op) + " " + isa + ", " +
+         std::to_string(num_inputs) + " inputs, " + std::to_string(num_outputs) +
+         " outputs, count " + std::to_string(count) + ", element " + std::to_string(index);
+}
+
+struct Case {
+  Reduction reduction;
+  std::vector<std::vector<std::byte>> inputs;  // kMaxCount elements each
+  std::vector<std::uint64_t> expected;
+};
+
+Case make_case(DType dtype, ReduceOp op, int num_inputs, std::mt19937_64& random) {
+  Case c{{dtype, op}, {}, {}};
+  if (op == ReduceOp::kAvg) c.reduction.divisor = num_inputs == 1 ? 3 : num_inputs;
+  if (op == ReduceOp::kPremulSum) {
+    c.reduction.scaled_input = static_cast<int>(random() % num_inputs);
+    c.reduction.factor = 1.0 / 3;
+  }
+  for (int k = 0; k < num_inputs; ++k) {
+    c.inputs.push_back(random_elements(dtype, kMaxCount, random));
+  }
+  const std::size_t width = element_size(dtype);
+  std::vector<std::uint64_t> values(num_inputs);
+  for (std::size_t i = 0; i < kMaxCount; ++i) {
+    for (int k = 0; k < num_inputs; ++k) {
+      values[k] = reference::read_bits(c.inputs[k].data() + i * width, width);
+    }
+    c.expected.push_back(reference::reduce(c.reduction, values));
+  }
+  return c;
+}
+
+// `in_place`: the outputs are the last inputs.
+void check_case(const Case& c, const HostIsa& isa, std::size_t count, std::size_t misalignment,
+                int num_outputs, bool in_place) {
+  const Reduction& r = c.reduction;
+  const std::size_t width = element_size(r.dtype);
+  const int num_inputs = static_cast<int>(c.inputs.size());
+  std::vector<Buffer> buffers;
+  std::vector<const void*> inputs;
+  std::array<void*, 2> outputs{};
+  for (int k = 0; k < num_inputs; ++k) {
+    // Misaligned by elements, by bytes, and each pointer differently.
+    const Buffer& buffer = buffers.emplace_back(count * width, misalignment * (k + 1) % 19);
+    if (count > 0) std::memcpy(buffer.data(), c.inputs[k].data(), count * width);
+    inputs.push_back(buffer.data());
+  }
+  for (int k = 0; k < num_outputs; ++k) {
+    outputs[k] = in_place && k < num_inputs
+                     ? buffers[num_inputs - 1 - k].data()
+                     : buffers.emplace_back(count * width, misalignment * (k + 2) % 17).data();
+  }
+  (*isa.table)[static_cast<int>(r.dtype)][static_cast<int>(r.op)](
+      r, inputs.data(), num_inputs, outputs.data(), num_outputs, count);
+  for (int k = 0; k < num_outputs; ++k) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t mask =
+          width == 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << 8 * width) - 1;
+      const std::uint64_t got =
+          reference::read_bits(static_cast<std::byte*>(outputs[k]) + i * width, width);
+      CHECK_WITH(reference::same(r.dtype, got, c.expected[i] & mask),
+                 describe(r, isa.name, num_inputs, num_outputs, count, i));
+    }
+  }
+}
+
+void check_dtype(DType dtype) {
+  constexpr std::size_t kCounts[] = {0,  1,  2,  3,  7,  8,   15,  16,  17,   31,
+                                     32, 33, 63, 64, 65, 255, 256, 257, 1000, kMaxCount};
+  std::mt19937_64 random(static_cast<int>(dtype));
+  for (ReduceOp op : ops_of(dtype)) {
+    for (int num_inputs : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64}) {
+      const Case c = make_case(dtype, op, num_inputs, random);
+      for (const HostIsa& isa : supported_host_isas()) {
+        for (std::size_t count : kCounts) {
+          if (num_inputs == 64 && count > 1 && count % 16 != 1) continue;
+          for (std::size_t misalignment : {std::size_t{0}, element_size(dtype), std::size_t{3}}) {
+            const int num_outputs = 1 + (misalignment + count + num_inputs) % 2;
+            check_case(c, isa, count, misalignment, num_outputs, false);
+            check_case(c, isa, count, misalignment, 3 - num_outputs, true);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+T reduce_two(DType dtype, ReduceOp op, T a, T b, int divisor = 1) {
+  const void* inputs[] = {&a, &b};
+  T result{};
+  void* outputs[] = {&result};
+  reduce_host({dtype, op, divisor}, inputs, 2, outputs, 1, 1);
+  return result;
+}
+
+}  // namespace
+
+TEST(float64_equals_reference) { check_dtype(DType::kFloat64); }
+TEST(float32_equals_reference) { check_dtype(DType::kFloat32); }
+TEST(float16_equals_reference) { check_dtype(DType::kFloat16); }
+TEST(bfloat16_equals_reference) { check_dtype(DType::kBFloat16); }
+TEST(float8_e4m3fn_equals_reference) { check_dtype(DType::kFloat8E4M3FN); }
+TEST(float8_e5m2_equals_reference) { check_dtype(DType::kFloat8E5M2); }
+TEST(int64_equals_reference) { check_dtype(DType::kInt64); }
+TEST(int32_equals_reference) { check_dtype(DType::kInt32); }
+TEST(int16_equals_reference) { check_dtype(DType::kInt16); }
+TEST(int8_equals_reference) { check_dtype(DType::kInt8); }
+TEST(uint8_equals_reference) { check_dtype(DType::kUInt8); }
+TEST(bool_equals_reference) { check_dtype(DType::kBool); }
+
+TEST(nan_propagates_through_min_and_max_from_either_side) {
+  for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    CHECK(std::isnan(reduce_two(DType::kFloat32, op, NAN, 1.0f)));
+    CHECK(std::isnan(reduce_two(DType::kFloat32, op, 1.0f, NAN)));
+    CHECK(std::isnan(reduce_two<double>(DType::kFloat64, op, NAN, INFINITY)));
+  }
+}
+
+TEST(every_float16_nan_is_a_quiet_one_on_every_instruction_set) {
+  std::vector<std::uint16_t> input(100), output(100);
+  for (std::size_t i = 0; i < input.size(); ++i) {
+    input[i] = static_cast<std::uint16_t>((i % 2 ? 0xfc01 : 0x7c01) + i);
+  }
+  const void* inputs[] = {input.data()};
+  void* outputs[] = {output.data()};
+  for (const HostIsa& isa : supported_host_isas()) {
+    (*isa.table)[static_cast<int>(DType::kFloat16)][static_cast<int>(ReduceOp::kSum)](
+        {DType::kFloat16, ReduceOp::kSum}, inputs, 1, outputs, 1, input.size());
+    for (std::size_t i = 0; i < input.size(); ++i) CHECK_EQ(output[i], i % 2 ? 0xfe00 : 0x7e00);
+  }
+}
+
+TEST(infinities_and_signed_zeros) {
+  CHECK(std::isnan(reduce_two(DType::kFloat32, ReduceOp::kSum, INFINITY, -INFINITY)));
+  CHECK_EQ(reduce_two(DType::kFloat32, ReduceOp::kSum, 3e38f, 3e38f), INFINITY);
+  CHECK(std::signbit(reduce_two(DType::kFloat32, ReduceOp::kSum, -0.0f, -0.0f)));
+  CHECK(!std::signbit(reduce_two(DType::kFloat32, ReduceOp::kSum, -0.0f, 0.0f)));
+  CHECK(std::signbit(reduce_two(DType::kFloat32, ReduceOp::kMax, -0.0f, 0.0f)));
+}
+
+TEST(integers_wrap_around) {
+  using Limits32 = std::numeric_limits<std::int32_t>;
+  using Limits64 = std::numeric_limits<std::int64_t>;
+  CHECK_EQ(reduce_two(DType::kInt32, ReduceOp::kSum, Limits32::max(), 1), Limits32::min());
+  CHECK_EQ(reduce_two<std::int64_t>(DType::kInt64, ReduceOp::kSum, Limits64::min(), -1),
+           Limits64::max());
+  CHECK_EQ(reduce_two<std::int16_t>(DType::kInt16, ReduceOp::kProduct, -32768, -1), -32768);
+  CHECK_EQ(reduce_two<std::uint8_t>(DType::kUInt8, ReduceOp::kProduct, 16, 17), 16);
+}
+
+TEST(avg_of_integers_truncates_toward_zero) {
+  CHECK_EQ(reduce_two(DType::kInt32, ReduceOp::kAvg, -4, -3, 2), -3);
+  CHECK_EQ(reduce_two(DType::kInt32, ReduceOp::kAvg, 4, 3, 2), 3);
+  for (int dividend = -32768; dividend <= 32767; ++dividend) {
+    for (int divisor : {2, 3, 7, 64, 32767, 32768, 32769, 65536}) {
+      const auto sum = static_cast<std::int16_t>(dividend);
+      CHECK_EQ(reduce_two<std::int16_t>(DType::kInt16, ReduceOp::kAvg, sum, 0, divisor),
+               dividend / divisor);
+    }
+  }
+  constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
+  for (std::int32_t divisor : {2, 3, 1000003, kMax - 1, kMax}) {
+    for (std::int64_t multiple = 1; multiple < 4; ++multiple) {
+      for (std::int64_t near = -1; near <= 1; ++near) {
+        const std::int64_t sum = std::min<std::int64_t>(multiple * divisor + near, kMax);
+        CHECK_EQ(
+            reduce_two(DType::kInt32, ReduceOp::kAvg, static_cast<std::int32_t>(sum), 0, divisor),
+            sum / divisor);
+      }
+    }
+  }
+}
+
+TEST(avg_and_premul_sum_of_partial_sums_are_sums) {
+  CHECK_EQ(reduce_two(DType::kFloat32, ReduceOp::kAvg, 1.0f, 2.0f), 3.0f);
+  CHECK_EQ(reduce_two(DType::kFloat32, ReduceOp::kPremulSum, 1.0f, 2.0f), 3.0f);
+}
+
+TEST(any_nonzero_byte_is_true) {
+  CHECK_EQ(reduce_two<std::uint8_t>(DType::kBool, ReduceOp::kSum, 2, 0), 1);
+  CHECK_EQ(reduce_two<std::uint8_t>(DType::kBool, ReduceOp::kProduct, 2, 4), 1);
+  CHECK_EQ(reduce_two<std::uint8_t>(DType::kBool, ReduceOp::kBxor, 2, 4), 0);
+}
+
+TEST(meaningless_reductions_are_refused) {
+  const float input = 1;
+  float output = 0;
+  const void* inputs[] = {&input, &input};
+  void* outputs[] = {&output, &output};
+  const Reduction sum{DType::kFloat32, ReduceOp::kSum};
+  CHECK_THROWS(reduce_host(sum, inputs, 0, outputs, 1, 1), std::invalid_argument);
+  CHECK_THROWS(reduce_host(sum, inputs, 2, outputs, 0, 1), std::invalid_argument);
+  CHECK_THROWS(reduce_host(sum, inputs, 2, outputs, 3, 1), std::invalid_argument);
+  for (int d = 0; d < kNumDTypes; ++d) {
+    for (int o = 0; o < kNumReduceOps; ++o) {
+      const Reduction r{static_cast<DType>(d), static_cast<ReduceOp>(o)};
+      if (supports(r.dtype, r.op)) continue;
+      CHECK_THROWS(reduce_host(r, inputs, 2, outputs, 1, 0), std::invalid_argument);
+    }
+  }
+}
+
+TEST(copies_to_one_or_two_outputs) {
+  std::mt19937_64 random(1);
+  for (std::size_t nbytes : {0, 1, 8191, 8192, 8193, 50000}) {
+    const std::vector<std::byte> data = random_elements(DType::kUInt8, nbytes, random);
+    const Buffer input(nbytes, 1), first(nbytes, 2), second(nbytes, 3);
+    std::copy(data.begin(), data.end(), input.data());
+    for (int num_outputs : {1, 2}) {
+      for (void* other : {second.data(), input.data()}) {
+        void* outputs[] = {first.data(), other};
+        copy_host(input.data(), outputs, num_outputs, nbytes);
+        for (int k = 0; k < num_outputs; ++k) {
+          CHECK(std::equal(data.begin(), data.end(), static_cast<std::byte*>(outputs[k])));
+        }
+      }
+    }
+  }
+}
