@@ -72,9 +72,8 @@ void Rendezvous::begin_step(int rank) {
 
 void Rendezvous::transfer(int message) {
   const Message& m = messages_[message];
-  const bool is_barrier = contract_.collective() == Collective::kBarrier;
-  const int first = is_barrier ? 0 : m.first_chunk;
-  const int count = is_barrier ? 1 : m.num_chunks;
+  const int first = is_barrier() ? 0 : m.first_chunk;
+  const int count = is_barrier() ? 1 : m.num_chunks;
   for (int chunk = first; chunk < first + count; ++chunk) {
     if (!followed_(chunk)) continue;
     RankSet sent = contents(m.sender, chunk);
@@ -83,7 +82,8 @@ void Rendezvous::transfer(int message) {
                       std::to_string(chunk) + " to rank " + std::to_string(m.receiver) +
                       ", but holds nothing in it yet");
     }
-    ranks_[m.receiver].arrivals.push_back({chunk, m.sender, m.reduce, std::move(sent)});
+    ranks_[m.receiver].arrivals.push_back(
+        {chunk, m.sender, m.reduce || is_barrier(), std::move(sent)});
   }
   done_[message] = true;
   for (const int rank : {m.sender, m.receiver}) {
@@ -93,36 +93,34 @@ void Rendezvous::transfer(int message) {
 
 void Rendezvous::finish_step(int rank) {
   Rank& r = ranks_[rank];
-  const bool is_barrier = contract_.collective() == Collective::kBarrier;
   std::ranges::sort(r.arrivals, {}, [](const Arrival& a) { return std::pair(a.chunk, a.sender); });
   const Arrival* previous = nullptr;
   for (const Arrival& arrival : r.arrivals) {
-    const std::string what = "chunk " + std::to_string(arrival.chunk);
-    const std::string from = " from rank " + std::to_string(arrival.sender);
-    const auto error = [&](const std::string& text) {
-      return PlanError(describe_place(rank, current_step(rank)) + text);
-    };
-    if (!is_barrier && previous && previous->chunk == arrival.chunk &&
-        !(previous->reduce && arrival.reduce)) {
-      throw error("receives " + what + " from ranks " + std::to_string(previous->sender) + " and " +
-                  std::to_string(arrival.sender) + ", and does not add both");
+    if (previous && previous->chunk == arrival.chunk && !(previous->adds && arrival.adds)) {
+      throw PlanError(describe_place(rank, current_step(rank)) + "receives chunk " +
+                      std::to_string(arrival.chunk) + " from ranks " +
+                      std::to_string(previous->sender) + " and " + std::to_string(arrival.sender) +
+                      ", and does not add both");
     }
-    if (is_barrier || arrival.reduce) {
-      const RankSet held = contents(rank, arrival.chunk);
-      if (held.empty()) throw error("adds " + what + from + " to a chunk that holds nothing yet");
-      if (!is_barrier) {
-        if (const auto twice = held.first_in_common(arrival.contents)) {
-          throw error("adds " + what + from + ", which counts the contribution of rank " +
-                      std::to_string(*twice) + " twice");
-        }
-      }
-      r.written[arrival.chunk] = held.united_with(arrival.contents);
-    } else {
-      r.written[arrival.chunk] = arrival.contents;
-    }
+    r.written[arrival.chunk] = arrival.adds ? sum(rank, arrival) : arrival.contents;
     previous = &arrival;
   }
   r.arrivals.clear();
+}
+
+RankSet Rendezvous::sum(int rank, const Arrival& arrival) const {
+  const RankSet held = contents(rank, arrival.chunk);
+  const auto error = [&](const std::string& what) {
+    return PlanError(describe_place(rank, current_step(rank)) + "adds chunk " +
+                     std::to_string(arrival.chunk) + " from rank " +
+                     std::to_string(arrival.sender) + what);
+  };
+  if (held.empty()) throw error(" to a chunk that holds nothing yet");
+  const auto twice = held.first_in_common(arrival.contents);
+  if (twice && !is_barrier()) {
+    throw error(", which counts the contribution of rank " + std::to_string(*twice) + " twice");
+  }
+  return held.united_with(arrival.contents);
 }
 
 // A rank that is stuck waits for one whose current step is an earlier one than the transfer needs,

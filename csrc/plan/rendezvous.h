@@ -29,7 +29,7 @@ class Rendezvous {
   struct Arrival {
     int chunk;
     int sender;
-    bool reduce;
+    bool adds;
     RankSet contents;
   };
 
@@ -46,6 +46,9 @@ class Rendezvous {
   void begin_step(int rank);
   void transfer(int message);
   void finish_step(int rank);
+  // What the rank holds in the chunk once the arrival is added to it.
+  RankSet sum(int rank, const Arrival& arrival) const;
+  bool is_barrier() const { return contract_.collective() == Collective::kBarrier; }
   std::string describe_deadlock(int rank) const;
 
   const Contract& contract_;

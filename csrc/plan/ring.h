@@ -1,63 +1,71 @@
 // The ring: reduce-scatter, all-gather, and all-reduce as the one after the other.
 //
 // The n ranks stand in a circle. Each sends only to the next one and receives only from the
-// previous one, and each link carries one chunk in every step, so that no link ever idles and no
-// link is ever shared:
+// previous one. The buffer is cut into n chunks, and in every step every link carries one of them:
+// no link idles, and no link is shared.
 //
-//                    chunk                 chunk
-//            rank 0 ------->  rank 1
-//              ^                 |
-//              |                 |         the buffer on every rank:
-//              |                 v
-//            rank 3 <-------  rank 2       | chunk 0 | chunk 1 | chunk 2 | chunk 3 |
+//            rank 0 -----> rank 1
+//              ^             |
+//              |             v           the buffer, on every rank:
+//            rank 3 <----- rank 2        | chunk 0 | chunk 1 | chunk 2 | chunk 3 |
 //
-// Follow one chunk. Chunk c sets out from rank c+1 and goes once around; every rank on the way adds
-// its own part and passes on the sum. When it reaches rank c it has met everyone: it is complete,
-// and c is where reduce-scatter leaves it. All-gather sends it around a second time, now only to be
-// copied. Chunk 0 among 4 ranks, x0 to x3 being what each rank holds in it:
+// Follow one chunk. Chunk c sets out from rank c+1 and goes around; every rank on the way adds its
+// own part and passes the sum on. When it reaches rank c it has met everyone: it is complete, and
+// there reduce-scatter leaves it. All-gather sends it around once more, now to be copied. Chunk 0
+// among 4 ranks, where x0, ..., x3 are what the ranks hold in it at first:
 //
-//       rank 1          rank 2          rank 3          rank 0
-//         x1  --------->  x1+x2  ------>  x1+x2+x3  --->  x1+x2+x3+x0      reduce-scatter
-//       complete <----------------------------------------   |
-//           '--------->  complete  --->  complete                          all-gather
+//                         rank 1       rank 2       rank 3        rank 0
 //
-// All n chunks travel at once, each one link behind the next, so every link is busy in every step.
-// For 4 ranks, "3 > < 2" meaning "sends chunk 3 to the next rank, receives chunk 2 from the
-// previous one" (prev and next of rank r are r-1 and r+1; all such arithmetic is modulo n):
+//      reduce-scatter       x1 -----> x1+x2 ----> x1+x2+x3 --> x1+x2+x3+x0
+//                                                                   |
+//      all-gather          sum <------------------------------------'
+//                           '--------> sum -------> sum
+//
+// All n chunks are on their way at once, each one link ahead of the next. For 4 ranks, where
+// "3 > < 2" means: sends chunk 3 to the next rank, receives chunk 2 from the previous one:
 //
 //                      step    rank 0     rank 1     rank 2     rank 3
-//                        0     3 > < 2    0 > < 3    1 > < 0    2 > < 1
-//      reduce-scatter    1     2 > < 1    3 > < 2    0 > < 3    1 > < 0    received chunks are
-//                        2     1 > < 0    2 > < 1    3 > < 2    0 > < 3    added to one's own
 //
-//                        3     0 > < 3    1 > < 0    2 > < 1    3 > < 2
-//      all-gather        4     3 > < 2    0 > < 3    1 > < 0    2 > < 1    received chunks
-//                        5     2 > < 1    3 > < 2    0 > < 3    1 > < 0    replace one's own
+//      reduce-scatter    0     3 > < 2    0 > < 3    1 > < 0    2 > < 1    what is received
+//                        1     2 > < 1    3 > < 2    0 > < 3    1 > < 0    is added to
+//                        2     1 > < 0    2 > < 1    3 > < 2    0 > < 3    what is there
 //
-// What a rank receives in one step is what it sends in the next: an executor can receive, add and
+//      all-gather        3     0 > < 3    1 > < 0    2 > < 1    3 > < 2    what is received
+//                        4     3 > < 2    0 > < 3    1 > < 0    2 > < 1    replaces
+//                        5     2 > < 1    3 > < 2    0 > < 3    1 > < 0    what is there
+//
+// In general (all arithmetic on ranks and chunks is modulo n): in step s = 0, ..., n-2 rank r
+//
+//      reduce-scatter    sends chunk r-s-1    receives chunk r-s-2    adds
+//      all-gather        sends chunk r-s      receives chunk r-s-1    copies
+//
+// What a rank receives in one step it sends in the next, so that an executor can receive, add and
 // forward in one pass over the data.
 //
-// Invariant of reduce-scatter. Let d = (r - c - 1) mod n, the number of links from rank c+1, where
-// chunk c sets out, to rank r. After step s, rank r holds in chunk c
+// Invariant of reduce-scatter. Let d = (r-c-1) mod n be the number of links that chunk c crosses
+// from rank c+1, where it sets out, to rank r. After step s, rank r holds in chunk c
 //
-//      the sum over ranks c+1, c+2, ..., r     if d <= s+1    (d+1 of them: the chunk has been
-//      here) its own input alone                     otherwise      (the chunk is still on its way)
+//      if d <= s+1    the sum over the d+1 ranks c+1, c+2, ..., r    (the chunk has been here)
+//      otherwise      its own input alone                            (it has not come so far)
 //
-// Step s moves exactly the chunks with d = s to d = s+1. After the last step, s = n-2, all have
-// d <= n-1 = s+1, and chunk r at rank r, whose d is n-1, is the sum over all n ranks.
-// Invariant of all-gather: after step s (its own count) rank r holds chunks r, r-1, ..., r-s-1
-// complete; after s = n-2 that is all of them.
+// It holds before the first step, s = -1, where only d = 0 is a sum, of one rank. Step s sends from
+// each rank the chunk with d = s, and the next rank, for which its d is s+1, adds its own input.
+// After the last step, s = n-2, chunk r on rank r has d = n-1 and is the sum over all ranks.
 //
-// Every chunk is summed along one path, so all ranks end with the same bits; the order of the
-// additions differs from chunk to chunk, so results depend on where an element lies in the buffer.
+// Invariant of all-gather: after its step s, rank r holds chunks r, r-1, ..., r-s-1 complete. After
+// the last step, s = n-2, these are all.
 //
-// Cost, for nbytes on each rank: n-1 steps of nbytes/n in each half, so all-reduce sends
+// Each chunk is summed once, along one path, and copied from there: all ranks end with the same
+// bits. The order of the additions differs from chunk to chunk, so the last bit of a floating-point
+// sum can depend on where in the buffer an element lies.
 //
-//      2 (n-1)/n * nbytes  per rank, in  2 (n-1)  latencies.
+// Cost. With nbytes on each rank, n-1 steps in each half send nbytes/n, so that an all-reduce takes
 //
-// No all-reduce sends less from its busiest rank, whatever the network, and the volume hardly grows
-// with n: that is why the ring wins for large buffers. The latency grows with n: that is why it
-// loses for small ones (see plan/direct.h).
+//      2 (n-1)/n * nbytes  sent and received by each rank, and  2 (n-1)  latencies.
+//
+// No all-reduce sends less from its busiest rank, and the volume hardly grows with n: that is why
+// rings win for large buffers. The number of latencies does grow: that is why they lose for small
+// ones (see plan/direct.h).
 //
 // P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations.
 // Journal of Parallel and Distributed Computing 69(2), 117-124, 2009.
@@ -70,8 +78,7 @@ namespace ringcomm {
 // world_size chunks; a world_size of 1 needs no steps. Throw std::invalid_argument for a rank
 // outside of 0 ... world_size-1.
 
-// Before: all chunks on every rank. After: chunk r on rank r is the sum; the others are partial
-// sums.
+// Before: all chunks on every rank. After: chunk r on rank r is the sum, the others are partial.
 Plan ring_reduce_scatter(int rank, int world_size);
 
 // Before: chunk r on rank r. After: all chunks on every rank.
