@@ -157,11 +157,10 @@ class Config:
         extension = f"CPU and CUDA, nvcc {self.nvcc_version} for {self.arch_list}"
         if self.cpu_only_reason:
             extension = f"CPU only, because {self.cpu_only_reason}"
-        nccl = f"{self.nccl_version} ({self.nccl_home})" if self.nccl_home else "none"
         return (
             f"extension  {extension}\n"
             f"torch      {self.torch_version}, CUDA {self.torch_cuda or 'none'}\n"
-            f"NCCL       {nccl}\n"
+            f"NCCL       {self.nccl_version or 'none'}\n"
             f"compiler   {self.compiler}"
         )
 

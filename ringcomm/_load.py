@@ -30,16 +30,13 @@ def check_build() -> None:
     Raises:
         ImportError: it is not; the message names what differs and the command to run.
     """
-    suffixes = importlib.machinery.EXTENSION_SUFFIXES
-    try:
-        built = importlib.import_module("ringcomm._build_info")
-    except ModuleNotFoundError:
-        built = None
-    if built is None or not any((PACKAGE / f"_C{suffix}").exists() for suffix in suffixes):
+    modules = [PACKAGE / f"_C{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES]
+    if not (PACKAGE / "_build_info.py").exists() or not any(map(Path.exists, modules)):
         raise ImportError(
             f"ringcomm's extension module was not built for Python {sys.version.split()[0]} in "
             f"{PACKAGE}. Build it: {_build_command()}"
         )
+    built = importlib.import_module("ringcomm._build_info")
     wanted = (built.TORCH_VERSION, built.TORCH_CUDA)
     running = (str(torch.__version__), torch.version.cuda)
     if wanted != running:

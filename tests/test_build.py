@@ -1,0 +1,236 @@
+"""The build's decisions: which torch, CUDA or not and why, and what an import refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+import setuptools
+import torch
+
+from ringcomm import _build_info, _load, _toolchain
+
+ROOT = Path(__file__).resolve().parents[1]
+NVCC_13_0 = [f"compute_{sm}" for sm in (75, 80, 86, 87, 88, 89, 90, 100, 110, 103, 120, 121)]
+NVCC_12_4 = [f"compute_{sm}" for sm in (50, 60, 70, 75, 80, 86, 87, 89, 90)]
+
+
+@pytest.fixture(scope="module")
+def setup_script():
+    """setup.py as a module; dataclasses needs it registered."""
+    spec = importlib.util.spec_from_file_location("ringcomm_setup", ROOT / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+# ---- Which torch ------------------------------------------------------------------------------
+
+
+def environment_with_torch(directory: Path, version: str) -> Path:
+    """A virtual environment that claims to hold this version of torch."""
+    venv.create(directory, with_pip=False, symlinks=True)
+    (site_packages,) = directory.glob("lib/python*/site-packages")
+    (site_packages / "torch").mkdir()
+    (site_packages / "torch" / "__init__.py").touch()
+    metadata = site_packages / f"torch-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    return directory
+
+
+@pytest.fixture
+def isolated(setup_script, monkeypatch):
+    """setup.py as uv or pip's venv-isolation run it: a throw-away interpreter without torch."""
+    monkeypatch.setattr(setup_script.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(setup_script, "installer", lambda: None)
+    monkeypatch.setattr(setuptools, "__file__", f"{sys.prefix}/lib/setuptools/__init__.py")
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    monkeypatch.setenv("PATH", f"{sys.prefix}/bin")
+    return setup_script
+
+
+def test_importable_torch_comes_first(setup_script):
+    found = setup_script.find_torch()
+    assert found.path == []
+    assert torch.__version__.startswith(found.torch.split("+")[0])
+
+
+def test_classic_isolation_leads_to_the_interpreter_itself(isolated, monkeypatch, tmp_path):
+    monkeypatch.setattr(setuptools, "__file__", str(tmp_path / "overlay" / "__init__.py"))
+    found = isolated.find_torch()
+    assert torch.__version__.startswith(found.torch.split("+")[0])
+    assert any(Path(path, "torch").is_dir() for path in found.path)
+
+
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_environment_variable_leads_to_torch(isolated, monkeypatch, tmp_path, variable):
+    monkeypatch.setenv(variable, str(environment_with_torch(tmp_path / "env", "2.12.0")))
+    assert isolated.find_torch().torch == "2.12.0"
+
+
+def test_path_leads_past_the_build_environment(isolated, monkeypatch, tmp_path):
+    environment = environment_with_torch(tmp_path / "env", "2.13.0+cpu")
+    monkeypatch.setenv("PATH", f"{sys.prefix}/bin{os.pathsep}{environment}/bin")
+    assert isolated.find_torch().torch == "2.13.0+cpu"
+
+
+def test_pip_in_the_parent_process_is_the_surest(isolated, monkeypatch, tmp_path):
+    target = environment_with_torch(tmp_path / "target", "2.12.0")
+    other = environment_with_torch(tmp_path / "other", "2.14.0")
+    monkeypatch.setattr(isolated, "installer", lambda: target / "bin" / "python")
+    monkeypatch.setenv("VIRTUAL_ENV", str(other))
+    assert isolated.find_torch().torch == "2.12.0"
+
+
+def test_installer_is_the_parent_interpreter(tmp_path):
+    venv.create(tmp_path, with_pip=False, symlinks=True)
+    child = (
+        "import runpy, sys; "
+        f"print(runpy.run_path({str(ROOT / 'setup.py')!r}, run_name='setup')['installer']())"
+    )
+    parent = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {child!r}])"
+    python = tmp_path / "bin" / "python"
+    answer = subprocess.run([python, "-c", parent], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == str(python)
+
+
+def test_no_torch_anywhere(isolated, monkeypatch, tmp_path):
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    assert isolated.find_torch() is None
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.15.3", "2.15.0a0+git1234"])
+def test_supported_torch(setup_script, version):
+    setup_script.check_supported(version)
+
+
+@pytest.mark.parametrize("version", ["2.10.1", "2.16.0", "1.13.1", "3.0.0"])
+def test_unsupported_torch_stops_the_build(setup_script, version):
+    with pytest.raises(SystemExit, match=rf"torch>=2\.11,<2\.16.*torch {re.escape(version)}"):
+        setup_script.check_supported(version)
+
+
+# ---- CUDA or not ------------------------------------------------------------------------------
+
+
+def test_architectures_that_nvcc_knows_stay():
+    default = _toolchain.DEFAULT_ARCH_LIST
+    assert _toolchain.trim_arch_list(default, NVCC_13_0) == default
+    assert _toolchain.trim_arch_list(default, NVCC_12_4) == "8.0;8.6;8.9;9.0+PTX"
+    assert _toolchain.trim_arch_list(default, []) == ""
+
+
+def test_choice_of_architectures(monkeypatch):
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    default = _toolchain.DEFAULT_ARCH_LIST
+    assert _toolchain.choose_arch_list([], NVCC_13_0) == default
+    assert _toolchain.choose_arch_list([(9, 0), (8, 0), (9, 0)], NVCC_13_0) == "8.0;9.0"
+    assert _toolchain.choose_arch_list([(13, 0)], NVCC_13_0) == default
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0a")
+    assert _toolchain.choose_arch_list([(8, 0)], NVCC_13_0) == "9.0a"
+
+
+def test_cpu_only_reason():
+    assert _toolchain.cpu_only_reason("2.14.1+cu130", "13.0", "13.2.1") is None
+    reason = _toolchain.cpu_only_reason("2.13.0+cpu", None, "13.0.88")
+    assert reason == "torch 2.13.0+cpu is not a CUDA build"
+    assert "no nvcc" in _toolchain.cpu_only_reason("2.14.1+cu130", "13.0", None)
+    reason = _toolchain.cpu_only_reason("2.14.1+cu130", "13.0", "12.4.131")
+    assert reason == "nvcc 12.4.131 does not fit torch's CUDA 13.0"
+
+
+def test_toolkit_behind_a_wrapper_script(monkeypatch, tmp_path):
+    toolkit = tmp_path / "cuda-13.0"
+    (toolkit / "bin").mkdir(parents=True)
+    wrapper = tmp_path / "bin" / "nvcc"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f"#!/bin/sh\necho '#$ TOP={toolkit}/bin/..' >&2\n")
+    wrapper.chmod(0o755)
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert _toolchain.find_nvcc() == str(wrapper)
+    assert _toolchain.toolkit_root(str(wrapper)) == str(toolkit)
+    monkeypatch.setenv("CUDA_HOME", str(toolkit))
+    assert _toolchain.find_nvcc() is None
+
+
+def test_nccl_version_is_read_from_the_header(tmp_path):
+    header = tmp_path / "nccl.h"
+    header.write_text("#define NCCL_MAJOR 2\n#define NCCL_MINOR 30\n#define NCCL_PATCH 7\n")
+    assert _toolchain.nccl_version(header) == "2.30.7"
+
+
+# ---- What is recorded and refused -------------------------------------------------------------
+
+
+def test_summary_says_what_and_why(setup_script):
+    cpu = setup_script.Config("2.13.0+cpu", None, "g++ 12", cpu_only_reason="of a test")
+    assert "CPU only, because of a test" in cpu.summary()
+    cuda = setup_script.Config(
+        "2.14.1+cu130", "13.0", "g++ 12", nvcc_version="13.0.88", arch_list="9.0"
+    )
+    assert "CPU and CUDA, nvcc 13.0.88 for 9.0" in cuda.summary()
+
+
+def test_build_info_is_python(setup_script):
+    config = setup_script.Config("2.13.0+cpu", None, "g++ 'odd' \\ name", "a reason")
+    written: dict[str, object] = {}
+    exec(config.build_info(), written)
+    assert written["TORCH_VERSION"] == "2.13.0+cpu"
+    assert written["COMPILER"] == "g++ 'odd' \\ name"
+    assert written["SUMMARY"] == config.summary()
+
+
+def test_build_info_describes_this_torch():
+    assert torch.__version__ == _build_info.TORCH_VERSION
+    assert torch.version.cuda == _build_info.TORCH_CUDA
+    _load.check_build()
+
+
+def import_copy(tmp_path: Path, build_info: str | None, with_module: bool) -> str:
+    """What a fresh interpreter prints as it imports a copy of the package."""
+    package = tmp_path / "ringcomm"
+    built = shutil.ignore_patterns("_C*.so", "_build_info.py", "__pycache__")
+    shutil.copytree(ROOT / "ringcomm", package, ignore=built)
+    if build_info is not None:
+        (package / "_build_info.py").write_text(build_info)
+    if with_module:
+        for module in (ROOT / "ringcomm").glob("_C*.so"):
+            (package / module.name).symlink_to(module)
+    command = [sys.executable, "-c", "import ringcomm"]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr
+
+
+def test_import_under_another_torch_names_both_and_the_command(tmp_path):
+    other = 'TORCH_VERSION = "2.11.0+cu999"\nTORCH_CUDA = "99.9"\n'
+    error = import_copy(tmp_path, other, with_module=True)
+    assert "ImportError: ringcomm was built for torch 2.11.0+cu999 (CUDA 99.9)" in error
+    assert f"torch {torch.__version__} (CUDA {torch.version.cuda or 'none'}) is running" in error
+    assert f"{sys.executable} -m pip install " in error
+
+
+def test_import_without_a_build_says_so(tmp_path):
+    this = f"TORCH_VERSION = {str(torch.__version__)!r}\nTORCH_CUDA = {torch.version.cuda!r}\n"
+    for name, build_info, with_module in (("no_module", this, False), ("no_info", None, True)):
+        error = import_copy(tmp_path / name, build_info, with_module)
+        assert "ImportError: ringcomm's extension module was not built" in error, name
+        assert f"{sys.executable} -m pip install " in error, name
+
+
+def test_only_the_torch_folder_includes_torch():
+    for source in (ROOT / "csrc").rglob("*.*"):
+        if source.is_relative_to(ROOT / "csrc" / "torch"):
+            continue
+        foreign = re.findall(r"#include [<\"](?:torch|ATen|c10|pybind11)/.*", source.read_text())
+        assert not foreign, f"{source} has {foreign}"
