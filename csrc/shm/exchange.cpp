@@ -3,6 +3,7 @@
 namespace ringcomm::shm {
 
 std::byte* Exchange::begin(Call& call) {
+  if (group_.broken()) group_.check(describe(call));
   call.sequence = ++sequence_;
   return announcement(group_.rank).payload();
 }

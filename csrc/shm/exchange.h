@@ -24,7 +24,7 @@ class Exchange {
   // The number of collectives announced so far, this one included.
   std::uint64_t sequence() const { return sequence_; }
 
-  // Begins a collective and numbers its call. The payload (at most geometry.eager_nbytes) is written between begin and
+  // Begins a collective and numbers its call; throws if the group is broken. The payload (at most geometry.eager_nbytes) is written between begin and
   // announce; announce makes both visible to the peers.
   std::byte* begin(Call& call);
   void announce(const Call& call);

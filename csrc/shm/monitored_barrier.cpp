@@ -25,6 +25,10 @@ std::string milliseconds_of(const Deadline& deadline) {
 }
 
 void lead(Group& group, std::uint64_t number, bool wait_all_ranks, const Deadline& deadline) {
+  if (deadline.timeout.count() <= 0) {
+    throw Error(ErrorKind::kTimeout, "[Rank 0]: Rank 0 timed out in monitoredBarrier after " +
+                                         milliseconds_of(deadline));
+  }
   RankState& own = group.segment().state(0);
   std::vector<int> missing;
   for (int r = 1; r < group.world_size; ++r) {
@@ -57,14 +61,12 @@ void follow(Group& group, std::uint64_t number, const Deadline& deadline) {
   };
   const bool came = wait_until(group, deadline, answered);
   if (came && leader.barrier.load(std::memory_order_acquire) >= number) return;
-  const std::string who = "[Rank " + std::to_string(group.rank) + "]: Rank " +
-                          std::to_string(group.rank) + " successfully reached monitoredBarrier, ";
   throw Error(ErrorKind::kTimeout,
-              who + (came ? "but rank 0 reports that other ranks failed to pass it; see the error "
-                            "of rank 0"
-                          : "but received errors while waiting for send/recv from rank 0: no "
-                            "answer in " +
-                                milliseconds_of(deadline)) +
+              "[Rank " + std::to_string(group.rank) + "]: Rank " + std::to_string(group.rank) +
+                  " successfully reached monitoredBarrier, but received errors while waiting for "
+                  "send/recv from rank 0: " +
+                  (came ? "it reports that other ranks failed to pass the barrier"
+                        : "no answer in " + milliseconds_of(deadline)) +
                   ". Please check rank 0 logs for faulty rank.");
 }
 

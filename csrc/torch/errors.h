@@ -1,0 +1,14 @@
+// From the core's errors to the exceptions torch's users expect.
+#pragma once
+
+#include <exception>
+
+namespace ringcomm {
+
+// Rethrows `error` as torch knows it: an Error of kind kInvalidArgument as ValueError, of any other
+// kind as DistBackendError (a RuntimeError); everything else as it is.
+[[noreturn]] void rethrow_for_torch(std::exception_ptr error);
+
+std::exception_ptr for_torch(std::exception_ptr error);
+
+}  // namespace ringcomm

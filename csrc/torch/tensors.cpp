@@ -1,0 +1,138 @@
+#include "torch/tensors.h"
+
+#include <optional>
+
+namespace ringcomm {
+namespace {
+
+std::optional<DType> dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return DType::kFloat64;
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kFloat8_e4m3fn:
+      return DType::kFloat8E4M3FN;
+    case at::kFloat8_e5m2:
+      return DType::kFloat8E5M2;
+    case at::kLong:
+      return DType::kInt64;
+    case at::kInt:
+      return DType::kInt32;
+    case at::kShort:
+      return DType::kInt16;
+    case at::kChar:
+      return DType::kInt8;
+    case at::kByte:
+      return DType::kUInt8;
+    case at::kBool:
+      return DType::kBool;
+    default:
+      return std::nullopt;
+  }
+}
+
+ReduceOp op_of(const c10d::ReduceOp& op, const char* what) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return ReduceOp::kSum;
+    case c10d::ReduceOp::AVG:
+      return ReduceOp::kAvg;
+    case c10d::ReduceOp::PRODUCT:
+      return ReduceOp::kProduct;
+    case c10d::ReduceOp::MIN:
+      return ReduceOp::kMin;
+    case c10d::ReduceOp::MAX:
+      return ReduceOp::kMax;
+    case c10d::ReduceOp::BAND:
+      return ReduceOp::kBand;
+    case c10d::ReduceOp::BOR:
+      return ReduceOp::kBor;
+    case c10d::ReduceOp::BXOR:
+      return ReduceOp::kBxor;
+    case c10d::ReduceOp::PREMUL_SUM:
+      return ReduceOp::kPremulSum;
+    default:
+      TORCH_CHECK_VALUE(false, "ring: ", what, ": unknown reduce op ",
+                        static_cast<int>(op.op_));
+  }
+}
+
+double premul_factor(const c10d::ReduceOp& op, const char* what) {
+  auto* supplement = dynamic_cast<c10d::PreMulSumSupplement*>(op.supplement_.get());
+  TORCH_CHECK_VALUE(supplement != nullptr, "ring: ", what, ": PREMUL_SUM without a factor");
+  if (supplement->tensor_factor.defined()) return supplement->tensor_factor.item<double>();
+  return supplement->double_factor;
+}
+
+bool lies_flat(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+}  // namespace
+
+void check_tensor(const at::Tensor& tensor, const char* what) {
+  TORCH_CHECK_VALUE(tensor.defined(), "ring: ", what, ": got an undefined tensor");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ring: ", what, ": got a tensor of layout ",
+                    tensor.layout(), "; only dense (strided) tensors can be sent");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      tensor.device().is_cpu(), "ring: ", what, ": got a tensor on ", tensor.device(),
+      ", but this build of ringcomm has no executor for that device, only shared memory for CPU "
+      "tensors. Move the tensor to the CPU, or let another backend serve the device: "
+      "init_process_group(\"cpu:ring,cuda:nccl\").");
+}
+
+at::Tensor readable(const at::Tensor& tensor) {
+  return lies_flat(tensor) ? tensor : tensor.resolve_conj().resolve_neg().contiguous();
+}
+
+Writable::Writable(const at::Tensor& tensor, bool needs_contents) : tensor_(tensor) {
+  if (lies_flat(tensor)) {
+    flat_ = tensor;
+  } else if (needs_contents) {
+    flat_ = readable(tensor);
+  } else {
+    flat_ = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+  }
+}
+
+void Writable::commit() const {
+  if (flat_.is_same(tensor_)) return;
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  tensor_.copy_(flat_);
+}
+
+Elements elements_to_move(at::ScalarType type) {
+  if (const auto dtype = dtype_of(type)) return {*dtype, 1};
+  return {DType::kUInt8, c10::elementSize(type)};
+}
+
+Elements elements_to_reduce(at::ScalarType type, const c10d::ReduceOp& op, const char* what) {
+  Elements elements{DType::kUInt8, 1};
+  at::ScalarType real = type;
+  if (c10::isComplexType(type)) {
+    TORCH_CHECK_VALUE(c10d::isComplexViewAsRealAllowed(op), "ring: ", what, ": op=",
+                      name(op_of(op, what)), " is not defined for dtype=", type);
+    real = c10::toRealValueType(type);
+    elements.per_element = 2;
+  }
+  const auto dtype = dtype_of(real);
+  TORCH_CHECK_VALUE(dtype.has_value(), "ring: ", what, ": dtype=", type,
+                    " cannot be reduced; it can be moved (all_gather, broadcast, ...)");
+  elements.dtype = *dtype;
+  return elements;
+}
+
+Reduce make_reduce(const Elements& elements, const c10d::ReduceOp& op, const char* what) {
+  Reduce reduce{elements.dtype, op_of(op, what)};
+  TORCH_CHECK_VALUE(supports(reduce.dtype, reduce.op), "ring: ", what, ": op=", name(reduce.op),
+                    " is not defined for dtype=", name(reduce.dtype));
+  if (reduce.op == ReduceOp::kPremulSum) reduce.factor = premul_factor(op, what);
+  return reduce;
+}
+
+}  // namespace ringcomm

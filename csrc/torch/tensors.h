@@ -1,0 +1,47 @@
+// Tensors as the core wants them: contiguous elements of a known dtype.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "communicator.h"
+
+namespace ringcomm {
+
+// Throws ValueError (layout) or NotImplementedError (device) unless it is a dense CPU tensor.
+// `what` is the collective, for the message.
+void check_tensor(const at::Tensor& tensor, const char* what);
+
+// A tensor that is read: its elements in logical order, copied if they do not lie that way.
+at::Tensor readable(const at::Tensor& tensor);
+
+// A tensor that is written: `flat` has the elements in logical order and is the tensor itself where
+// possible; commit() puts them into the tensor where it is not.
+class Writable {
+ public:
+  explicit Writable(const at::Tensor& tensor, bool needs_contents);
+
+  const at::Tensor& flat() const { return flat_; }
+  void commit() const;
+
+ private:
+  at::Tensor tensor_;
+  at::Tensor flat_;
+};
+
+// How to move elements of a dtype: as themselves, or as bytes if only torch knows the dtype.
+struct Elements {
+  DType dtype;
+  std::size_t per_element;  // core elements for one of the tensor's
+
+  std::size_t count(const at::Tensor& tensor) const { return tensor.numel() * per_element; }
+};
+Elements elements_to_move(at::ScalarType type);
+
+// How to reduce them: complex numbers are pairs. Throws ValueError where the op is not defined.
+Elements elements_to_reduce(at::ScalarType type, const c10d::ReduceOp& op, const char* what);
+
+Reduce make_reduce(const Elements& elements, const c10d::ReduceOp& op, const char* what);
+
+}  // namespace ringcomm

@@ -1,0 +1,150 @@
+#include "torch/work.h"
+
+#include <utility>
+
+#include "torch/errors.h"
+
+namespace ringcomm {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+RingWork::RingWork(int rank, c10d::OpType type, std::uint64_t sequence, const char* title,
+                   const std::optional<std::vector<at::Tensor>>& inputs,
+                   std::vector<at::Tensor> outputs, milliseconds timeout)
+    : Work(rank, type, title, inputs),
+      sequence_(sequence),
+      outputs_(std::move(outputs)),
+      timeout_(timeout) {}
+
+void RingWork::complete(std::exception_ptr error) {
+  error = for_torch(error);
+  finish(error);
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  std::vector<std::function<void(std::exception_ptr)>> next;
+  {
+    std::lock_guard lock(mutex_);
+    future = future_;
+    next.swap(next_);
+  }
+  if (future) {
+    if (error) {
+      future->setErrorIfNeeded(error);
+    } else {
+      future->markCompleted(c10::IValue(outputs_));
+    }
+  }
+  for (const auto& call : next) call(error);
+}
+
+void RingWork::then(std::function<void(std::exception_ptr)> next) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!completed_) {
+      next_.push_back(std::move(next));
+      return;
+    }
+  }
+  next(exception());
+}
+
+bool RingWork::wait(milliseconds timeout) {
+  const bool bounded = timeout > milliseconds(0);
+  const auto end = steady_clock::now() + (bounded ? timeout : milliseconds(0));
+  while (!isCompleted()) {
+    const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
+    if (bounded && left <= milliseconds(0)) {
+      C10_THROW_ERROR(
+          DistBackendError,
+          c10::str("ring: rank ", rank_, " in ", c10d::opTypeToString(retrieveOpType()), " #",
+                   sequence_, ": wait() Timed out after ", timeout.count(),
+                   " ms; the operation goes on until its own timeout of ", timeout_.count(),
+                   " ms"));
+    }
+    help(bounded ? left : milliseconds::max());
+    std::unique_lock lock(mutex_);
+    if (completed_) break;
+    if (bounded) {
+      cv_.wait_until(lock, end, [&] { return completed_; });
+    } else {
+      cv_.wait(lock, [&] { return completed_; });
+    }
+  }
+  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
+  return true;
+}
+
+void RingWork::abort() {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "ring: a single operation cannot be aborted; abort its process group");
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFuture() {
+  std::lock_guard lock(mutex_);
+  if (!future_) {
+    future_ = c10::make_intrusive<c10::ivalue::Future>(
+        c10::ListType::create(c10::TensorType::get()));
+    if (completed_ && exception_) {
+      future_->setError(exception_);
+    } else if (completed_) {
+      future_->markCompleted(c10::IValue(outputs_));
+    }
+  }
+  return future_;
+}
+
+std::vector<at::Tensor> RingWork::result() {
+  TORCH_CHECK(isCompleted(), "ring: result() of an operation that is not complete; call wait()");
+  return outputs_;
+}
+
+void CollectiveWork::help(milliseconds) {
+  while (!isCompleted() && queue_->help()) {
+  }
+}
+
+void MessageWork::start(std::shared_ptr<shm::Message> message) {
+  message_ = std::move(message);
+  communicator_->post(message_);
+}
+
+void MessageWork::help(milliseconds patience) {
+  const auto most = std::chrono::duration_cast<milliseconds>(std::chrono::hours(24 * 365));
+  communicator_->wait(*message_, std::min(patience, most));
+}
+
+CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<RingWork>> parts,
+                             std::vector<at::Tensor> outputs, milliseconds timeout)
+    : RingWork(rank, c10d::OpType::COALESCED, 0, nullptr, std::nullopt, std::move(outputs),
+               timeout),
+      parts_(std::move(parts)),
+      remaining_(parts_.size()) {}
+
+void CoalescedWork::start() {
+  if (parts_.empty()) complete(nullptr);
+  auto self = c10::intrusive_ptr<CoalescedWork>::reclaim_copy(this);
+  for (const auto& part : parts_) {
+    part->then([self](std::exception_ptr error) {
+      bool last;
+      {
+        std::lock_guard lock(self->count_mutex_);
+        if (error && !self->first_error_) self->first_error_ = error;
+        last = --self->remaining_ == 0;
+      }
+      if (last) self->complete(self->first_error_);
+    });
+  }
+}
+
+void CoalescedWork::help(milliseconds patience) {
+  for (const auto& part : parts_) {
+    if (part->isCompleted()) continue;
+    try {
+      part->wait(patience == milliseconds::max() ? kNoTimeout : patience);
+    } catch (...) {
+      return;  // it is ours already, or we are out of patience
+    }
+  }
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,100 @@
+// What torch holds of an operation under way.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <functional>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "communicator.h"
+#include "queue.h"
+
+namespace ringcomm {
+
+// One operation, or several coalesced. Whoever carries it out calls complete() once; the future's
+// callbacks run there.
+class RingWork : public c10d::Work {
+ public:
+  RingWork(int rank, c10d::OpType type, std::uint64_t sequence, const char* title,
+           const std::optional<std::vector<at::Tensor>>& inputs, std::vector<at::Tensor> outputs,
+           std::chrono::milliseconds timeout);
+
+  void complete(std::exception_ptr error);
+  // Calls `next` when the work is complete, at once if it already is.
+  void then(std::function<void(std::exception_ptr)> next);
+
+  // With kNoTimeout, waits as long as the operation itself is allowed to take. Rethrows its error.
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override { wait(kNoTimeout); }
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::vector<at::Tensor> result() override;
+  std::uint64_t getSequencenumber() const override { return sequence_; }
+  std::chrono::milliseconds getTimeout() const override { return timeout_; }
+
+ protected:
+  // Helps the operation along for at most `patience`, or not at all. Returns when it is complete or
+  // somebody else is at work on it.
+  virtual void help(std::chrono::milliseconds patience) = 0;
+
+ private:
+  const std::uint64_t sequence_;
+  const std::vector<at::Tensor> outputs_;
+  const std::chrono::milliseconds timeout_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  std::vector<std::function<void(std::exception_ptr)>> next_;
+};
+
+class CollectiveWork : public RingWork {
+ public:
+  // The queue must outlive the work's completion, the work itself may outlive the queue.
+  template <typename... Args>
+  explicit CollectiveWork(std::shared_ptr<Queue> queue, Args&&... args)
+      : RingWork(std::forward<Args>(args)...), queue_(std::move(queue)) {}
+
+ protected:
+  void help(std::chrono::milliseconds patience) override;
+
+ private:
+  const std::shared_ptr<Queue> queue_;
+};
+
+class MessageWork : public RingWork {
+ public:
+  template <typename... Args>
+  explicit MessageWork(std::shared_ptr<Communicator> communicator, Args&&... args)
+      : RingWork(std::forward<Args>(args)...), communicator_(std::move(communicator)) {}
+
+  void start(std::shared_ptr<shm::Message> message);
+  int sourceRank() const override { return message_->peer; }
+
+ protected:
+  void help(std::chrono::milliseconds patience) override;
+
+ private:
+  const std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<shm::Message> message_;
+};
+
+// Complete when all its parts are; fails with the first error.
+class CoalescedWork : public RingWork {
+ public:
+  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<RingWork>> parts,
+                std::vector<at::Tensor> outputs, std::chrono::milliseconds timeout);
+
+  // To be called once the work is held by an intrusive_ptr.
+  void start();
+
+ protected:
+  void help(std::chrono::milliseconds patience) override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<RingWork>> parts_;
+  std::mutex count_mutex_;
+  std::size_t remaining_;
+  std::exception_ptr first_error_;
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,53 @@
+"""The torch.distributed backend "ring": what `import ringcomm` registers."""
+
+from __future__ import annotations
+
+import math
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from ringcomm import _C
+
+ALGORITHMS = ("auto", "ring", "direct")
+
+
+def _algorithm() -> str:
+    """RINGCOMM_ALGORITHM, or "auto"."""
+    algorithm = os.environ.get("RINGCOMM_ALGORITHM", "auto")
+    if algorithm not in ALGORITHMS:
+        raise ValueError(
+            f"RINGCOMM_ALGORITHM is {algorithm!r}; it must be one of {', '.join(ALGORITHMS)}"
+        )
+    return algorithm
+
+
+def _create(options: Any, pg_options: Any) -> Any:
+    """Makes one rank's backend; torch calls it on every rank of a new group.
+
+    Args:
+        options: torch's ``_DistributedBackendOptions``: store, rank, size, timeout, name and
+            members of the group.
+        pg_options: what the user passed as ``pg_options``; "ring" has none.
+    """
+    if pg_options is not None:
+        raise ValueError(f'the backend "ring" takes no pg_options, got {pg_options!r}')
+    timeout = options.timeout
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    return _C.create_backend(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        timedelta(milliseconds=math.ceil(seconds * 1000)),
+        _algorithm(),
+        options.group_id,
+        options.global_ranks_in_group,
+    )
+
+
+def register() -> None:
+    """Makes "ring" known to torch.distributed, for CPU and CUDA tensors."""
+    if "ring" not in dist.Backend.backend_list:
+        dist.Backend.register_backend("ring", _create, extended_api=True, devices=["cpu", "cuda"])
