@@ -1,1 +1,20 @@
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+from torch.distributed.distributed_c10d import Backend, ReduceOp, Store
+
 from ringcomm._C import plan as plan
+
+MAX_WORLD_SIZE: int
+
+def create_backend(
+    store: Store,
+    rank: int,
+    world_size: int,
+    timeout: timedelta,
+    algorithm: str,
+    group_name: str,
+    global_ranks: Sequence[int],
+) -> Backend: ...
+def all_reduce_now(backend: Backend, tensor: torch.Tensor, op: ReduceOp.RedOpType) -> bool: ...
