@@ -39,7 +39,11 @@ void equal(const A& a, const B& b, const char* text, const char* file, int line)
   if (a == b) return;
   std::ostringstream what;
   what << "failed: " << text;
-  if constexpr (requires { what << a << b; }) what << "; " << a << " != " << b;
+  if constexpr (requires { what << +a << +b; }) {  // + shows a character type as a number
+    what << "; " << +a << " != " << +b;
+  } else if constexpr (requires { what << a << b; }) {
+    what << "; " << a << " != " << b;
+  }
   fail(file, line, what.str());
 }
 
