@@ -224,8 +224,8 @@ def extension(config: Config) -> setuptools.Extension:
         os.environ["TORCH_CUDA_ARCH_LIST"] = str(config.arch_list)
     from torch.utils import cpp_extension
 
-    device = "cuda" if config.cuda_home else "cpu"
-    include_paths = [*cpp_extension.include_paths(device)]
+    device_type = "cuda" if config.cuda_home else "cpu"
+    include_paths = list(cpp_extension.include_paths(device_type))
     libraries = ["c10", "torch", "torch_cpu", "torch_python"]
     link_args = []
     if config.cuda_home:
@@ -234,7 +234,9 @@ def extension(config: Config) -> setuptools.Extension:
     if config.nccl_home:
         link_args = ["-Wl,--as-needed", f"-L{config.nccl_home}/lib", "-l:libnccl.so.2"]
     system = [flag for path in include_paths for flag in ("-isystem", path)]
+    jobs = os.environ.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))
     host = ["-fvisibility=hidden", "-Wall", "-Wextra"]
+    device = [f"--threads={jobs}", "-lineinfo", *(f"-Xcompiler={flag}" for flag in host)]
     return setuptools.Extension(
         "ringcomm._C",
         sources(".cpp", ".cu") if config.cuda_home else sources(".cpp"),
@@ -242,10 +244,10 @@ def extension(config: Config) -> setuptools.Extension:
         include_dirs=[str(ROOT / "csrc")],
         define_macros=[("RINGCOMM_WITH_CUDA", "1")] if config.cuda_home else [],
         libraries=libraries,
-        library_dirs=cpp_extension.library_paths(device),
+        library_dirs=cpp_extension.library_paths(device_type),
         extra_compile_args={
             "cxx": ["-O3", "-g0", "-std=c++20", *host, *system],
-            "nvcc": ["-O3", "-lineinfo", "-std=c++20", *(f"-Xcompiler={f}" for f in host), *system],
+            "nvcc": ["-O3", "-std=c++20", *device, *system],
         },
         extra_link_args=link_args,
         language="c++",
@@ -263,7 +265,6 @@ def build_command(config: Config) -> type[setuptools.Command]:
             self.build_temp = str(ROOT / "build" / f"{variant}-{config.nvcc_version or 'cpu'}")
 
         def run(self) -> None:
-            os.environ.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))
             super().run()
             module = Path(self.get_ext_fullpath("ringcomm._C"))
             for other in module.parent.glob("_C.*.so"):  # one build info describes one module
