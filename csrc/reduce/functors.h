@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "reduce/host_device.h"
 #include "reduce/small_float.h"
 #include "reduce/types.h"
 

@@ -47,6 +47,7 @@
 namespace ringcomm::RINGCOMM_ISA {
 namespace {
 
+// Elements of the accumulator block: at most 4 KiB, which leaves most of L1 to the inputs.
 constexpr std::size_t kBlock = 512;
 
 template <DType dtype>

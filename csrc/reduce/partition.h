@@ -16,7 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "reduce/small_float.h"
+#include "reduce/host_device.h"
 
 namespace ringcomm {
 

@@ -5,12 +5,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "reduce/host_device.h"
+
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#define RINGCOMM_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define RINGCOMM_HOST_DEVICE [[gnu::always_inline]] inline
 #endif
 
 namespace ringcomm {
