@@ -127,8 +127,7 @@ void Communicator::all_gather(const void* input, std::span<const Output> outputs
   }
   chunks_.clear();
   for (int r = 0; r < world_size(); ++r) {
-    chunks_.push_back(
-        chunk_of(r == rank() ? input : nullptr, outputs[r].data, outputs[r].count));
+    chunks_.push_back(chunk_of(r == rank() ? input : nullptr, outputs[r].data, outputs[r].count));
   }
   run(call, {.dtype = dtype, .op = ReduceOp::kSum}, deadline);
 }
@@ -194,8 +193,8 @@ void Communicator::gather(const void* input, std::span<void* const> outputs, std
   }
   chunks_.clear();
   for (int r = 0; r < world_size(); ++r) {
-    chunks_.push_back(chunk_of(r == rank() ? input : nullptr,
-                               rank() == root ? outputs[r] : nullptr, count));
+    chunks_.push_back(
+        chunk_of(r == rank() ? input : nullptr, rank() == root ? outputs[r] : nullptr, count));
   }
   run(call, {.dtype = dtype, .op = ReduceOp::kSum}, deadline);
 }
@@ -220,15 +219,15 @@ void Communicator::scatter(std::span<const void* const> inputs, void* output, st
   }
   chunks_.clear();
   for (int r = 0; r < world_size(); ++r) {
-    chunks_.push_back(chunk_of(rank() == root ? inputs[r] : nullptr,
-                               r == rank() ? output : nullptr, count));
+    chunks_.push_back(
+        chunk_of(rank() == root ? inputs[r] : nullptr, r == rank() ? output : nullptr, count));
   }
   run(call, {.dtype = dtype, .op = ReduceOp::kSum}, deadline);
 }
 
 // Every payload begins with two counts per rank: what this rank sends it, and what it expects from
-// it. Whether the data follows is each rank's own choice, made by its own total; what did not travel
-// that way goes by plan, in which the rest has no elements.
+// it. Whether the data follows is each rank's own choice, made by its own total; what did not
+// travel that way goes by plan, in which the rest has no elements.
 void Communicator::all_to_all(std::span<const Input> inputs, std::span<const Output> outputs,
                               DType dtype, Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
@@ -243,8 +242,7 @@ void Communicator::all_to_all(std::span<const Input> inputs, std::span<const Out
     counts[r] = inputs[r].count;
     counts[n + r] = outputs[r].count;
   }
-  const bool eager =
-      table_nbytes + total_nbytes <= group_.geometry().eager_nbytes;
+  const bool eager = table_nbytes + total_nbytes <= group_.geometry().eager_nbytes;
   std::size_t nbytes = table_nbytes;
   for (int r = 0; eager && r < n; ++r) {
     copy(payload + nbytes, inputs[r].data, inputs[r].count * element_size(dtype));
@@ -264,8 +262,7 @@ void Communicator::all_to_all(std::span<const Input> inputs, std::span<const Out
     }
     const auto* theirs = reinterpret_cast<const std::uint64_t*>(exchange_.payload_of(r));
     const std::size_t before = std::accumulate(theirs, theirs + rank(), std::uint64_t{0});
-    copy(outputs[r].data,
-         exchange_.payload_of(r) + table_nbytes + before * element_size(dtype),
+    copy(outputs[r].data, exchange_.payload_of(r) + table_nbytes + before * element_size(dtype),
          outputs[r].count * element_size(dtype));
   }
   if (!all_eager) {

@@ -16,24 +16,24 @@ namespace {
 
 int checked_world_size(int world_size) {
   if (world_size < 1 || world_size > kMaxWorldSize) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "world_size is " + std::to_string(world_size) + "; ranks sharing memory can be 1 to " +
-                    std::to_string(kMaxWorldSize));
+    throw Error(ErrorKind::kInvalidArgument, "world_size is " + std::to_string(world_size) +
+                                                 "; ranks sharing memory can be 1 to " +
+                                                 std::to_string(kMaxWorldSize));
   }
   return world_size;
 }
 
 int checked_rank(int rank, int world_size) {
   if (rank < 0 || rank >= world_size) {
-    throw Error(ErrorKind::kInvalidArgument, "rank is " + std::to_string(rank) +
-                                                 "; it must be 0 to world_size - 1 = " +
-                                                 std::to_string(world_size - 1));
+    throw Error(ErrorKind::kInvalidArgument,
+                "rank is " + std::to_string(rank) +
+                    "; it must be 0 to world_size - 1 = " + std::to_string(world_size - 1));
   }
   return rank;
 }
 
-// Rings pass data on from neighbour to neighbour; direct plans send it where it is wanted. What only
-// moves from or to one rank is the same in both.
+// Rings pass data on from neighbour to neighbour; direct plans send it where it is wanted. What
+// only moves from or to one rank is the same in both.
 Plan make_plan(Collective collective, Algorithm algorithm, int rank, int n, int root) {
   const bool ring = algorithm == Algorithm::kRing;
   switch (collective) {
@@ -121,15 +121,14 @@ Call Communicator::make_call(Collective collective, std::size_t count, DType dty
   return call;
 }
 
-Call Communicator::make_call(Collective collective, std::size_t count,
-                             const Reduce& reduce) const {
+Call Communicator::make_call(Collective collective, std::size_t count, const Reduce& reduce) const {
   Call call = make_call(collective, count, reduce.dtype);
   call.reduces = 1;
   call.op = reduce.op;
   if (!supports(reduce.dtype, reduce.op)) {
-    throw Error(ErrorKind::kInvalidArgument, std::string(to_string(collective)) + ": op=" +
-                                                 name(reduce.op) + " is not defined for dtype=" +
-                                                 name(reduce.dtype));
+    throw Error(ErrorKind::kInvalidArgument, std::string(to_string(collective)) +
+                                                 ": op=" + name(reduce.op) +
+                                                 " is not defined for dtype=" + name(reduce.dtype));
   }
   return call;
 }
@@ -143,10 +142,9 @@ Reduction Communicator::reduction_of(const Reduce& reduce) const {
 
 void Communicator::check_root(const Call& call) const {
   if (call.root >= 0 && call.root < world_size()) return;
-  throw Error(ErrorKind::kInvalidArgument, std::string(to_string(call.collective)) + ": root is " +
-                                               std::to_string(call.root) +
-                                               "; it must be a rank of the group, 0 to " +
-                                               std::to_string(world_size() - 1));
+  throw Error(ErrorKind::kInvalidArgument,
+              std::string(to_string(call.collective)) + ": root is " + std::to_string(call.root) +
+                  "; it must be a rank of the group, 0 to " + std::to_string(world_size() - 1));
 }
 
 void Communicator::run(Call& call, const Reduction& reduction, const shm::Deadline& deadline) {

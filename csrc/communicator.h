@@ -62,8 +62,7 @@ class Communicator {
   // inputs[r] is this rank's contribution to what rank r gets.
   void reduce_scatter(std::span<const Input> inputs, void* output, Reduce reduce, Timeout timeout);
   // outputs[r] is what rank r gives; outputs[rank].count is the count of `input`.
-  void all_gather(const void* input, std::span<const Output> outputs, DType dtype,
-                  Timeout timeout);
+  void all_gather(const void* input, std::span<const Output> outputs, DType dtype, Timeout timeout);
   void broadcast(void* data, std::size_t count, DType dtype, int root, Timeout timeout);
   // output is used on the root only.
   void reduce(const void* input, void* output, std::size_t count, Reduce reduce, int root,
@@ -85,9 +84,7 @@ class Communicator {
 
   // Never block; any thread. See shm/mail.h.
   void post(std::shared_ptr<shm::Message> message) { mail_.post(std::move(message)); }
-  bool wait(const shm::Message& message, Timeout patience) {
-    return mail_.wait(message, patience);
-  }
+  bool wait(const shm::Message& message, Timeout patience) { return mail_.wait(message, patience); }
 
   // Leaves the group: pending and later calls raise `reason`.
   void close(const std::string& reason);

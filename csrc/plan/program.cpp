@@ -64,8 +64,8 @@ bool final_value(const std::vector<ChunkStep>& steps, std::size_t s, int chunk) 
   return true;
 }
 
-// Whether the peer that gets `chunk` in our step `s` adds to it. The n-th time it gets the chunk from
-// us is the n-th time we send it.
+// Whether the peer that gets `chunk` in our step `s` adds to it. The n-th time it gets the chunk
+// from us is the n-th time we send it.
 bool peer_adds(const std::vector<ChunkStep>& steps, const std::function<Plan(int)>& plan_of,
                int rank, std::size_t s, int chunk) {
   const int peer = steps[s].sends.at(chunk).to.front();
@@ -129,8 +129,8 @@ void size_slots(const std::vector<Publication>& round, int num_steps, Program& p
 
 }  // namespace
 
-Program compile(const std::function<Plan(int rank)>& plan_of, int rank, const std::vector<bool>& inputs,
-                const std::vector<bool>& outputs) {
+Program compile(const std::function<Plan(int rank)>& plan_of, int rank,
+                const std::vector<bool>& inputs, const std::vector<bool>& outputs) {
   const Plan plan = plan_of(rank);
   Program program;
   program.num_chunks = plan.num_chunks;
@@ -218,8 +218,8 @@ Program compile(const std::function<Plan(int rank)>& plan_of, int rank, const st
   std::vector<Publication> round;
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     if (program.actions[i].to.empty()) continue;
-    round.push_back({executed_and_due[i].first, executed_and_due[i].second,
-                     &program.actions[i].to});
+    round.push_back(
+        {executed_and_due[i].first, executed_and_due[i].second, &program.actions[i].to});
   }
   size_slots(round, static_cast<int>(steps.size()), program);
   return program;

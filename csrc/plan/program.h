@@ -40,10 +40,10 @@ struct Program {
 };
 
 // plan_of(r) is rank r's plan: the own one is compiled, and a peer's tells whether the peer adds to
-// what it gets. inputs[c]: this rank begins with (a contribution to) chunk c. outputs[c]: it must end with it.
-// Throws std::invalid_argument if the plan would have to keep a partial sum of a chunk that is not
-// an output, or sends what the rank does not have.
-Program compile(const std::function<Plan(int rank)>& plan_of, int rank, const std::vector<bool>& inputs,
-                const std::vector<bool>& outputs);
+// what it gets. inputs[c]: this rank begins with (a contribution to) chunk c. outputs[c]: it must
+// end with it. Throws std::invalid_argument if the plan would have to keep a partial sum of a chunk
+// that is not an output, or sends what the rank does not have.
+Program compile(const std::function<Plan(int rank)>& plan_of, int rank,
+                const std::vector<bool>& inputs, const std::vector<bool>& outputs);
 
 }  // namespace ringcomm

@@ -38,9 +38,8 @@ void Exchange::mismatch() {
   for (int r = 0; r < group_.world_size; ++r) calls.push_back(announcement(r).call);
   end();
   throw Error(ErrorKind::kMismatch, "rank " + std::to_string(group_.rank) + " in collective #" +
-                                        std::to_string(sequence_) +
-                                        ": the ranks disagree: " + describe_mismatch(calls) +
-                                        ". Nothing was sent.");
+                                        std::to_string(sequence_) + ": the ranks disagree: " +
+                                        describe_mismatch(calls) + ". Nothing was sent.");
 }
 
 void Exchange::end() {

@@ -1,4 +1,5 @@
-// How every collective begins: each rank announces its call, and, when it is small, its whole input.
+// How every collective begins: each rank announces its call, and, when it is small, its whole
+// input.
 //
 // Invariant: a rank announces call number s + 1 only after it is done with call s, and ends call s
 // only after it has seen everybody's announcement of s. So when anybody announces s + 2, nobody
@@ -24,8 +25,9 @@ class Exchange {
   // The number of collectives announced so far, this one included.
   std::uint64_t sequence() const { return sequence_; }
 
-  // Begins a collective and numbers its call; throws if the group is broken. The payload (at most geometry.eager_nbytes) is written between begin and
-  // announce; announce makes both visible to the peers.
+  // Begins a collective and numbers its call; throws if the group is broken. The payload (at most
+  // geometry.eager_nbytes) is written between begin and announce; announce makes both visible to
+  // the peers.
   std::byte* begin(Call& call);
   void announce(const Call& call);
 

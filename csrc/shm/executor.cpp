@@ -6,7 +6,7 @@
 namespace ringcomm::shm {
 namespace {
 
-constexpr int kMaxSlots = 256;  // a published word has 8 bits for the slot
+constexpr int kMaxSlots = 256;               // a published word has 8 bits for the slot
 constexpr std::size_t kSliceAlignment = 64;  // bytes; a multiple of every element
 
 }  // namespace
@@ -22,8 +22,8 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
                    const Reduction& reduction, const Call& call, const Deadline& deadline) {
   if (program.actions.empty()) return;
   if (program.max_unread > kUnread || program.num_slots > kMaxSlots) {
-    throw std::logic_error("a plan needs " + std::to_string(program.num_slots) + " slots (at most " +
-                           std::to_string(kMaxSlots) + ") and leaves " +
+    throw std::logic_error("a plan needs " + std::to_string(program.num_slots) +
+                           " slots (at most " + std::to_string(kMaxSlots) + ") and leaves " +
                            std::to_string(program.max_unread) + " slices unread by one peer (" +
                            std::to_string(kUnread) + ")");
   }

@@ -22,9 +22,7 @@ struct Deadline {
   std::chrono::milliseconds timeout;
 
   static Deadline in(std::chrono::milliseconds timeout) { return {Clock::now(), timeout}; }
-  double waited() const {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  }
+  double waited() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };
 
 // One period of waiting:

@@ -36,8 +36,7 @@ std::string describe(const Message& message) {
   return text + (message.peer == kAnySource ? "any rank" : "rank " + std::to_string(message.peer));
 }
 
-Mail::Mail(Group& group)
-    : group_(group), sends_(group.world_size), arriving_(group.world_size) {}
+Mail::Mail(Group& group) : group_(group), sends_(group.world_size), arriving_(group.world_size) {}
 
 Mail::~Mail() {
   close("the group is closed");
@@ -217,7 +216,7 @@ bool Mail::accept(int peer, MailSlot& first, Done& done) {
 
 void Mail::take(int peer, MailSlot& slot, Done& done) {
   Arriving& arriving = arriving_[peer];
-  std::byte* to = arriving.into ? arriving.into->data
+  std::byte* to = arriving.into               ? arriving.into->data
                   : arriving.early != nullptr ? arriving.early->data.data()
                                               : nullptr;
   if (to != nullptr && slot.nbytes > 0) std::memcpy(to + slot.offset, slot.data(), slot.nbytes);
@@ -261,9 +260,9 @@ std::exception_ptr Mail::check_fits(const Message& recv, int source, DType dtype
   if (dtype == recv.dtype && nbytes == recv.nbytes()) return nullptr;
   return make_error(ErrorKind::kMismatch,
                     "rank " + std::to_string(group_.rank) + " in " + describe(recv) + ": rank " +
-                        std::to_string(source) + " sent count=" +
-                        std::to_string(nbytes / element_size(dtype)) + ", dtype=" + name(dtype) +
-                        ". The message was dropped.");
+                        std::to_string(source) +
+                        " sent count=" + std::to_string(nbytes / element_size(dtype)) +
+                        ", dtype=" + name(dtype) + ". The message was dropped.");
 }
 
 // Ends operations that are past their deadline, whose peer is gone, or whose group is broken.

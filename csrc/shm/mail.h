@@ -42,8 +42,8 @@ struct Message {
   // Called once, on the thread that completed the operation; null error: success.
   std::function<void(std::exception_ptr error)> on_done;
 
-  std::size_t moved = 0;    // bytes
-  bool under_way = false;   // the first slot has been written or read
+  std::size_t moved = 0;   // bytes
+  bool under_way = false;  // the first slot has been written or read
   std::atomic<bool> done{false};
 
   std::size_t nbytes() const { return count * element_size(dtype); }

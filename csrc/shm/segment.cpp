@@ -26,8 +26,8 @@ std::size_t by_world_size(int world_size, std::size_t up_to_8, std::size_t up_to
 }
 
 [[noreturn]] void fail(const std::string& call, int code) {
-  throw Error(ErrorKind::kSystem, call + " failed: " + std::strerror(code) + " (errno " +
-                                      std::to_string(code) + ")");
+  throw Error(ErrorKind::kSystem,
+              call + " failed: " + std::strerror(code) + " (errno " + std::to_string(code) + ")");
 }
 
 std::string random_name() {

@@ -86,8 +86,9 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
 }
 
 RingBackend::WorkPtr RingBackend::launch(Launch launch, std::function<void()> run) {
+  const bool own_event = !coalescing_ || !coalescing_->in_one_event;
   auto work = c10::make_intrusive<CollectiveWork>(
-      queue_, rank_, launch.type, ++sequence_, launch.title,
+      queue_, rank_, launch.type, ++sequence_, own_event ? launch.title : nullptr,
       std::optional<Tensors>(std::move(launch.inputs)), std::move(launch.outputs), launch.timeout);
   auto outcome = [](const std::function<void()>& body) -> std::exception_ptr {
     try {
@@ -106,35 +107,40 @@ RingBackend::WorkPtr RingBackend::launch(Launch launch, std::function<void()> ru
   auto error = std::make_shared<std::exception_ptr>();
   queue_->submit({[run = std::move(run), outcome, error] { *error = outcome(run); },
                   [work, error] { work->complete(*error); }});
-  if (coalescing_) coalescing_->push_back(work);
+  if (coalescing_) coalescing_->parts.push_back(work);
   return work;
 }
 
-RingBackend::WorkPtr RingBackend::coalesce(Tensors outputs, const std::function<void()>& body) {
+RingBackend::WorkPtr RingBackend::coalesce(c10d::OpType type, const char* title,
+                                           const Tensors& inputs, const Tensors& outputs,
+                                           const std::function<void()>& body) {
   TORCH_CHECK(!coalescing_, "ring: a coalesced operation inside startCoalescing/endCoalescing");
-  coalescing_.emplace();
+  coalescing_ = Coalescing{.in_one_event = true, .parts = {}};
   try {
     body();
   } catch (...) {
     coalescing_.reset();
     throw;
   }
-  auto work = c10::make_intrusive<CoalescedWork>(
-      rank_, std::move(*std::exchange(coalescing_, std::nullopt)), std::move(outputs),
-      options_->timeout);
-  work->start();
-  return work;
+  return join(type, title, inputs, outputs);
 }
 
 void RingBackend::startCoalescing() {
   TORCH_CHECK(!coalescing_, "ring: startCoalescing called twice without endCoalescing");
-  coalescing_.emplace();
+  coalescing_ = Coalescing{.in_one_event = false, .parts = {}};
 }
 
 RingBackend::WorkPtr RingBackend::endCoalescing() {
   TORCH_CHECK(coalescing_, "ring: endCoalescing called without startCoalescing");
-  auto work = c10::make_intrusive<CoalescedWork>(
-      rank_, std::move(*std::exchange(coalescing_, std::nullopt)), Tensors{}, options_->timeout);
+  return join(c10d::OpType::COALESCED, nullptr, std::nullopt, {});
+}
+
+RingBackend::WorkPtr RingBackend::join(c10d::OpType type, const char* title,
+                                       const std::optional<Tensors>& inputs,
+                                       const Tensors& outputs) {
+  Coalescing coalesced = *std::exchange(coalescing_, std::nullopt);
+  auto work = c10::make_intrusive<CoalescedWork>(std::move(coalesced.parts), rank_, type, sequence_,
+                                                 title, inputs, outputs, options_->timeout);
   work->start();
   return work;
 }

@@ -21,7 +21,8 @@ namespace ringcomm {
 // to see, time-outs and lost peers end the Work with a DistBackendError.
 //
 // Operations run in the order they were called. A synchronous one runs on the calling thread when
-// nothing is ahead of it; the others run on the queue's threads, sends and receives apart from them.
+// nothing is ahead of it; the others run on the queue's threads, sends and receives apart from
+// them.
 class RingBackend : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -73,8 +74,7 @@ class RingBackend : public c10d::Backend {
   // From torch 2.14 on this overrides Backend::gather_into_tensor.
   virtual WorkPtr gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                      const c10d::GatherOptions& opts);
-  WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
-                  const c10d::ScatterOptions& opts) override;
+  WorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& opts) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits,
@@ -94,10 +94,9 @@ class RingBackend : public c10d::Backend {
   // Splitting makes a group from the parent's store. supportsSplitting stays false: torch would
   // then ask the ranks outside of a new group to take part, through a method that backends written
   // in C++ cannot offer.
-  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
-                                          const std::vector<int>& ranks,
-                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts)
-      override;
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
   void abort() override;
   void shutdown() override;
@@ -120,8 +119,15 @@ class RingBackend : public c10d::Backend {
   WorkPtr launch_message(shm::Message::Kind kind, Tensors& tensors, int peer, int tag,
                          c10d::OpType type, const char* title);
 
-  // One work for the operations that `body` launches.
-  WorkPtr coalesce(Tensors outputs, const std::function<void()>& body);
+  // One work, and one event for the profiler, for the operations that `body` launches.
+  struct Coalescing {
+    bool in_one_event;
+    std::vector<c10::intrusive_ptr<RingWork>> parts;
+  };
+  WorkPtr coalesce(c10d::OpType type, const char* title, const Tensors& inputs,
+                   const Tensors& outputs, const std::function<void()>& body);
+  WorkPtr join(c10d::OpType type, const char* title, const std::optional<Tensors>& inputs,
+               const Tensors& outputs);
 
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
     return timeout <= std::chrono::milliseconds(0) ? options_->timeout : timeout;
@@ -133,7 +139,7 @@ class RingBackend : public c10d::Backend {
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<Queue> queue_;
   std::uint64_t sequence_ = 0;
-  std::optional<std::vector<c10::intrusive_ptr<RingWork>>> coalescing_;
+  std::optional<Coalescing> coalescing_;
 };
 
 }  // namespace ringcomm

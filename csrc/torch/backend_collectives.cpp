@@ -1,4 +1,5 @@
-// The collectives: check the arguments, bring the tensors into shape, hand them to the communicator.
+// The collectives: check the arguments, bring the tensors into shape, hand them to the
+// communicator.
 #include <numeric>
 #include <utility>
 
@@ -34,8 +35,8 @@ void check_root(int64_t root, int world_size, const char* what) {
 
 void check_same_dtype(const at::Tensor& input, const at::Tensor& output, const char* what) {
   TORCH_CHECK_VALUE(input.scalar_type() == output.scalar_type(), "ring: ", what,
-                    ": the input has dtype=", input.scalar_type(), " and the output dtype=",
-                    output.scalar_type());
+                    ": the input has dtype=", input.scalar_type(),
+                    " and the output dtype=", output.scalar_type());
 }
 
 void check_numel(int64_t numel, int64_t wanted, const char* what, const char* argument) {
@@ -109,14 +110,13 @@ RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::Allred
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   Writable data(tensor, true);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::ALLREDUCE, "ring:all_reduce", tensors, tensors, timeout,
-                 opts.asyncOp},
-                [communicator = communicator_, data, elements, reduce, timeout] {
-                  void* buffer = data.flat().data_ptr();
-                  communicator->all_reduce(buffer, buffer, elements.count(data.flat()), reduce,
-                                           timeout);
-                  data.commit();
-                });
+  return launch(
+      {c10d::OpType::ALLREDUCE, "ring:all_reduce", tensors, tensors, timeout, opts.asyncOp},
+      [communicator = communicator_, data, elements, reduce, timeout] {
+        void* buffer = data.flat().data_ptr();
+        communicator->all_reduce(buffer, buffer, elements.count(data.flat()), reduce, timeout);
+        data.commit();
+      });
 }
 
 bool RingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {
@@ -152,10 +152,10 @@ RingBackend::WorkPtr RingBackend::allreduce_sparse(Tensors& tensors,
                 });
 }
 
-RingBackend::WorkPtr RingBackend::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
+                                                      const c10d::AllreduceCoalescedOptions& opts) {
   check_list(tensors, "all_reduce_coalesced");
-  return coalesce(tensors, [&] {
+  return coalesce(c10d::OpType::ALLREDUCE_COALESCED, "ring:all_reduce", tensors, tensors, [&] {
     for (const at::Tensor& tensor : tensors) {
       Tensors one{tensor};
       allreduce(one, opts);
@@ -195,14 +195,14 @@ RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, TensorLists& 
   const Elements elements = elements_to_reduce(output.scalar_type(), opts.reduceOp, what);
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::REDUCE_SCATTER, "ring:reduce_scatter", list, outputs, timeout,
-                 opts.asyncOp},
-                [communicator = communicator_, flat = readable(list),
-                 data = Writable(output, false), elements, reduce, timeout] {
-                  communicator->reduce_scatter(inputs_of(flat, elements), data.flat().data_ptr(),
-                                               reduce, timeout);
-                  data.commit();
-                });
+  return launch(
+      {c10d::OpType::REDUCE_SCATTER, "ring:reduce_scatter", list, outputs, timeout, opts.asyncOp},
+      [communicator = communicator_, flat = readable(list), data = Writable(output, false),
+       elements, reduce, timeout] {
+        communicator->reduce_scatter(inputs_of(flat, elements), data.flat().data_ptr(), reduce,
+                                     timeout);
+        data.commit();
+      });
 }
 
 RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -215,8 +215,12 @@ RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::T
   const Elements elements = elements_to_reduce(output.scalar_type(), opts.reduceOp, what);
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::_REDUCE_SCATTER_BASE, "ring:_reduce_scatter_base", {input},
-                 {output}, timeout, opts.asyncOp},
+  return launch({c10d::OpType::_REDUCE_SCATTER_BASE,
+                 "ring:_reduce_scatter_base",
+                 {input},
+                 {output},
+                 timeout,
+                 opts.asyncOp},
                 [communicator = communicator_, flat = ringcomm::readable(input),
                  data = Writable(output, false), elements, reduce, timeout] {
                   communicator->reduce_scatter(
@@ -230,11 +234,12 @@ RingBackend::WorkPtr RingBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ring: reduce_scatter_tensor_coalesced: got ",
                     outputs.size(), " outputs and ", inputs.size(), " inputs");
-  return coalesce(outputs, [&] {
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      _reduce_scatter_base(outputs[i], inputs[i], opts);
-    }
-  });
+  return coalesce(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "ring:_reduce_scatter_base",
+                  inputs, outputs, [&] {
+                    for (std::size_t i = 0; i < outputs.size(); ++i) {
+                      _reduce_scatter_base(outputs[i], inputs[i], opts);
+                    }
+                  });
 }
 
 RingBackend::WorkPtr RingBackend::allgather(TensorLists& outputs, Tensors& inputs,
@@ -249,14 +254,13 @@ RingBackend::WorkPtr RingBackend::allgather(TensorLists& outputs, Tensors& input
   check_numel(list[rank_].numel(), input.numel(), what, "output tensor of this rank");
   const Elements elements = elements_to_move(input.scalar_type());
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch(
-      {c10d::OpType::ALLGATHER, "ring:all_gather", inputs, list, timeout, opts.asyncOp},
-      [communicator = communicator_, flat = ringcomm::readable(input), data = writable(list),
-       elements, timeout] {
-        communicator->all_gather(flat.const_data_ptr(), outputs_of(data, elements), elements.dtype,
-                                 timeout);
-        for (const Writable& output : data) output.commit();
-      });
+  return launch({c10d::OpType::ALLGATHER, "ring:all_gather", inputs, list, timeout, opts.asyncOp},
+                [communicator = communicator_, flat = ringcomm::readable(input),
+                 data = writable(list), elements, timeout] {
+                  communicator->all_gather(flat.const_data_ptr(), outputs_of(data, elements),
+                                           elements.dtype, timeout);
+                  for (const Writable& output : data) output.commit();
+                });
 }
 
 RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -268,8 +272,12 @@ RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor
   check_numel(output.numel(), input.numel() * size_, what, "output tensor");
   const Elements elements = elements_to_move(input.scalar_type());
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::_ALLGATHER_BASE, "ring:_all_gather_base", {input}, {output},
-                 timeout, opts.asyncOp},
+  return launch({c10d::OpType::_ALLGATHER_BASE,
+                 "ring:_all_gather_base",
+                 {input},
+                 {output},
+                 timeout,
+                 opts.asyncOp},
                 [communicator = communicator_, flat = ringcomm::readable(input),
                  data = Writable(output, false), elements, timeout] {
                   communicator->all_gather(
@@ -290,7 +298,7 @@ RingBackend::WorkPtr RingBackend::allgather_coalesced(TensorLists& outputs, Tens
                       list.size(), " tensors; it must have one per input, ", inputs.size());
     all.insert(all.end(), list.begin(), list.end());
   }
-  return coalesce(std::move(all), [&] {
+  return coalesce(c10d::OpType::ALLGATHER_COALESCED, "ring:all_gather", inputs, all, [&] {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       TensorLists gathered(1);
       for (const Tensors& list : outputs) gathered[0].push_back(list[i]);
@@ -304,9 +312,11 @@ RingBackend::WorkPtr RingBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ring: all_gather_into_tensor_coalesced: got ",
                     outputs.size(), " outputs and ", inputs.size(), " inputs");
-  return coalesce(outputs, [&] {
-    for (std::size_t i = 0; i < outputs.size(); ++i) _allgather_base(outputs[i], inputs[i], opts);
-  });
+  return coalesce(c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED, "ring:_all_gather_base", inputs,
+                  outputs, [&] {
+                    for (std::size_t i = 0; i < outputs.size(); ++i)
+                      _allgather_base(outputs[i], inputs[i], opts);
+                  });
 }
 
 RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
@@ -317,14 +327,14 @@ RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::Broadc
   const Elements elements = elements_to_move(tensor.scalar_type());
   const int root = static_cast<int>(opts.rootRank);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::BROADCAST, "ring:broadcast", tensors, tensors, timeout,
-                 opts.asyncOp},
-                [communicator = communicator_, data = Writable(tensor, rank_ == root), elements,
-                 root, timeout] {
-                  communicator->broadcast(data.flat().data_ptr(), elements.count(data.flat()),
-                                          elements.dtype, root, timeout);
-                  if (communicator->rank() != root) data.commit();
-                });
+  return launch(
+      {c10d::OpType::BROADCAST, "ring:broadcast", tensors, tensors, timeout, opts.asyncOp},
+      [communicator = communicator_, data = Writable(tensor, rank_ == root), elements, root,
+       timeout] {
+        communicator->broadcast(data.flat().data_ptr(), elements.count(data.flat()), elements.dtype,
+                                root, timeout);
+        if (communicator->rank() != root) data.commit();
+      });
 }
 
 RingBackend::WorkPtr RingBackend::gather(TensorLists& outputs, Tensors& inputs,
@@ -406,8 +416,7 @@ RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs, TensorLists& inputs,
                   std::vector<const void*> pointers;
                   for (const at::Tensor& input : flat) pointers.push_back(input.const_data_ptr());
                   communicator->scatter(pointers, data.flat().data_ptr(),
-                                        elements.count(data.flat()), elements.dtype, root,
-                                        timeout);
+                                        elements.count(data.flat()), elements.dtype, root, timeout);
                   data.commit();
                 });
 }
@@ -428,10 +437,8 @@ RingBackend::WorkPtr RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
   }
   const Elements elements = elements_to_move(inputs[0].scalar_type());
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::ALLTOALL, "ring:all_to_all", inputs, outputs, timeout,
-                 opts.asyncOp},
-                [communicator = communicator_, flat, data = writable(outputs), elements,
-                 timeout] {
+  return launch({c10d::OpType::ALLTOALL, "ring:all_to_all", inputs, outputs, timeout, opts.asyncOp},
+                [communicator = communicator_, flat, data = writable(outputs), elements, timeout] {
                   communicator->all_to_all(inputs_of(flat, elements), outputs_of(data, elements),
                                            elements.dtype, timeout);
                   for (const Writable& output : data) output.commit();
@@ -467,11 +474,12 @@ void check_splits(const at::Tensor& tensor, const std::vector<int64_t>& splits, 
   check_one_per_rank(splits.size(), world_size, what, "split size");
   int64_t sum = 0;
   for (const int64_t split : splits) {
-    TORCH_CHECK_VALUE(split >= 0, "ring: ", what, ": a split size of the ", argument, " is ", split);
+    TORCH_CHECK_VALUE(split >= 0, "ring: ", what, ": a split size of the ", argument, " is ",
+                      split);
     sum += split;
   }
-  TORCH_CHECK_VALUE(sum == rows, "ring: ", what, ": the split sizes of the ", argument, " add up to ",
-                    sum, "; its dimension 0 is ", rows);
+  TORCH_CHECK_VALUE(sum == rows, "ring: ", what, ": the split sizes of the ", argument,
+                    " add up to ", sum, "; its dimension 0 is ", rows);
 }
 
 }  // namespace
@@ -490,17 +498,16 @@ RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& 
   at::Tensor flat = ringcomm::readable(input);
   if (overlap(flat, output)) flat = flat.clone();
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::ALLTOALL_BASE, "ring:all_to_all", {input}, {output}, timeout,
-                 opts.asyncOp},
-                [communicator = communicator_, flat, data = Writable(output, false), elements,
-                 output_splits, input_splits, timeout] {
-                  const int n = communicator->world_size();
-                  communicator->all_to_all(
-                      split_rows<Input>(flat, input_splits, elements, n),
-                      split_rows<Output>(data.flat(), output_splits, elements, n), elements.dtype,
-                      timeout);
-                  data.commit();
-                });
+  return launch(
+      {c10d::OpType::ALLTOALL_BASE, "ring:all_to_all", {input}, {output}, timeout, opts.asyncOp},
+      [communicator = communicator_, flat, data = Writable(output, false), elements, output_splits,
+       input_splits, timeout] {
+        const int n = communicator->world_size();
+        communicator->all_to_all(split_rows<Input>(flat, input_splits, elements, n),
+                                 split_rows<Output>(data.flat(), output_splits, elements, n),
+                                 elements.dtype, timeout);
+        data.commit();
+      });
 }
 
 RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& opts) {

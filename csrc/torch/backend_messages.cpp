@@ -20,9 +20,9 @@ RingBackend::WorkPtr RingBackend::launch_message(shm::Message::Kind kind, Tensor
   const bool sends = kind == shm::Message::Kind::kSend;
   auto writable = std::make_shared<Writable>(tensors[0], /*needs_contents=*/sends);
   const Elements elements = elements_to_move(tensors[0].scalar_type());
-  auto work = c10::make_intrusive<MessageWork>(communicator_, rank_, type, sequence_, title,
-                                               std::optional<Tensors>(tensors), tensors,
-                                               options_->timeout);
+  auto work =
+      c10::make_intrusive<MessageWork>(communicator_, rank_, type, sequence_, title,
+                                       std::optional<Tensors>(tensors), tensors, options_->timeout);
   auto message = std::make_shared<shm::Message>();
   message->kind = kind;
   message->peer = peer;
@@ -40,7 +40,7 @@ RingBackend::WorkPtr RingBackend::launch_message(shm::Message::Kind kind, Tensor
   } catch (const Error&) {
     rethrow_for_torch(std::current_exception());
   }
-  if (coalescing_) coalescing_->push_back(work);
+  if (coalescing_) coalescing_->parts.push_back(work);
   return work;
 }
 

@@ -58,16 +58,16 @@ void all_reduce_sparse(Communicator& communicator, at::Tensor tensor,
     nonzeros.push_back(records[r][0]);
     if (!std::equal(record.begin() + 1, record.end(), records[r].begin() + 1)) {
       throw Error(ErrorKind::kMismatch,
-                  "rank " + std::to_string(communicator.rank()) +
-                      " in a sparse all_reduce: rank " + std::to_string(r) +
+                  "rank " + std::to_string(communicator.rank()) + " in a sparse all_reduce: rank " +
+                      std::to_string(r) +
                       "'s tensor has another shape, dtype or number of sparse dimensions");
     }
   }
   const at::Tensor indices = gather_and_join(communicator, own._indices(), nonzeros, 1, timeout);
   const at::Tensor values = gather_and_join(communicator, own._values(), nonzeros, 0, timeout);
-  const at::Tensor sum =
-      at::_sparse_coo_tensor_unsafe(indices, values, own.sizes(), values.options().layout(at::kSparse))
-          .coalesce();
+  const at::Tensor sum = at::_sparse_coo_tensor_unsafe(indices, values, own.sizes(),
+                                                       values.options().layout(at::kSparse))
+                             .coalesce();
   tensor.copy_(sum);
 }
 

@@ -57,8 +57,7 @@ ReduceOp op_of(const c10d::ReduceOp& op, const char* what) {
     case c10d::ReduceOp::PREMUL_SUM:
       return ReduceOp::kPremulSum;
     default:
-      TORCH_CHECK_VALUE(false, "ring: ", what, ": unknown reduce op ",
-                        static_cast<int>(op.op_));
+      TORCH_CHECK_VALUE(false, "ring: ", what, ": unknown reduce op ", static_cast<int>(op.op_));
   }
 }
 
@@ -115,8 +114,8 @@ Elements elements_to_reduce(at::ScalarType type, const c10d::ReduceOp& op, const
   Elements elements{DType::kUInt8, 1};
   at::ScalarType real = type;
   if (c10::isComplexType(type)) {
-    TORCH_CHECK_VALUE(c10d::isComplexViewAsRealAllowed(op), "ring: ", what, ": op=",
-                      name(op_of(op, what)), " is not defined for dtype=", type);
+    TORCH_CHECK_VALUE(c10d::isComplexViewAsRealAllowed(op), "ring: ", what,
+                      ": op=", name(op_of(op, what)), " is not defined for dtype=", type);
     real = c10::toRealValueType(type);
     elements.per_element = 2;
   }

@@ -54,12 +54,11 @@ bool RingWork::wait(milliseconds timeout) {
   while (!isCompleted()) {
     const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
     if (bounded && left <= milliseconds(0)) {
-      C10_THROW_ERROR(
-          DistBackendError,
-          c10::str("ring: rank ", rank_, " in ", c10d::opTypeToString(retrieveOpType()), " #",
-                   sequence_, ": wait() Timed out after ", timeout.count(),
-                   " ms; the operation goes on until its own timeout of ", timeout_.count(),
-                   " ms"));
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str("ring: rank ", rank_, " in ", c10d::opTypeToString(retrieveOpType()),
+                               " #", sequence_, ": wait() Timed out after ", timeout.count(),
+                               " ms; the operation goes on until its own timeout of ",
+                               timeout_.count(), " ms"));
     }
     help(bounded ? left : milliseconds::max());
     std::unique_lock lock(mutex_);
@@ -82,8 +81,8 @@ void RingWork::abort() {
 c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFuture() {
   std::lock_guard lock(mutex_);
   if (!future_) {
-    future_ = c10::make_intrusive<c10::ivalue::Future>(
-        c10::ListType::create(c10::TensorType::get()));
+    future_ =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     if (completed_ && exception_) {
       future_->setError(exception_);
     } else if (completed_) {
@@ -112,13 +111,6 @@ void MessageWork::help(milliseconds patience) {
   const auto most = std::chrono::duration_cast<milliseconds>(std::chrono::hours(24 * 365));
   communicator_->wait(*message_, std::min(patience, most));
 }
-
-CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<RingWork>> parts,
-                             std::vector<at::Tensor> outputs, milliseconds timeout)
-    : RingWork(rank, c10d::OpType::COALESCED, 0, nullptr, std::nullopt, std::move(outputs),
-               timeout),
-      parts_(std::move(parts)),
-      remaining_(parts_.size()) {}
 
 void CoalescedWork::start() {
   if (parts_.empty()) complete(nullptr);

@@ -81,8 +81,11 @@ class MessageWork : public RingWork {
 // Complete when all its parts are; fails with the first error.
 class CoalescedWork : public RingWork {
  public:
-  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<RingWork>> parts,
-                std::vector<at::Tensor> outputs, std::chrono::milliseconds timeout);
+  template <typename... Args>
+  explicit CoalescedWork(std::vector<c10::intrusive_ptr<RingWork>> parts, Args&&... args)
+      : RingWork(std::forward<Args>(args)...),
+        parts_(std::move(parts)),
+        remaining_(parts_.size()) {}
 
   // To be called once the work is held by an intrusive_ptr.
   void start();

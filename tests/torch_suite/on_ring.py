@@ -1,0 +1,52 @@
+"""Loads torch's own distributed tests with "ring" treated wherever they treat "gloo".
+
+torch ships the tests of its backends in torch.testing._internal.distributed.distributed_test. They
+read the backend's name from the environment, and many ask whether it is "gloo" before they run.
+Here the module's source is loaded with those questions extended to "ring"; nothing else changes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+from types import ModuleType
+
+import ringcomm  # noqa: F401  (registers the backend)
+
+NAME = "torch.testing._internal.distributed.distributed_test"
+WORLD_SIZE = 3
+
+EXTENDED = [
+    (r'BACKEND != "gloo"', 'BACKEND not in ("gloo", "ring")'),
+    (r'BACKEND == "gloo"', 'BACKEND in ("gloo", "ring")'),
+    (r'require_backend_is_available\(\{"gloo"\}\)', 'require_backend_is_available({"ring"})'),
+    (r"^(    dist\.Backend\.GLOO,)$", r'\1 "ring",'),
+]
+
+
+def load(backend: str = "ring") -> ModuleType:
+    """The module, for tests of `backend`; None of its tests run on import."""
+    os.environ.setdefault("BACKEND", backend)
+    os.environ.setdefault("WORLD_SIZE", str(WORLD_SIZE))
+    os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp(prefix="ringcomm-torch-suite-"))
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    from torch.testing._internal.common_distributed import DistTestCases
+
+    for feature in ("ddp", "subgroup"):
+        DistTestCases.backend_feature[feature].add("ring")
+
+    spec = importlib.util.find_spec(NAME)
+    assert spec is not None and spec.origin is not None
+    with open(spec.origin) as file:
+        source = file.read()
+    for pattern, replacement in EXTENDED:
+        source, number = re.subn(pattern, replacement, source, flags=re.MULTILINE)
+        if number == 0:
+            raise RuntimeError(f"{spec.origin} no longer contains {pattern!r}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[NAME] = module
+    exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)
+    return module

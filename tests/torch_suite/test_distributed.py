@@ -1,0 +1,17 @@
+"""The checks that torch ships for its own backends, run on "ring" with CPU tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import on_ring
+
+suite = on_ring.load()
+
+pytestmark = [pytest.mark.torch_suite, pytest.mark.slow]
+
+
+class TestRing(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
+    def setUp(self) -> None:
+        super().setUp()
+        self._start_processes(torch.multiprocessing.get_context("fork").Process)
