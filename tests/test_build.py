@@ -105,8 +105,17 @@ def test_installer_is_the_parent_interpreter(tmp_path):
     assert answer.stdout.strip() == str(python)
 
 
-def test_no_torch_anywhere(isolated, monkeypatch, tmp_path):
-    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+def test_environments_that_do_not_help_are_passed_over(isolated, monkeypatch, tmp_path):
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "gone"))
+    venv.create(tmp_path / "without_torch", with_pip=False, symlinks=True)
+    monkeypatch.setenv("CONDA_PREFIX", str(tmp_path / "without_torch"))
+    assert isolated.find_torch() is None
+
+
+def test_torch_of_another_python_is_passed_over(isolated, monkeypatch):
+    other = isolated.Environment("cpython-39", "2.13.0", [])
+    monkeypatch.setattr(isolated, "probe", lambda interpreter: other)
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     assert isolated.find_torch() is None
 
 
