@@ -38,7 +38,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import FileStore, HashStore, PrefixStore, Store
+from torch.distributed import FileStore, HashStore, PrefixStore, Store
 
 TIMEOUT = 60.0
 GRACE = 5.0  # seconds that the others get once a rank has failed
