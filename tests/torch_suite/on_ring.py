@@ -17,12 +17,13 @@ from types import ModuleType
 import ringcomm  # noqa: F401  (registers the backend)
 
 NAME = "torch.testing._internal.distributed.distributed_test"
-WORLD_SIZE = 3
+WORLD_SIZE = 4
 
 EXTENDED = [
     (r'BACKEND != "gloo"', 'BACKEND not in ("gloo", "ring")'),
     (r'BACKEND == "gloo"', 'BACKEND in ("gloo", "ring")'),
     (r'require_backend_is_available\(\{"gloo"\}\)', 'require_backend_is_available({"ring"})'),
+    (r'BACKEND != "mpi", "Only MPI supports', 'BACKEND not in ("mpi", "ring"), "Only MPI supports'),
     (r"^(    dist\.Backend\.GLOO,)$", r'\1 "ring",'),
 ]
 
@@ -35,7 +36,7 @@ def load(backend: str = "ring") -> ModuleType:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     from torch.testing._internal.common_distributed import DistTestCases
 
-    for feature in ("ddp", "subgroup"):
+    for feature in ("ddp", "gpu", "plugin", "subgroup"):
         DistTestCases.backend_feature[feature].add("ring")
 
     spec = importlib.util.find_spec(NAME)

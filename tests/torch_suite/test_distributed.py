@@ -15,3 +15,9 @@ class TestRing(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
     def setUp(self) -> None:
         super().setUp()
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
+
+    @pytest.mark.xfail(
+        strict=True, reason="torch's DDP logger calls every third-party backend 'custom'"
+    )
+    def test_ddp_logging_data_cpu(self) -> None:
+        super().test_ddp_logging_data_cpu()
