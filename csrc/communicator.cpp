@@ -109,7 +109,8 @@ const Program& Communicator::program(const Call& call) {
   std::vector<bool> inputs(num_chunks), outputs(num_chunks);
   for (int c = 0; c < num_chunks; ++c) inputs[c] = !contract.before(rank(), c).empty();
   for (int c : contract.promised_chunks(rank())) outputs[c] = true;
-  return programs_.emplace(key, compile(plan_of, rank(), inputs, outputs)).first->second;
+  return programs_.emplace(key, compile(plan_of, rank(), world_size(), inputs, outputs))
+      .first->second;
 }
 
 Call Communicator::make_call(Collective collective, std::size_t count, DType dtype) const {

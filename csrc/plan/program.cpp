@@ -89,47 +89,55 @@ bool peer_adds(const std::vector<ChunkStep>& steps, const std::function<Plan(int
                               " sends it");
 }
 
+// What a rank publishes, and in which order compile() lets it do so: what it sends on from the step
+// before is published in that step already, while it is received.
+struct Publication {
+  int executed;  // in this step
+  int due;       // the step whose sends contain it, and in which it is read
+  const std::vector<int>* to;
+};
+
+std::vector<Publication> publications(const std::vector<ChunkStep>& steps) {
+  std::vector<Publication> all;
+  const int num_steps = static_cast<int>(steps.size());
+  for (int s = 0; s < num_steps; ++s) {
+    for (const auto& [chunk, sends] : steps[s].sends) {
+      if (s == 0 || !steps[s - 1].recvs.contains(chunk)) all.push_back({s, s, &sends.to});
+    }
+    if (s + 1 == num_steps) break;
+    for (const auto& [chunk, recvs] : steps[s].recvs) {
+      const auto onward = steps[s + 1].sends.find(chunk);
+      if (onward != steps[s + 1].sends.end()) all.push_back({s, s + 1, &onward->second.to});
+    }
+  }
+  return all;
+}
+
 // The smallest number of slots that is safe, however the ranks are scheduled.
 //
 // An action executed in step e may wait for an old slot to be read only if that slice was due in a
 // step before e: the rank that is furthest behind is then never the one waited for, so it can
-// always go on. A slice is due in the step whose sends contain it (a fused one is published a step
-// early). Hence slots must cover all slices published before it that are due in step e or later.
-// Two rounds of the plan are looked at, because one slice of the buffer follows another.
-struct Publication {
-  int executed;
-  int due;
-  const std::vector<int>* to;
-};
-
-void size_slots(const std::vector<Publication>& round, int num_steps, Program& program) {
-  std::vector<Publication> two = round;
-  for (Publication p : round) {
-    p.executed += num_steps;
-    p.due += num_steps;
-    two.push_back(p);
-  }
-  for (std::size_t i = 0; i < two.size(); ++i) {
-    std::size_t first = i;
-    while (first > 0 && two[first - 1].due >= two[i].executed) --first;
-    program.num_slots = std::max(program.num_slots, static_cast<int>(i - first) + 1);
-  }
-  // A slot is reused only when read, so a peer leaves at most num_slots slices unread.
-  std::map<int, int> unread;
-  const std::size_t window = static_cast<std::size_t>(program.num_slots);
-  for (std::size_t i = 0; i < two.size(); ++i) {
-    for (int peer : *two[i].to) {
-      program.max_unread = std::max(program.max_unread, ++unread[peer]);
+// always go on. Hence slots must cover all slices published before it that are due in step e or
+// later, and a peer must be able to leave unread those of them that are for it. Rounds need not be
+// looked at: whatever one round publishes is due before the next begins.
+void size_slots(const Plan& plan, Program& program) {
+  const std::vector<ChunkStep> steps = by_chunk(plan);
+  const std::vector<Publication> published = publications(steps);
+  for (std::size_t i = 0; i < published.size(); ++i) {
+    std::map<int, int> unread;
+    std::size_t first = i + 1;
+    for (; first > 0 && published[first - 1].due >= published[i].executed; --first) {
+      for (int peer : *published[first - 1].to) {
+        program.max_unread = std::max(program.max_unread, ++unread[peer]);
+      }
     }
-    if (i + 1 >= window) {
-      for (int peer : *two[i + 1 - window].to) --unread[peer];
-    }
+    program.num_slots = std::max(program.num_slots, static_cast<int>(i + 1 - first));
   }
 }
 
 }  // namespace
 
-Program compile(const std::function<Plan(int rank)>& plan_of, int rank,
+Program compile(const std::function<Plan(int rank)>& plan_of, int rank, int world_size,
                 const std::vector<bool>& inputs, const std::vector<bool>& outputs) {
   const Plan plan = plan_of(rank);
   Program program;
@@ -141,12 +149,6 @@ Program compile(const std::function<Plan(int rank)>& plan_of, int rank,
   for (const ChunkStep& step : steps) {
     for (const auto& [chunk, recvs] : step.recvs) received[chunk] = true;
   }
-  std::vector<std::pair<int, int>> executed_and_due;  // of every action
-  auto emit = [&](Action action, std::size_t executed, std::size_t due) {
-    executed_and_due.emplace_back(static_cast<int>(executed), static_cast<int>(due));
-    program.actions.push_back(std::move(action));
-  };
-
   // A chunk that starts here and stays here: the first to send it stores it too.
   auto stays = [&](int chunk) {
     return outputs[chunk] && inputs[chunk] && !received[chunk] && !stored[chunk];
@@ -167,7 +169,7 @@ Program compile(const std::function<Plan(int rank)>& plan_of, int rank,
       action.store = stays(chunk);
       action.to = sends.to;
       stored[chunk] = stored[chunk] || action.store;
-      emit(std::move(action), s, s);
+      program.actions.push_back(std::move(action));
     }
     for (const auto& [chunk, recvs] : steps[s].recvs) {
       Action action;
@@ -203,7 +205,7 @@ Program compile(const std::function<Plan(int rank)>& plan_of, int rank,
                                               : !peer_adds(steps, plan_of, rank, s + 1, chunk));
       have[chunk] = true;
       stored[chunk] = stored[chunk] || action.store;
-      emit(std::move(action), s, s + 1);
+      program.actions.push_back(std::move(action));
     }
   }
   for (int chunk = 0; chunk < plan.num_chunks; ++chunk) {
@@ -212,16 +214,10 @@ Program compile(const std::function<Plan(int rank)>& plan_of, int rank,
     action.chunk = chunk;
     action.store = true;
     action.finish = true;
-    emit(std::move(action), steps.size(), steps.size());
+    program.actions.push_back(std::move(action));
   }
 
-  std::vector<Publication> round;
-  for (std::size_t i = 0; i < program.actions.size(); ++i) {
-    if (program.actions[i].to.empty()) continue;
-    round.push_back(
-        {executed_and_due[i].first, executed_and_due[i].second, &program.actions[i].to});
-  }
-  size_slots(round, static_cast<int>(steps.size()), program);
+  for (int r = 0; r < world_size; ++r) size_slots(plan_of(r), program);
   return program;
 }
 

@@ -33,17 +33,17 @@ struct Action {
 struct Program {
   int num_chunks = 0;
   std::vector<Action> actions;
-  // Outgoing slots with which no order of execution can deadlock: see outgoing_slots().
+  // The same on all ranks: with so many outgoing slots per rank, and so many slices that every peer
+  // may leave unread in them, no order of execution can deadlock.
   int num_slots = 0;
-  // The most slices one peer can leave unread in our slots.
   int max_unread = 0;
 };
 
-// plan_of(r) is rank r's plan: the own one is compiled, and a peer's tells whether the peer adds to
-// what it gets. inputs[c]: this rank begins with (a contribution to) chunk c. outputs[c]: it must
-// end with it. Throws std::invalid_argument if the plan would have to keep a partial sum of a chunk
-// that is not an output, or sends what the rank does not have.
-Program compile(const std::function<Plan(int rank)>& plan_of, int rank,
+// plan_of(r) is rank r's plan: the own one is compiled, and the peers' tell whether they add to
+// what they get, and how many slots they need. inputs[c]: this rank begins with (a contribution to)
+// chunk c. outputs[c]: it must end with it. Throws std::invalid_argument if the plan would have to
+// keep a partial sum of a chunk that is not an output, or sends what the rank does not have.
+Program compile(const std::function<Plan(int rank)>& plan_of, int rank, int world_size,
                 const std::vector<bool>& inputs, const std::vector<bool>& outputs);
 
 }  // namespace ringcomm

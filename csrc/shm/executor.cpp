@@ -72,6 +72,9 @@ bool Executor::advance(const Job& job, int l) {
     std::byte* slot = nullptr;
     if (!action.to.empty()) {
       if (!slot_free(l, lane.slots[lane.next_slot])) return false;
+      for (int peer : action.to) {
+        if (!edge_free(l, peer)) return false;
+      }
       slot = group_.segment().outbox(group_.rank, l) +
              lane.next_slot * job.slice_count * job.element_nbytes;
     }
@@ -176,6 +179,12 @@ bool Executor::slot_free(int l, const Slot& slot) {
   });
 }
 
+bool Executor::edge_free(int l, int peer) {
+  return lanes_[l].sent[peer] -
+             group_.segment().edge(group_.rank, peer, l).taken.load(std::memory_order_acquire) <
+         kUnread;
+}
+
 std::vector<int> Executor::awaited(const Job& job) {
   std::vector<int> peers;
   auto add = [&](int peer) {
@@ -189,6 +198,9 @@ std::vector<int> Executor::awaited(const Job& job) {
       if (!slice_ready(l, peer)) add(peer);
     }
     if (action.to.empty()) continue;
+    for (int peer : action.to) {
+      if (!edge_free(l, peer)) add(peer);
+    }
     for (const Reader& reader : lane.slots[lane.next_slot].readers) {
       if (group_.segment().edge(group_.rank, reader.peer, l).taken.load() <= reader.position) {
         add(reader.peer);

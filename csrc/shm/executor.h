@@ -6,8 +6,9 @@
 //
 // Within a lane everything is in order: a rank writes the slices it sends into its outbox, slot
 // after slot, and tells each reader the slot; a reader takes them in that order. A slot is written
-// again when all its readers have taken it. What a rank receives it adds, keeps and sends on in one
-// pass over the data.
+// again when all its readers have taken it. No reader is left more than kUnread slices behind: what
+// has no elements in a round is skipped, so all slots may come to hold slices for one peer. What a
+// rank receives it adds, keeps and sends on in one pass over the data.
 #pragma once
 
 #include <cstddef>
@@ -72,6 +73,7 @@ class Executor {
   bool slice_ready(int lane, int peer);
   const std::byte* slice(const Job& job, int lane, int peer);
   bool slot_free(int lane, const Slot& slot);
+  bool edge_free(int lane, int peer);
   std::vector<int> awaited(const Job& job);
 
   Group& group_;
