@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import on_ring
 import pytest
 import torch
-import on_ring
 
 suite = on_ring.load()
 
