@@ -1,90 +1,100 @@
 #include "queue.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ringcomm {
 
 Queue::~Queue() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
+  State& state = *state_;
+  std::unique_lock lock(state.mutex);
+  state.stop = true;
+  state.changed.notify_all();
+  const auto self = std::find_if(
+      state.workers.begin(), state.workers.end(),
+      [](const std::thread& worker) { return worker.get_id() == std::this_thread::get_id(); });
+  const int own = self != state.workers.end() ? 1 : 0;
+  // A worker's callbacks may wait for operations that only we are left to run.
+  for (;;) {
+    state.changed.wait(lock, [&] {
+      return state.can_run() || (state.operations.empty() && state.busy_workers == own);
+    });
+    if (!state.can_run()) break;
+    state.run_front(lock);
   }
-  turn_.notify_all();
-  while (help()) {
+  if (own == 1) self->detach();
+  lock.unlock();
+  for (std::thread& worker : state.workers) {
+    if (worker.joinable()) worker.join();
   }
-  std::vector<std::thread> workers;
-  {
-    std::lock_guard lock(mutex_);
-    workers.swap(workers_);
-  }
-  for (std::thread& worker : workers) worker.join();
 }
 
 void Queue::submit(Operation operation) {
-  std::lock_guard lock(mutex_);
-  operations_.push_back(std::move(operation));
-  if (!taken_) call_worker();
+  std::lock_guard lock(state_->mutex);
+  state_->operations.push_back(std::move(operation));
+  if (!state_->taken) state_->call_worker();
 }
 
 bool Queue::try_enter() {
-  std::lock_guard lock(mutex_);
-  if (taken_ || !operations_.empty()) return false;
-  taken_ = true;
+  std::lock_guard lock(state_->mutex);
+  if (state_->taken || !state_->operations.empty()) return false;
+  state_->taken = true;
   return true;
 }
 
 void Queue::leave() {
-  std::lock_guard lock(mutex_);
-  taken_ = false;
-  if (!operations_.empty()) call_worker();
+  std::lock_guard lock(state_->mutex);
+  state_->taken = false;
+  if (!state_->operations.empty()) state_->call_worker();
 }
 
 bool Queue::help() {
-  std::unique_lock lock(mutex_);
-  if (taken_ || operations_.empty()) return false;
-  run_front(lock);
+  const std::shared_ptr<State> state = state_;  // completing may destroy the queue
+  std::unique_lock lock(state->mutex);
+  if (!state->can_run()) return false;
+  state->run_front(lock);
   return true;
 }
 
-void Queue::run_front(std::unique_lock<std::mutex>& lock) {
-  const Operation operation = std::move(operations_.front());
-  operations_.pop_front();
-  taken_ = true;
+void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {
+  Operation operation = std::move(operations.front());
+  operations.pop_front();
+  taken = true;
   lock.unlock();
   operation.run();
   lock.lock();
-  taken_ = false;
-  if (!operations_.empty()) call_worker();
+  taken = false;
+  if (!operations.empty()) call_worker();
   lock.unlock();
   operation.complete();
+  operation = {};  // without the lock: it may hold the last reference to the queue
   lock.lock();
 }
 
-void Queue::call_worker() {
-  if (idle_workers_ > 0) {
-    turn_.notify_one();
-  } else if (!stop_) {
-    workers_.emplace_back([this] { work(); });
+void Queue::State::call_worker() {
+  if (stop) {
+    changed.notify_all();  // the destructor runs the rest
+  } else if (idle_workers > 0) {
+    changed.notify_one();
+  } else {
+    workers.emplace_back([state = shared_from_this()] { state->work(); });
   }
 }
 
-void Queue::work() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    ++idle_workers_;
-    turn_.wait(lock, [&] { return (!taken_ && !operations_.empty()) || stop_; });
-    --idle_workers_;
-    if (!taken_ && !operations_.empty()) {
+void Queue::State::work() {
+  std::unique_lock lock(mutex);
+  while (!stop) {
+    if (can_run()) {
+      ++busy_workers;
       run_front(lock);
-    } else if (stop_ && operations_.empty()) {
-      return;
-    } else if (stop_) {
-      // Another thread has the turn; it comes back for the rest.
-      lock.unlock();
-      std::this_thread::yield();
-      lock.lock();
+      --busy_workers;
+    } else {
+      ++idle_workers;
+      changed.wait(lock, [&] { return can_run() || stop; });
+      --idle_workers;
     }
   }
+  changed.notify_all();
 }
 
 }  // namespace ringcomm

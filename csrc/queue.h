@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -25,8 +26,9 @@ class Queue {
     std::function<void()> complete;  // after the turn; must not throw
   };
 
-  Queue() = default;
-  // Runs what is still queued, then ends the workers.
+  Queue() : state_(std::make_shared<State>()) {}
+  // Runs what is still queued, then waits for the workers. The last holder of a queue may be one of
+  // its own operations: then the worker that destroys it is not waited for.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -41,19 +43,26 @@ class Queue {
   bool help();
 
  private:
-  // Both are called, and return, with the lock held.
-  void run_front(std::unique_lock<std::mutex>& lock);
-  void call_worker();
+  // Held by the queue and by each of its workers.
+  struct State : std::enable_shared_from_this<State> {
+    // All are called, and return, with the lock held.
+    bool can_run() const { return !taken && !operations.empty(); }
+    void run_front(std::unique_lock<std::mutex>& lock);
+    void call_worker();
 
-  void work();
+    void work();
 
-  std::mutex mutex_;
-  std::condition_variable turn_;
-  std::deque<Operation> operations_;
-  std::vector<std::thread> workers_;
-  int idle_workers_ = 0;
-  bool taken_ = false;
-  bool stop_ = false;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Operation> operations;
+    std::vector<std::thread> workers;
+    int busy_workers = 0;  // running or completing an operation
+    int idle_workers = 0;
+    bool taken = false;
+    bool stop = false;
+  };
+
+  const std::shared_ptr<State> state_;
 };
 
 }  // namespace ringcomm
