@@ -40,19 +40,15 @@ Mail::Mail(Group& group) : group_(group), sends_(group.world_size), arriving_(gr
 
 Mail::~Mail() {
   close("the group is closed");
-  if (!background_.joinable()) return;
-  if (background_.get_id() == std::this_thread::get_id()) {
-    background_.detach();
-  } else {
-    background_.join();
-  }
+  if (background_.joinable()) background_.join();
 }
 
 void Mail::post(std::shared_ptr<Message> message) {
-  group_.check(describe(*message));
   Done done;
   {
     std::lock_guard lock(mutex_);
+    // With the lock: what passes before a close is ended by it.
+    if (group_.broken()) group_.check(describe(*message));
     ++pending_;
     if (message->kind == Message::Kind::kSend) {
       sends_[message->peer].push_back(message);
@@ -71,20 +67,24 @@ void Mail::post(std::shared_ptr<Message> message) {
 
 bool Mail::wait(const Message& message, milliseconds patience) {
   const Clock::time_point end = Clock::now() + patience;
-  {
-    std::lock_guard lock(mutex_);
-    ++waiters_;
-  }
   Clock::time_point since = Clock::now();
   int spins = group_.spins;
+  std::unique_lock lock(mutex_);
+  ++waiters_;
   while (!message.done.load(std::memory_order_acquire) && Clock::now() < end) {
     Done done;
-    bool moved;
-    {
-      std::lock_guard lock(mutex_);
-      moved = progress(done);
+    const bool moved = progress(done);
+    if (!done.empty()) {
+      --waiters_;
+      const bool more = pending_ > 0;
+      lock.unlock();
+      if (more) wake_.notify_one();
+      report(done);
+      done.clear();
+      lock.lock();
+      ++waiters_;
     }
-    report(done);
+    lock.unlock();
     if (moved) {
       since = Clock::now();
     } else if (spins > 0) {
@@ -94,11 +94,10 @@ bool Mail::wait(const Message& message, milliseconds patience) {
     } else {
       sched_yield();
     }
+    lock.lock();
   }
-  {
-    std::lock_guard lock(mutex_);
-    --waiters_;
-  }
+  --waiters_;
+  lock.unlock();
   wake_.notify_one();
   return message.done.load(std::memory_order_acquire);
 }
@@ -294,36 +293,30 @@ void Mail::expire(Done& done) {
     }
     return make_error(ErrorKind::kTimeout, text);
   };
-  for (auto& queue : sends_) {
-    while (!queue.empty()) {
-      const std::shared_ptr<Message> message = queue.front();
-      const std::exception_ptr error = why(*message);
-      if (!error) break;
-      queue.pop_front();
-      finish(message, error, done);
-    }
-  }
-  for (auto it = recvs_.begin(); it != recvs_.end();) {
-    const std::shared_ptr<Message> message = *it;
-    // A last look: what the peer sent before it went still counts.
-    if (message->peer != kAnySource) {
-      const MailEdge& edge = group_.segment().mail_edge(message->peer, group_.rank);
-      if (edge.posted.load(std::memory_order_acquire) != edge.taken.load()) {
+  // What the peer sent before it went still counts.
+  auto unread = [&](const Message& message) {
+    if (message.kind == Message::Kind::kSend || message.peer == kAnySource) return false;
+    const MailEdge& edge = group_.segment().mail_edge(message.peer, group_.rank);
+    return edge.posted.load(std::memory_order_acquire) != edge.taken.load();
+  };
+  auto expire_in = [&](auto& queue) {
+    for (auto it = queue.begin(); it != queue.end();) {
+      const std::shared_ptr<Message> message = *it;
+      const std::exception_ptr error = unread(*message) ? nullptr : why(*message);
+      if (!error) {
         ++it;
         continue;
       }
-    }
-    if (const std::exception_ptr error = why(*message)) {
-      it = recvs_.erase(it);
+      it = queue.erase(it);
       finish(message, error, done);
-    } else {
-      ++it;
     }
-  }
+  };
+  for (auto& queue : sends_) expire_in(queue);
+  expire_in(recvs_);
   for (Arriving& arriving : arriving_) {
     std::shared_ptr<Message>& recv =
         arriving.early != nullptr ? arriving.early->claimed_by : arriving.into;
-    if (!recv) continue;
+    if (!recv || unread(*recv)) continue;
     if (const std::exception_ptr error = why(*recv)) {
       finish(std::exchange(recv, nullptr), error, done);
       arriving.discard = true;
@@ -337,8 +330,8 @@ void Mail::finish(const std::shared_ptr<Message>& message, std::exception_ptr er
 }
 
 // Completions run without the lock: they may post again.
-void Mail::report(Done& done) {
-  for (auto& [message, error] : done) {
+void Mail::report(const Done& done) {
+  for (const auto& [message, error] : done) {
     message->on_done(error);
     message->done.store(true, std::memory_order_release);
   }
@@ -356,9 +349,7 @@ void Mail::run_background() {
     Done done;
     if (progress(done)) since = Clock::now();
     if (!done.empty()) {
-      lock.unlock();
-      report(done);
-      lock.lock();
+      completions_.submit({.run = [] {}, .complete = [done = std::move(done)] { report(done); }});
       continue;
     }
     const microseconds sleep = nap(since);
