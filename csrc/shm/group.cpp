@@ -50,10 +50,11 @@ Error Group::fail(ErrorKind kind, const std::string& text) {
 }
 
 void Group::close(const std::string& reason) {
-  if (closed_.load(std::memory_order_acquire)) return;
-  close_reason_ = reason;
-  closed_.store(true, std::memory_order_release);
-  segment_.state(rank).closed.store(1, std::memory_order_release);
+  std::call_once(close_once_, [&] {
+    close_reason_ = reason;
+    closed_.store(true, std::memory_order_release);
+    segment_.state(rank).closed.store(1, std::memory_order_release);
+  });
 }
 
 std::string Group::describe_peer(int peer) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,7 @@ class Group {
   Error fail(ErrorKind kind, const std::string& text);
 
   // Leaves the group: later calls of this rank raise `reason`, and peers that would wait for this
-  // rank are told it has left.
+  // rank are told it has left. Any thread; the first reason stays.
   void close(const std::string& reason);
 
   // What is known of a rank that is being waited for, for an error message: "rank 2 (its last
@@ -49,6 +50,7 @@ class Group {
 
  private:
   Segment segment_;
+  std::once_flag close_once_;
   std::atomic<bool> closed_{false};
   std::string close_reason_;
 };

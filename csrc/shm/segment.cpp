@@ -15,6 +15,7 @@ namespace ringcomm::shm {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x72696e67636f6d31;  // "ringcom1"
+const std::string kSegmentIs = "segment:";            // otherwise rank 0 tells why there is none
 
 std::size_t round_up(std::size_t nbytes, std::size_t to) { return (nbytes + to - 1) / to * to; }
 
@@ -97,7 +98,10 @@ void Segment::create(const std::string& name) {
   if (fd < 0) fail("shm_open(" + name + ", O_CREAT)", errno);
   Descriptor descriptor(fd);
   try {
-    const int code = posix_fallocate(fd, 0, static_cast<off_t>(geometry_.nbytes));
+    int code;
+    do {
+      code = posix_fallocate(fd, 0, static_cast<off_t>(geometry_.nbytes));
+    } while (code == EINTR);
     if (code == ENOSPC || code == EFBIG) {
       struct statvfs shm {};
       statvfs("/dev/shm", &shm);
@@ -157,7 +161,7 @@ Segment::Segment(Store& store, int rank, int world_size, std::chrono::millisecon
       name = random_name();
       create(name);
       introduce(rank);
-      store.set("segment", host + "\n" + name);
+      store.set("segment", kSegmentIs + host + "\n" + name);
       for (int r = 1; r < world_size; ++r) {
         const std::string answer = store.get(mapped_key(r), timeout);
         if (answer != "ok") {
@@ -170,9 +174,10 @@ Segment::Segment(Store& store, int rank, int world_size, std::chrono::millisecon
       store.set("ready", "ok");
     } else {
       try {
-        const std::string answer = store.get("segment", timeout);
+        std::string answer = store.get("segment", timeout);
+        if (!answer.starts_with(kSegmentIs)) throw Error(ErrorKind::kSystem, answer);
+        answer.erase(0, kSegmentIs.size());
         const std::size_t line = answer.find('\n');
-        if (line == std::string::npos) throw Error(ErrorKind::kSystem, answer);
         if (answer.substr(0, line) != host) {
           throw Error(ErrorKind::kInvalidArgument,
                       "rank " + std::to_string(rank) +
