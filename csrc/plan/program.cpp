@@ -4,6 +4,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace ringcomm {
 namespace {
@@ -94,6 +95,7 @@ bool peer_adds(const std::vector<ChunkStep>& steps, const std::function<Plan(int
 struct Publication {
   int executed;  // in this step
   int due;       // the step whose sends contain it, and in which it is read
+  int chunk;
   const std::vector<int>* to;
 };
 
@@ -102,12 +104,12 @@ std::vector<Publication> publications(const std::vector<ChunkStep>& steps) {
   const int num_steps = static_cast<int>(steps.size());
   for (int s = 0; s < num_steps; ++s) {
     for (const auto& [chunk, sends] : steps[s].sends) {
-      if (s == 0 || !steps[s - 1].recvs.contains(chunk)) all.push_back({s, s, &sends.to});
+      if (s == 0 || !steps[s - 1].recvs.contains(chunk)) all.push_back({s, s, chunk, &sends.to});
     }
     if (s + 1 == num_steps) break;
     for (const auto& [chunk, recvs] : steps[s].recvs) {
       const auto onward = steps[s + 1].sends.find(chunk);
-      if (onward != steps[s + 1].sends.end()) all.push_back({s, s + 1, &onward->second.to});
+      if (onward != steps[s + 1].sends.end()) all.push_back({s, s + 1, chunk, &onward->second.to});
     }
   }
   return all;
@@ -123,15 +125,33 @@ std::vector<Publication> publications(const std::vector<ChunkStep>& steps) {
 void size_slots(const Plan& plan, Program& program) {
   const std::vector<ChunkStep> steps = by_chunk(plan);
   const std::vector<Publication> published = publications(steps);
+  std::map<int, int> unread;
+  std::size_t first = 0;
   for (std::size_t i = 0; i < published.size(); ++i) {
-    std::map<int, int> unread;
-    std::size_t first = i + 1;
-    for (; first > 0 && published[first - 1].due >= published[i].executed; --first) {
-      for (int peer : *published[first - 1].to) {
-        program.max_unread = std::max(program.max_unread, ++unread[peer]);
-      }
+    for (; published[first].due < published[i].executed; ++first) {
+      for (int peer : *published[first].to) --unread[peer];
+    }
+    for (int peer : *published[i].to) {
+      program.max_unread = std::max(program.max_unread, ++unread[peer]);
     }
     program.num_slots = std::max(program.num_slots, static_cast<int>(i + 1 - first));
+  }
+}
+
+// A peer takes the slices of one step in the order of their chunks, so they must be published in
+// that order, whether they are sent on or sent for the first time.
+void check_order(const std::vector<Publication>& published, int rank) {
+  std::map<int, std::pair<int, int>> last;  // step and chunk, by peer
+  for (const Publication& p : published) {
+    for (int peer : *p.to) {
+      const auto [it, is_first] = last.try_emplace(peer, p.due, p.chunk);
+      const std::pair<int, int> before = std::exchange(it->second, {p.due, p.chunk});
+      if (is_first || before < it->second) continue;
+      throw std::invalid_argument(
+          "plan: rank " + std::to_string(rank) + " sends rank " + std::to_string(peer) +
+          " in step " + std::to_string(p.due) + " chunk " + std::to_string(before.second) +
+          ", which it has only just received, together with chunk " + std::to_string(p.chunk));
+    }
   }
 }
 
@@ -143,6 +163,7 @@ Program compile(const std::function<Plan(int rank)>& plan_of, int rank, int worl
   Program program;
   program.num_chunks = plan.num_chunks;
   const std::vector<ChunkStep> steps = by_chunk(plan);
+  check_order(publications(steps), rank);
   std::vector<bool> have = inputs;
   std::vector<bool> stored(plan.num_chunks, false);
   std::vector<bool> received(plan.num_chunks, false);

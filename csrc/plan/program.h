@@ -42,7 +42,8 @@ struct Program {
 // plan_of(r) is rank r's plan: the own one is compiled, and the peers' tell whether they add to
 // what they get, and how many slots they need. inputs[c]: this rank begins with (a contribution to)
 // chunk c. outputs[c]: it must end with it. Throws std::invalid_argument if the plan would have to
-// keep a partial sum of a chunk that is not an output, or sends what the rank does not have.
+// keep a partial sum of a chunk that is not an output, sends what the rank does not have, or sends
+// one peer in one step a chunk just received and a lower one that was there before.
 Program compile(const std::function<Plan(int rank)>& plan_of, int rank, int world_size,
                 const std::vector<bool>& inputs, const std::vector<bool>& outputs);
 
