@@ -1,9 +1,76 @@
-"""ringcomm: ring all-reduce for PyTorch."""
+"""ringcomm: ring all-reduce for PyTorch.
 
-from ringcomm import _load
+Importing it registers the torch.distributed backend "ring". The functions here are the direct
+calls; `ringcomm.plan` shows what they do.
+"""
 
-_load.check_build()
+import sys
 
-from ringcomm import backend, plan  # noqa: E402
+# Why the library cannot be used. Only `python -m ringcomm` gets to see it: its command "doctor"
+# must run where the import fails.
+unusable: ImportError | None = None
 
-backend.register()
+try:
+    from ringcomm import _load
+
+    _load.check_build()
+
+    from torch.distributed import ReduceOp, Work, get_rank, get_world_size
+
+    from ringcomm import backend, plan
+    from ringcomm.collectives import (
+        all_gather,
+        all_gather_into_tensor,
+        all_reduce,
+        all_to_all,
+        all_to_all_single,
+        barrier,
+        broadcast,
+        gather,
+        monitored_barrier,
+        reduce,
+        reduce_scatter,
+        reduce_scatter_tensor,
+        scatter,
+    )
+    from ringcomm.groups import destroy_process_group, init, new_group
+    from ringcomm.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
+
+    backend.register()
+except ImportError as error:
+    # Python imports the package before the __main__ that it is told to run, with this argv[0].
+    if sys.argv[0] != "-m" or ("-m", "ringcomm") not in zip(
+        sys.orig_argv, sys.orig_argv[1:], strict=False
+    ):
+        raise
+    unusable = error
+
+__all__ = [
+    "P2POp",
+    "ReduceOp",
+    "Work",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "batch_isend_irecv",
+    "broadcast",
+    "destroy_process_group",
+    "gather",
+    "get_rank",
+    "get_world_size",
+    "init",
+    "irecv",
+    "isend",
+    "monitored_barrier",
+    "new_group",
+    "plan",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "send",
+]

@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
-from torch.distributed.distributed_c10d import Backend, ReduceOp, Store
+from torch._C._distributed_c10d import Backend, ReduceOp, Store
 
 from ringcomm._C import plan as plan
 

@@ -1,0 +1,243 @@
+"""The direct calls: torch.distributed's names, arguments and semantics, carried out by the ring.
+
+`group` may be of any backend. If it is not a ring group, a ring rides on it: the first call here
+makes a ring of the same ranks, so all members must make that call (`ringcomm.init()` is one).
+torch.distributed's own calls go on using the group's own backend.
+
+Whatever is said here of one function holds for all:
+
+- dtypes: all of torch can be moved; reduced are float64, float32, float16, bfloat16, float8_e4m3fn,
+  float8_e5m2, int64, int32, int16, int8, uint8, bool; complex where torch.distributed allows it.
+- op: SUM, AVG, PRODUCT, MIN and MAX for all of these, BAND, BOR and BXOR for integers and bool.
+- Tensors may have any shape, strides and storage offset. Counts and dtypes must agree between
+  ranks.
+- async_op=True returns a Work at once; the tensors must be left alone until its wait() returns. A
+  rank outside of the group gets None and a warning.
+- TypeError, ValueError and NotImplementedError (tensors that are not on the CPU) are raised by the
+  rank that passes bad arguments, before anything is sent. torch.distributed.DistBackendError is
+  raised on every rank, by the call or by wait(), if the ranks' calls differ, time runs out, a rank
+  died, or the group is closed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from datetime import timedelta
+from typing import Any, Literal, cast, overload
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, ReduceOp, Work
+
+from ringcomm._delegate import by_ring, renamed
+from ringcomm._fast_path import all_reduce_now
+from ringcomm.groups import ring_group
+
+_Op = ReduceOp | ReduceOp.RedOpType
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor,
+    op: _Op = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    *,
+    async_op: Literal[True],
+) -> Work: ...
+
+
+@overload
+def all_reduce(
+    tensor: torch.Tensor,
+    op: _Op = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None: ...
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    op: _Op = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Every rank's tensor becomes the sum (or what `op` says) of all ranks' tensors.
+
+    All ranks end with the same bits. A synchronous call costs less than torch.distributed's, as it
+    skips the dispatcher when nothing is watching it.
+
+    Args:
+        tensor: any shape, the same count on all ranks; input and output.
+        op: how the values are combined.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+    """
+    if not async_op and all_reduce_now(tensor, op, group):
+        return None
+    return dist.all_reduce(tensor, op, ring_group(group), async_op)
+
+
+@by_ring(dist.reduce_scatter)
+def reduce_scatter() -> None:
+    """Rank r's output becomes the sum (or what `op` says) of all ranks' input_list[r].
+
+    Args:
+        output: as many elements as this rank's input_list[rank].
+        input_list: one tensor per rank; all ranks' input_list[r] have the same count.
+        op: how the values are combined.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+    """
+
+
+@by_ring(renamed(dist.reduce_scatter_tensor, "reduce_scatter_single"))
+def reduce_scatter_tensor() -> None:
+    """Rank r's output becomes the sum (or what `op` says) of all ranks' r-th part of input.
+
+    Args:
+        output: any shape.
+        input: world_size times as many elements as output.
+        op: how the values are combined.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+    """
+
+
+@by_ring(dist.all_gather)
+def all_gather() -> None:
+    """tensor_list[r] becomes rank r's tensor, on every rank.
+
+    Args:
+        tensor_list: one tensor per rank, as many elements as that rank's tensor; output.
+        tensor: any shape; the ranks' counts may differ.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+    """
+
+
+@by_ring(renamed(dist.all_gather_into_tensor, "all_gather_single"))
+def all_gather_into_tensor() -> None:
+    """output_tensor becomes all ranks' input_tensors, one after the other, on every rank.
+
+    Args:
+        output_tensor: world_size times as many elements as input_tensor.
+        input_tensor: any shape, the same count on all ranks.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+    """
+
+
+@by_ring(dist.broadcast)
+def broadcast() -> None:
+    """Every rank's tensor becomes that of one rank.
+
+    Args:
+        tensor: any shape, the same count on all ranks; input on the source, output elsewhere.
+        src: the source's global rank.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+        group_src: the source's rank in the group; one of it and src must be given.
+    """
+
+
+@by_ring(dist.reduce)
+def reduce() -> None:
+    """One rank's tensor becomes the sum (or what `op` says) of all ranks' tensors.
+
+    Args:
+        tensor: any shape, the same count on all ranks; changed on the destination only.
+        dst: the destination's global rank.
+        op: how the values are combined.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+        group_dst: the destination's rank in the group; one of it and dst must be given.
+    """
+
+
+@by_ring(dist.gather)
+def gather() -> None:
+    """gather_list[r] becomes rank r's tensor, on one rank.
+
+    Args:
+        tensor: any shape, the same count on all ranks.
+        gather_list: on the destination one tensor per rank, of the same count; elsewhere None.
+        dst: the destination's global rank; 0 if neither it nor group_dst is given.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+        group_dst: the destination's rank in the group.
+    """
+
+
+@by_ring(dist.scatter)
+def scatter() -> None:
+    """Rank r's tensor becomes scatter_list[r] of one rank.
+
+    Args:
+        tensor: any shape, the same count on all ranks; output.
+        scatter_list: on the source one tensor per rank, of the same count; elsewhere None.
+        src: the source's global rank; 0 if neither it nor group_src is given.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+        group_src: the source's rank in the group.
+    """
+
+
+@by_ring(dist.all_to_all)
+def all_to_all() -> None:
+    """output_tensor_list[i] on rank j becomes input_tensor_list[j] of rank i.
+
+    Args:
+        output_tensor_list: one tensor per rank, each as large as what that rank sends here.
+        input_tensor_list: one tensor per rank; counts may differ.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+    """
+
+
+@by_ring(dist.all_to_all_single)
+def all_to_all_single() -> None:
+    """Sends part j of input to rank j, and puts what rank i sends into part i of output.
+
+    Args:
+        output: split along dimension 0.
+        input: split along dimension 0.
+        output_split_sizes: rows of each part of output; equal parts if not given.
+        input_split_sizes: rows of each part of input; equal parts if not given.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+    """
+
+
+@by_ring(dist.barrier)
+def barrier() -> None:
+    """Waits until all ranks have come here.
+
+    Args:
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+        device_ids: as torch.distributed takes it; the ring has no use for it.
+        timeout: how long to wait; the group's if not given.
+    """
+
+
+def monitored_barrier(
+    group: ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+    wait_all_ranks: bool = False,
+) -> None:
+    """A barrier that names the ranks that did not come, and leaves the group usable.
+
+    Args:
+        group: the default group if not given.
+        timeout: how long to wait; the group's if not given.
+        wait_all_ranks: name all ranks that are missing, and not only the first.
+
+    Raises:
+        RuntimeError: ranks are missing; the message on rank 0 names them.
+    """
+    ring = ring_group(group)
+    if not isinstance(ring, ProcessGroup):
+        warnings.warn("monitored_barrier: this rank is not in the given group", stacklevel=2)
+        return
+    limit = {} if timeout is None else {"timeout": timeout}
+    cast(Any, ring).monitored_barrier(wait_all_ranks=wait_all_ranks, **limit)

@@ -1,0 +1,210 @@
+"""Groups: joining one, making one, and the ring that rides on a group of another backend."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import HashStore
+from torch.distributed import ProcessGroup
+
+# Where launchers write a process's rank and the world size. Slurm sets SLURM_STEP_NUM_TASKS for
+# tasks that srun started, and not for a batch script, which is one process.
+_LAUNCHERS = (
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MPICH", "PMI_RANK", "PMI_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+def init(timeout: timedelta | None = None) -> ProcessGroup:
+    """Makes this process a rank of the default group; all ranks call it.
+
+    Without a default group, makes one of the backend "ring" from the environment of torchrun, Open
+    MPI, MPICH or srun; with none of these, a world of this one process. If there is a default
+    group, of "ring" or another backend, it stays as it is. Calling it again is harmless.
+
+    Args:
+        timeout: how long an operation may take; torch.distributed's 30 minutes if not given.
+
+    Returns:
+        The default group if its CPU backend is "ring", else the ring that rides on it.
+
+    Raises:
+        ValueError: the environment is incomplete; the message names the missing variables.
+        torch.distributed.DistBackendError: not all ranks came in time.
+    """
+    if not dist.is_initialized():
+        dist.init_process_group("ring", timeout=timeout, **_rendezvous())
+    ring = ring_group(None)
+    if timeout is not None:
+        ring._get_backend(torch.device("cpu"))._set_default_timeout(timeout)
+    return ring
+
+
+def _rendezvous() -> dict[str, Any]:
+    """What init_process_group must know to find the other ranks."""
+    for launcher, rank, world_size in _LAUNCHERS:
+        if rank not in os.environ and world_size not in os.environ:
+            continue
+        wanted = [rank, world_size, "MASTER_PORT"]
+        if launcher == "torchrun":
+            wanted.append("MASTER_ADDR")
+        if missing := [name for name in wanted if not os.environ.get(name)]:
+            raise ValueError(
+                f"this process seems to be started by {launcher}, but "
+                f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. All "
+                "ranks need their rank, the world size and one free port to meet at, such as "
+                "MASTER_PORT=29500"
+            )
+        if launcher == "torchrun":
+            return {"init_method": "env://"}
+        address = os.environ.get("MASTER_ADDR", "127.0.0.1")
+        return {
+            "init_method": f"tcp://{address}:{os.environ['MASTER_PORT']}",
+            "rank": int(os.environ[rank]),
+            "world_size": int(os.environ[world_size]),
+        }
+    return {"store": HashStore(), "rank": 0, "world_size": 1}
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | None = None,
+    backend: str | None = "ring",
+    pg_options: Any = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+) -> Any:
+    """torch.distributed.new_group with the backend "ring".
+
+    All ranks of the default group call it, members or not, unless use_local_synchronization is set.
+
+    Args:
+        ranks: global ranks of the members; all if not given.
+        timeout: how long an operation may take; torch.distributed's 30 minutes if not given.
+        backend: of the new group.
+        pg_options: the backend's own options; "ring" has none.
+        use_local_synchronization: only the members call it.
+        group_desc: a description, for torch.distributed's logs.
+
+    Returns:
+        The group; on ranks outside of it, torch.distributed's GroupMember.NON_GROUP_MEMBER.
+
+    Raises:
+        ValueError: there is no default group, or ranks are repeated or out of range.
+    """
+    return dist.new_group(
+        ranks,
+        timeout,
+        backend,
+        pg_options,
+        use_local_synchronization=use_local_synchronization,
+        group_desc=group_desc,
+    )
+
+
+def destroy_process_group(group: ProcessGroup | None = None) -> None:
+    """Closes a group and the ring that rides on it; all groups if none is given.
+
+    Operations still under way, and later ones, raise.
+
+    Raises:
+        ValueError: the group is closed already.
+    """
+    if group is not None and (riding := _riding.pop(group, None)):
+        dist.destroy_process_group(riding)
+    dist.destroy_process_group(group)
+
+
+# The rings that ride on groups of other backends. A ring lives as long as its group, or until
+# the default group is destroyed, which closes every group.
+_riding: weakref.WeakKeyDictionary[ProcessGroup, ProcessGroup] = weakref.WeakKeyDictionary()
+
+
+def is_open(group: ProcessGroup) -> bool:
+    """Whether torch.distributed knows the group: it was made, and not destroyed."""
+    return group in c10d._world.pg_map
+
+
+def ring_group(group: object) -> ProcessGroup:
+    """The group whose CPU backend is "ring": `group` itself, or one that rides on it.
+
+    The latter is made once, by the first call, which all members must make: it has the ranks of
+    `group` and finds them through its store.
+
+    Args:
+        group: the default group if None. NON_GROUP_MEMBER is returned as it is.
+
+    Raises:
+        TypeError: `group` is not a process group.
+        ValueError: `group` is closed, or there is no default group.
+    """
+    if group is None:
+        if not dist.is_initialized():
+            raise ValueError(
+                "there is no default group; call ringcomm.init() or "
+                "torch.distributed.init_process_group() first"
+            )
+        group = c10d._get_default_group()
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        return cast(ProcessGroup, group)
+    if not isinstance(group, ProcessGroup):
+        raise TypeError(
+            f"group must be a torch.distributed process group or None, got {type(group).__name__}"
+        )
+    if not is_open(group):
+        raise ValueError("the process group is closed: it was destroyed")
+    if _backend_for_cpu(group) == "ring":
+        return group
+    ring = _riding.get(group)
+    if ring is None:
+        ring = _riding[group] = _ride_on(group)
+        weakref.finalize(group, _close, weakref.ref(ring)).atexit = False
+    if not is_open(ring):
+        raise ValueError("the ring on the process group is closed: it was destroyed")
+    return ring
+
+
+def _backend_for_cpu(group: ProcessGroup) -> str | None:
+    config = dist.get_backend_config(group)  # such as cpu:gloo,cuda:nccl
+    return dict(entry.split(":", 1) for entry in config.split(",")).get("cpu")
+
+
+def _ride_on(group: ProcessGroup) -> ProcessGroup:
+    # torch.distributed.new_group would count this group on its members alone, and the names that
+    # it later gives to other groups would differ between ranks. So the name comes from `group`.
+    ranks = dist.get_process_group_ranks(group)
+    ring, _ = c10d._new_process_group_helper(
+        len(ranks),
+        group.rank(),
+        ranks,
+        "ring",
+        group.get_group_store(),
+        c10d.GroupName(f"ring on {group.group_name}"),
+        timeout=_timeout_of(group),
+        group_desc=f"ring on {group.group_desc}",
+    )
+    c10d._world.pg_group_ranks[ring] = {rank: index for index, rank in enumerate(ranks)}
+    assert isinstance(ring, ProcessGroup)
+    return ring
+
+
+def _timeout_of(group: ProcessGroup) -> timedelta:
+    """What was given when the group was made, if its backend tells."""
+    backend = group._get_backend(group._device_types[0])
+    timeout = getattr(getattr(backend, "options", None), "_timeout", None)
+    return timeout or c10d.default_pg_timeout
+
+
+def _close(ring: weakref.ref[ProcessGroup]) -> None:
+    group = ring()
+    if group is not None and is_open(group):
+        dist.destroy_process_group(group)

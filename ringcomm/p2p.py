@@ -1,0 +1,127 @@
+"""Messages between two ranks. What is said in `ringcomm.collectives` holds here too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup, Work
+
+from ringcomm._delegate import by_ring
+from ringcomm.groups import ring_group
+
+
+@by_ring(dist.send)
+def send() -> None:
+    """Sends a tensor to a rank, and waits until it may be changed again.
+
+    Args:
+        tensor: any shape.
+        dst: the destination's global rank, not this one's.
+        group: the default group if not given.
+        tag: which of the destination's receives it is for.
+        group_dst: the destination's rank in the group; one of it and dst must be given.
+    """
+
+
+@by_ring(dist.recv)
+def recv() -> None:
+    """Receives a tensor and returns the source's global rank.
+
+    Args:
+        tensor: as many elements as were sent; output.
+        src: the source's global rank; any if neither it nor group_src is given.
+        group: the default group if not given.
+        tag: only what was sent with it.
+        group_src: the source's rank in the group.
+    """
+
+
+@by_ring(dist.isend)
+def isend() -> None:
+    """Starts to send a tensor to a rank, and returns a Work.
+
+    Args:
+        tensor: any shape; not to be changed until the Work's wait() returns.
+        dst: the destination's global rank, not this one's.
+        group: the default group if not given.
+        tag: which of the destination's receives it is for.
+        group_dst: the destination's rank in the group; one of it and dst must be given.
+    """
+
+
+@by_ring(dist.irecv)
+def irecv() -> None:
+    """Starts to receive a tensor, and returns a Work.
+
+    Args:
+        tensor: as many elements as are sent; undefined until the Work's wait() returns.
+        src: the source's global rank; any if neither it nor group_src is given.
+        group: the default group if not given.
+        tag: only what was sent with it.
+        group_src: the source's rank in the group.
+    """
+
+
+class P2POp(dist.P2POp):
+    """One operation for batch_isend_irecv; op is isend or irecv, ringcomm's or torch.distributed's.
+
+    Args:
+        op: isend or irecv.
+        tensor: as for them.
+        peer: the other's global rank.
+        group: the default group if not given.
+        tag: as for isend and irecv.
+        group_peer: the other's rank in the group; one of it and peer must be given.
+
+    Raises:
+        ValueError: another op, or not one peer.
+    """
+
+    def __new__(cls, op: Callable[..., Any], *args: Any, **kwargs: Any) -> P2POp:
+        made = super().__new__(cls, _of_torch(op), *args, **kwargs)
+        assert isinstance(made, P2POp)
+        return made
+
+    def __init__(
+        self,
+        op: Callable[..., Work | None],
+        tensor: torch.Tensor,
+        peer: int | None = None,
+        group: ProcessGroup | None = None,
+        tag: int = 0,
+        group_peer: int | None = None,
+    ) -> None:
+        super().__init__(_of_torch(op), tensor, peer, group, tag, group_peer)
+
+
+def _of_torch(op: Callable[..., Any]) -> Callable[..., Any]:
+    if op is isend:
+        return dist.isend
+    return dist.irecv if op is irecv else op
+
+
+def batch_isend_irecv(p2p_op_list: Sequence[dist.P2POp]) -> list[Work]:
+    """Starts all of the operations, in any order, and returns their Works.
+
+    Args:
+        p2p_op_list: P2POps of one group, ringcomm's or torch.distributed's.
+
+    Raises:
+        TypeError: an element is not a P2POp.
+        ValueError: the operations are of different groups.
+    """
+    for op in p2p_op_list:
+        if not isinstance(op, dist.P2POp):
+            raise TypeError(f"p2p_op_list must hold P2POps, got {type(op).__name__}")
+    if not p2p_op_list:
+        return []
+    on_ring = [
+        dist.P2POp(
+            op.op, op.tensor, group=ring_group(op.group), tag=op.tag, group_peer=op.group_peer
+        )
+        for op in p2p_op_list
+    ]
+    return dist.batch_isend_irecv(on_ring)
