@@ -234,12 +234,11 @@ RingBackend::WorkPtr RingBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ring: reduce_scatter_tensor_coalesced: got ",
                     outputs.size(), " outputs and ", inputs.size(), " inputs");
-  return coalesce(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "ring:_reduce_scatter_base",
-                  inputs, outputs, [&] {
-                    for (std::size_t i = 0; i < outputs.size(); ++i) {
-                      _reduce_scatter_base(outputs[i], inputs[i], opts);
-                    }
-                  });
+  return coalesce(c10d::OpType::COALESCED, "ring:_reduce_scatter_base", inputs, outputs, [&] {
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      _reduce_scatter_base(outputs[i], inputs[i], opts);
+    }
+  });
 }
 
 RingBackend::WorkPtr RingBackend::allgather(TensorLists& outputs, Tensors& inputs,
@@ -312,11 +311,9 @@ RingBackend::WorkPtr RingBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ring: all_gather_into_tensor_coalesced: got ",
                     outputs.size(), " outputs and ", inputs.size(), " inputs");
-  return coalesce(c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED, "ring:_all_gather_base", inputs,
-                  outputs, [&] {
-                    for (std::size_t i = 0; i < outputs.size(); ++i)
-                      _allgather_base(outputs[i], inputs[i], opts);
-                  });
+  return coalesce(c10d::OpType::COALESCED, "ring:_all_gather_base", inputs, outputs, [&] {
+    for (std::size_t i = 0; i < outputs.size(); ++i) _allgather_base(outputs[i], inputs[i], opts);
+  });
 }
 
 RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {

@@ -32,7 +32,8 @@ class RingWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::vector<at::Tensor> result() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
-  std::chrono::milliseconds getTimeout() const override { return timeout_; }
+  // From torch 2.13 on this overrides Work::getTimeout.
+  virtual std::chrono::milliseconds getTimeout() const { return timeout_; }
 
  protected:
   // Helps the operation along for at most `patience`, or not at all. Returns when it is complete or
