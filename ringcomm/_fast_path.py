@@ -30,7 +30,8 @@ def all_reduce_now(
     are under way.
     """
     if (
-        type(tensor) is not torch.Tensor
+        torch.compiler.is_dynamo_compiling()
+        or type(tensor) is not torch.Tensor
         or type(op) is not ReduceOp.RedOpType
         or not tensor.is_cpu
         or _profiler_enabled()

@@ -32,7 +32,8 @@ def init(timeout: timedelta | None = None) -> ProcessGroup:
     group, of "ring" or another backend, it stays as it is. Calling it again is harmless.
 
     Args:
-        timeout: how long an operation may take; torch.distributed's 30 minutes if not given.
+        timeout: how long an operation may take, in a group that this call makes. If not given,
+            that of the group it rides on, or torch.distributed's 30 minutes.
 
     Returns:
         The default group if its CPU backend is "ring", else the ring that rides on it.
@@ -43,10 +44,7 @@ def init(timeout: timedelta | None = None) -> ProcessGroup:
     """
     if not dist.is_initialized():
         dist.init_process_group("ring", timeout=timeout, **_rendezvous())
-    ring = ring_group(None)
-    if timeout is not None:
-        ring._get_backend(torch.device("cpu"))._set_default_timeout(timeout)
-    return ring
+    return ring_group(None, timeout)
 
 
 def _rendezvous() -> dict[str, Any]:
@@ -134,7 +132,7 @@ def is_open(group: ProcessGroup) -> bool:
     return group in c10d._world.pg_map
 
 
-def ring_group(group: object) -> ProcessGroup:
+def ring_group(group: object, timeout: timedelta | None = None) -> ProcessGroup:
     """The group whose CPU backend is "ring": `group` itself, or one that rides on it.
 
     The latter is made once, by the first call, which all members must make: it has the ranks of
@@ -142,6 +140,7 @@ def ring_group(group: object) -> ProcessGroup:
 
     Args:
         group: the default group if None. NON_GROUP_MEMBER is returned as it is.
+        timeout: of a ring that this call makes; that of `group` if not given.
 
     Raises:
         TypeError: `group` is not a process group.
@@ -166,7 +165,7 @@ def ring_group(group: object) -> ProcessGroup:
         return group
     ring = _riding.get(group)
     if ring is None:
-        ring = _riding[group] = _ride_on(group)
+        ring = _riding[group] = _ride_on(group, timeout or _timeout_of(group))
         weakref.finalize(group, _close, weakref.ref(ring)).atexit = False
     if not is_open(ring):
         raise ValueError("the ring on the process group is closed: it was destroyed")
@@ -178,7 +177,7 @@ def _backend_for_cpu(group: ProcessGroup) -> str | None:
     return dict(entry.split(":", 1) for entry in config.split(",")).get("cpu")
 
 
-def _ride_on(group: ProcessGroup) -> ProcessGroup:
+def _ride_on(group: ProcessGroup, timeout: timedelta) -> ProcessGroup:
     # torch.distributed.new_group would count this group on its members alone, and the names that
     # it later gives to other groups would differ between ranks. So the name comes from `group`.
     ranks = dist.get_process_group_ranks(group)
@@ -189,7 +188,7 @@ def _ride_on(group: ProcessGroup) -> ProcessGroup:
         "ring",
         group.get_group_store(),
         c10d.GroupName(f"ring on {group.group_name}"),
-        timeout=_timeout_of(group),
+        timeout=timeout,
         group_desc=f"ring on {group.group_desc}",
     )
     c10d._world.pg_group_ranks[ring] = {rank: index for index, rank in enumerate(ranks)}
