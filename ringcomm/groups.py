@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
 
-import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import HashStore

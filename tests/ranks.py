@@ -45,7 +45,8 @@ GRACE = 5.0  # seconds that the others get once a rank has failed
 _LOG_TAIL = 8000  # bytes
 
 _fork_server = multiprocessing.get_context("forkserver")
-_fork_server.set_forkserver_preload(["torch", "torch.distributed", "numpy", "ringcomm"])
+# What takes seconds to import: assert_close needs DTensor, dispatch modes need Dynamo.
+_fork_server.set_forkserver_preload(["torch.distributed.tensor", "torch._dynamo", "ringcomm"])
 
 
 @dataclass
