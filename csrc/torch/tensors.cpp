@@ -61,8 +61,9 @@ ReduceOp op_of(const c10d::ReduceOp& op, const char* what) {
   }
 }
 
+// The supplement goes by its older name, which torch 2.11 to 2.15 all know.
 double premul_factor(const c10d::ReduceOp& op, const char* what) {
-  auto* supplement = dynamic_cast<c10d::PreMulSumSupplement*>(op.supplement_.get());
+  auto* supplement = dynamic_cast<c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK_VALUE(supplement != nullptr, "ring: ", what, ": PREMUL_SUM without a factor");
   if (supplement->tensor_factor.defined()) return supplement->tensor_factor.item<double>();
   return supplement->double_factor;
