@@ -13,8 +13,13 @@ from torch.distributed import ProcessGroup, ReduceOp
 from ringcomm import _C
 from ringcomm.groups import ring_group
 
+# Each lookup of an attribute would cost a tenth of what the call costs.
+_Tensor = torch.Tensor
+_RedOpType = ReduceOp.RedOpType
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 _profiler_enabled = torch._C._autograd._profiler_enabled
 _len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
+_all_reduce_now = _C.all_reduce_now
 
 # By id of the group: a lookup in a WeakKeyDictionary would take as long as the rest of the call.
 _backends: dict[int, Backend] = {}
@@ -30,9 +35,9 @@ def all_reduce_now(
     are under way.
     """
     if (
-        torch.compiler.is_dynamo_compiling()
-        or type(tensor) is not torch.Tensor
-        or type(op) is not ReduceOp.RedOpType
+        _is_dynamo_compiling()
+        or type(tensor) is not _Tensor
+        or type(op) is not _RedOpType
         or not tensor.is_cpu
         or _profiler_enabled()
         or _len_torch_dispatch_stack()
@@ -49,7 +54,7 @@ def all_reduce_now(
         if not isinstance(ring, ProcessGroup):
             return False  # not a member
         backend = _remember(cast(ProcessGroup, group), ring._get_backend(torch.device("cpu")))
-    return group in world.pg_map and _C.all_reduce_now(backend, tensor, op)
+    return group in world.pg_map and _all_reduce_now(backend, tensor, op)
 
 
 def _remember(group: ProcessGroup, backend: Backend) -> Backend:
