@@ -46,6 +46,11 @@ def init(timeout: timedelta | None = None) -> ProcessGroup:
     return ring_group(None, timeout)
 
 
+def launched() -> bool:
+    """Whether a launcher has started this process as one of several ranks."""
+    return any(rank in os.environ or size in os.environ for _, rank, size in _LAUNCHERS)
+
+
 def _rendezvous() -> dict[str, Any]:
     """What init_process_group must know to find the other ranks."""
     for launcher, rank, world_size in _LAUNCHERS:

@@ -1,0 +1,7 @@
+"""python -m ringcomm demo | doctor"""
+
+import sys
+
+from ringcomm.cli import main
+
+sys.exit(main())

@@ -1,0 +1,48 @@
+"""What `python -m ringcomm` does."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import ringcomm
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m ringcomm")
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser(
+        "demo", help="train a small network data-parallel, check it, and compare with gloo"
+    )
+    demo.add_argument(
+        "--nproc",
+        type=_positive,
+        default=4,
+        help="number of processes, on the CPU (default: %(default)s); a launcher's own, if one "
+        "started this",
+    )
+    demo.add_argument(
+        "--epochs", type=_positive, default=10, help="passes over the data (default: %(default)s)"
+    )
+    commands.add_parser("doctor", help="report what is installed, and what is wrong with it")
+    options = parser.parse_args(arguments)
+
+    # Each command is imported when it is run: the doctor must work where little else does.
+    if options.command == "doctor":
+        from ringcomm.cli.doctor import examine
+
+        return examine()
+    if ringcomm.unusable is not None:
+        print(f"{ringcomm.unusable}\n`python -m ringcomm doctor` says more.", file=sys.stderr)
+        return 1
+    from ringcomm.cli.demo import run
+
+    return run(options.nproc, options.epochs)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text!r}")
+    return int(text)

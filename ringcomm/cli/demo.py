@@ -1,0 +1,121 @@
+"""python -m ringcomm demo: data-parallel training over the ring, checked and compared with gloo."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
+from torch.distributed import ProcessGroup
+
+import ringcomm
+from ringcomm.cli import training
+from ringcomm.cli.launch import RanksFailedError, run_ranks
+from ringcomm.cli.timing import AllReduce, median_seconds, readable_nbytes, readable_seconds
+from ringcomm.groups import launched
+
+TIMEOUT = timedelta(seconds=60)
+# float32 sums that are added in another order differ in their last bits, and training carries the
+# difference along.
+TOLERANCE = 1e-5
+NBYTES = (1 << 10, 1 << 20, 16 << 20)
+
+
+def run(nproc: int, epochs: int) -> int:
+    """Is one rank if a launcher started it, else starts `nproc` ranks. Returns the exit code."""
+    try:
+        import sklearn  # noqa: F401
+    except ModuleNotFoundError:
+        print(
+            "The demo trains on scikit-learn's digits, and scikit-learn is not installed. "
+            f"Install it: {sys.executable} -m pip install scikit-learn",
+            file=sys.stderr,
+        )
+        return 1
+    if launched():
+        return _rank(epochs)
+    try:
+        run_ranks(["-m", "ringcomm", "demo", "--epochs", str(epochs)], nproc)
+    except RanksFailedError as error:
+        print(f"The demo failed: {error}; what it said is above.", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _rank(epochs: int) -> int:
+    torch.set_num_threads(1)
+    ringcomm.init(TIMEOUT)
+    rank, world_size = ringcomm.get_rank(), ringcomm.get_world_size()
+    gloo = cast(ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
+    console = Console(quiet=rank != 0, soft_wrap=True)
+
+    def ring_average(tensor: torch.Tensor) -> None:
+        ringcomm.all_reduce(tensor, ringcomm.ReduceOp.AVG)
+
+    def gloo_average(tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor, group=gloo)
+        tensor /= world_size
+
+    def report(epoch: int, loss: float) -> None:
+        console.print(f"epoch {epoch:3}   loss {loss:.4f}   " + "█" * round(20 * loss))
+
+    train_digits, test_digits = training.load_digits()
+    batch = min(training.BATCH_PER_RANK, len(train_digits.images) // world_size) * world_size
+    share = slice(rank, None, world_size)
+    console.print(
+        f"\n[bold]{world_size} processes[/] train on {len(train_digits.images)} images of "
+        f"handwritten digits, {batch} per step.\nAfter each step the ring averages their "
+        "gradients.\n"
+    )
+    network = training.train(train_digits, batch, epochs, ring_average, share, report)
+    console.print(
+        f"\nrecognizes {training.accuracy(network, test_digits):.1%} of "
+        f"{len(test_digits.images)} images it has not seen\n"
+    )
+
+    by_gloo = training.train(train_digits, batch, epochs, gloo_average, share)
+    alone = training.train(train_digits, batch, epochs, lambda tensor: None)
+    passed = True
+    for other, name in ((alone, "one process"), (by_gloo, "gloo")):
+        difference = training.max_difference(network, other)
+        agrees = difference <= TOLERANCE
+        passed &= agrees
+        console.print(
+            f"{'[green]same' if agrees else '[red]NOT the same'}[/] parameters as from {name} on "
+            f"the same batches: max difference {difference:.1e}, tolerance {TOLERANCE:.0e}"
+        )
+
+    table = Table("nbytes", "ring", "gloo", "gloo / ring", "max difference", box=None)
+    for column in table.columns:
+        column.justify = "right"
+    kinds: dict[str, AllReduce] = {
+        "ring": ringcomm.all_reduce,
+        "gloo": lambda tensor: dist.all_reduce(tensor, group=gloo),
+    }
+    for nbytes in (*NBYTES[:1], training.parameter_nbytes(network), *NBYTES[1:]):
+        seconds = median_seconds(kinds, nbytes)
+        table.add_row(
+            readable_nbytes(nbytes),
+            readable_seconds(seconds["ring"]),
+            readable_seconds(seconds["gloo"]),
+            f"{seconds['gloo'] / seconds['ring']:.1f}",
+            f"{_difference(nbytes, gloo):.1e}",
+        )
+    console.print("\nall_reduce of float32, median times\n")
+    console.print(table)
+    ringcomm.barrier()
+    ringcomm.destroy_process_group()
+    return 0 if passed else 1
+
+
+def _difference(nbytes: int, gloo: ProcessGroup) -> float:
+    """Between the ring's and gloo's sums of the same random numbers."""
+    by_ring = torch.randn(nbytes // 4, generator=torch.Generator().manual_seed(dist.get_rank()))
+    by_gloo = by_ring.clone()
+    ringcomm.all_reduce(by_ring)
+    dist.all_reduce(by_gloo, group=gloo)
+    return float((by_ring - by_gloo).abs().max())

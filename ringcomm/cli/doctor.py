@@ -1,0 +1,164 @@
+"""python -m ringcomm doctor: what is installed, and in a plain sentence what is wrong with it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import ringcomm
+from ringcomm import _toolchain
+
+SHARED_MEMORY = "/dev/shm"
+SHARED_MEMORY_NEEDED = 64 << 20  # bytes; what the largest group takes, rounded up
+SELF_CHECK_TIMEOUT = 60.0  # seconds
+
+
+def examine() -> int:
+    """Prints the report. Returns 1 if something is wrong, else 0."""
+    checks: dict[str, Callable[[list[str]], str]] = {
+        "Python": _python,
+        "torch": _torch,
+        "CUDA": _cuda,
+        "GPUs": _gpus,
+        "nvcc": _nvcc,
+        "NCCL": _nccl,
+        "cores": _cores,
+        SHARED_MEMORY: _shared_memory,
+        "build": _build,
+        "self-check": _self_check,
+    }
+    problems: list[str] = []
+    for name, check in checks.items():
+        first, *others = check(problems).splitlines()
+        print(f"{name:12}{first}", *(f"{'':12}{line}" for line in others), sep="\n", flush=True)
+    print()
+    if not problems:
+        print("Nothing is wrong.")
+        return 0
+    print(*(f"Problem: {problem}" for problem in problems), sep="\n")
+    return 1
+
+
+def _python(problems: list[str]) -> str:
+    return f"{platform.python_version()}, {sys.executable}"
+
+
+def _torch(problems: list[str]) -> str:
+    try:
+        import torch
+    except ImportError as error:
+        problems.append(f"torch cannot be imported: {error}. Install it: pip install torch")
+        return "none"
+    return f"{torch.__version__}, {Path(torch.__file__).parent}"
+
+
+def _cuda(problems: list[str]) -> str:
+    torch = sys.modules.get("torch")
+    if torch is None or torch.version.cuda is None:
+        return "none: torch is not a CUDA build"
+    if torch.cuda.is_available():
+        return f"{torch.version.cuda}, usable"
+    if Path("/dev/nvidiactl").exists():
+        problems.append(
+            f"there is an NVIDIA driver, but torch's CUDA {torch.version.cuda} cannot use it; "
+            "`nvidia-smi` shows whether the driver is too old"
+        )
+    return f"{torch.version.cuda}, not usable on this host"
+
+
+def _gpus(problems: list[str]) -> str:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return "none"
+    properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return "\n".join(
+        f"{gpu.name}, compute capability {gpu.major}.{gpu.minor}, "
+        f"{gpu.total_memory / 2**30:.0f} GiB"
+        for gpu in properties
+    )
+
+
+def _nvcc(problems: list[str]) -> str:
+    nvcc = _toolchain.find_nvcc()
+    if nvcc is None:
+        return "none"
+    try:
+        return f"{_toolchain.nvcc_version(nvcc)}, {nvcc}"
+    except (OSError, subprocess.CalledProcessError) as error:
+        problems.append(f"{nvcc} does not run: {error}")
+        return nvcc
+
+
+def _nccl(problems: list[str]) -> str:
+    """The version of the library that torch has loaded, which need not be that of a wheel."""
+    try:
+        library = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return "none: torch has loaded none"
+    number = ctypes.c_int()
+    library.ncclGetVersion(ctypes.byref(number))
+    major, rest = divmod(number.value, 10000)
+    minor, patch = divmod(rest, 100)
+    return f"{major}.{minor}.{patch}, {_path_of('libnccl.so.2')}"
+
+
+def _path_of(library: str) -> str:
+    """Where a loaded library was loaded from."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    paths = [line.split(maxsplit=5)[-1] for line in lines if line.endswith(library)]
+    return paths[0] if paths else "linked statically"
+
+
+def _cores(problems: list[str]) -> str:
+    return f"{len(os.sched_getaffinity(0))} for this process, {os.cpu_count()} in this host"
+
+
+def _shared_memory(problems: list[str]) -> str:
+    try:
+        status = os.statvfs(SHARED_MEMORY)
+    except OSError as error:
+        problems.append(f"there is no shared memory: {error}")
+        return "none"
+    size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+    if free < SHARED_MEMORY_NEEDED:
+        problems.append(
+            f"{SHARED_MEMORY} has {free >> 20} MiB free, and a group takes up to "
+            f"{SHARED_MEMORY_NEEDED >> 20} MiB. In a container, start it with --shm-size=1g or "
+            "--ipc=host"
+        )
+    return f"{size >> 20} MiB, {free >> 20} MiB free"
+
+
+def _build(problems: list[str]) -> str:
+    if ringcomm.unusable is not None:
+        problems.append(str(ringcomm.unusable))
+    try:
+        from ringcomm import _build_info
+    except ImportError:
+        return "none"
+    reason = _build_info.CPU_ONLY_REASON
+    built = f"built      {_build_info.BUILT_AT}"
+    return "\n".join([_build_info.SUMMARY, *([f"CPU only   {reason}"] if reason else []), built])
+
+
+def _self_check(problems: list[str]) -> str:
+    if ringcomm.unusable is not None:
+        return "not run"
+    from ringcomm.cli.launch import RanksFailedError, run_ranks
+
+    with tempfile.TemporaryFile() as errors:
+        try:
+            command = ["-m", "ringcomm.cli.self_check"]
+            run_ranks(command, 2, timeout=SELF_CHECK_TIMEOUT, stderr=errors)
+        except RanksFailedError as failure:
+            errors.seek(0)
+            lines = errors.read().decode(errors="replace").strip().splitlines()
+            problems.append(f"the self-check of two ranks failed: {failure}. {lines[-1:]}")
+            return "failed\n" + "\n".join(lines[-20:])
+    return "two ranks, right sums"

@@ -1,0 +1,92 @@
+"""Starts the ranks of a command on this host, as torchrun does, and sees to it that they end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import IO
+
+from torch._C._distributed_c10d import TCPStore
+
+GRACE = 5.0  # seconds that the other ranks get once one has failed
+_POLL = 0.02
+
+
+class RanksFailedError(RuntimeError):
+    """Some ranks failed; the text says which and how."""
+
+
+def run_ranks(
+    arguments: Sequence[str],
+    nproc: int,
+    *,
+    timeout: float | None = None,
+    stderr: IO[bytes] | None = None,
+) -> None:
+    """Runs `python arguments` as `nproc` ranks, with torchrun's environment variables.
+
+    Args:
+        timeout: seconds until ranks that have not ended are killed; None waits for ever.
+        stderr: where the ranks' errors go; to this process's if not given.
+
+    Raises:
+        RanksFailedError: a rank's exit code was not 0, or the time was up. No rank is left running.
+    """
+    # The ranks meet in a store that lives here, on a port that the system chooses.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ranks: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(nproc):
+            environment = _environment(rank, nproc, store.port)
+            command = [sys.executable, *arguments]
+            ranks.append(subprocess.Popen(command, env=environment, stderr=stderr))
+        _wait(ranks, timeout)
+    finally:
+        for process in ranks:
+            process.kill()
+        for process in ranks:
+            process.wait()
+
+
+def _environment(rank: int, nproc: int, port: int) -> dict[str, str]:
+    ours = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": nproc,
+        "LOCAL_WORLD_SIZE": nproc,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "TORCHELASTIC_USE_AGENT_STORE": True,  # no rank is to open the port itself
+    }
+    return {
+        "OMP_NUM_THREADS": "1",
+        **os.environ,
+        **{name: str(value) for name, value in ours.items()},
+    }
+
+
+def _wait(ranks: Sequence[subprocess.Popen[bytes]], timeout: float | None) -> None:
+    deadline = time.monotonic() + timeout if timeout is not None else float("inf")
+    failed_first: int | None = None
+    while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+        if failed_first is None:
+            failed_first = next((i for i, rank in enumerate(ranks) if rank.returncode), None)
+            if failed_first is not None:
+                deadline = min(deadline, time.monotonic() + GRACE)
+        time.sleep(_POLL)
+    codes = [rank.returncode for rank in ranks]
+    if not any(code is None or code for code in codes):
+        return
+    if failed_first is None:
+        failed_first = next((i for i, code in enumerate(codes) if code), None)
+    if failed_first is None:
+        late = [str(i) for i, code in enumerate(codes) if code is None]
+        raise RanksFailedError(f"rank {', '.join(late)} did not end within {timeout:g} s")
+    raise RanksFailedError(f"rank {failed_first} failed {_how(codes[failed_first])}")
+
+
+def _how(code: int) -> str:
+    return f"by signal {-code}" if code < 0 else f"with exit code {code}"
