@@ -1,0 +1,8 @@
+#include "reduce/device_kernels.h"
+
+namespace ringcomm {
+
+template DeviceRow device_row<DType::kFloat64>();
+template DeviceRow device_row<DType::kFloat32>();
+
+}  // namespace ringcomm
