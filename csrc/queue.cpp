@@ -8,20 +8,14 @@ namespace ringcomm {
 Queue::~Queue() {
   State& state = *state_;
   std::unique_lock lock(state.mutex);
-  state.stop = true;
-  state.changed.notify_all();
   const auto self = std::find_if(
       state.workers.begin(), state.workers.end(),
       [](const std::thread& worker) { return worker.get_id() == std::this_thread::get_id(); });
   const int own = self != state.workers.end() ? 1 : 0;
-  // A worker's callbacks may wait for operations that only we are left to run.
-  for (;;) {
-    state.changed.wait(lock, [&] {
-      return state.can_run() || (state.operations.empty() && state.busy_workers == own);
-    });
-    if (!state.can_run()) break;
-    state.run_front(lock);
-  }
+  if (state.can_run()) state.call_worker();
+  state.drained.wait(lock, [&] { return state.operations.empty() && state.busy_workers == own; });
+  state.stop = true;
+  state.changed.notify_all();
   if (own == 1) self->detach();
   lock.unlock();
   for (std::thread& worker : state.workers) {
@@ -72,9 +66,7 @@ void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {
 }
 
 void Queue::State::call_worker() {
-  if (stop) {
-    changed.notify_all();  // the destructor runs the rest
-  } else if (idle_workers > 0) {
+  if (idle_workers > 0) {
     changed.notify_one();
   } else {
     workers.emplace_back([state = shared_from_this()] { state->work(); });
@@ -88,13 +80,13 @@ void Queue::State::work() {
       ++busy_workers;
       run_front(lock);
       --busy_workers;
+      drained.notify_all();
     } else {
       ++idle_workers;
       changed.wait(lock, [&] { return can_run() || stop; });
       --idle_workers;
     }
   }
-  changed.notify_all();
 }
 
 }  // namespace ringcomm

@@ -27,8 +27,8 @@ class Queue {
   };
 
   Queue() : state_(std::make_shared<State>()) {}
-  // Runs what is still queued, then waits for the workers. The last holder of a queue may be one of
-  // its own operations: then the worker that destroys it is not waited for.
+  // Waits until all that is queued is complete. The last holder of a queue may be one of its own
+  // operations: then the worker that destroys it is not waited for.
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -53,7 +53,8 @@ class Queue {
     void work();
 
     std::mutex mutex;
-    std::condition_variable changed;
+    std::condition_variable changed;  // for workers: an operation can run, or it is time to end
+    std::condition_variable drained;  // for the destructor
     std::deque<Operation> operations;
     std::vector<std::thread> workers;
     int busy_workers = 0;  // running or completing an operation

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace ringcomm::shm {
 namespace {
@@ -48,7 +49,12 @@ void Mail::post(std::shared_ptr<Message> message) {
   {
     std::lock_guard lock(mutex_);
     // With the lock: what passes before a close is ended by it.
-    if (group_.broken()) group_.check(describe(*message));
+    try {
+      if (group_.broken()) group_.check(describe(*message));
+    } catch (const Error&) {
+      message->on_done = nullptr;  // what it holds may hold the message
+      throw;
+    }
     ++pending_;
     if (message->kind == Message::Kind::kSend) {
       sends_[message->peer].push_back(message);
@@ -332,7 +338,8 @@ void Mail::finish(const std::shared_ptr<Message>& message, std::exception_ptr er
 // Completions run without the lock: they may post again.
 void Mail::report(const Done& done) {
   for (const auto& [message, error] : done) {
-    message->on_done(error);
+    // Taken out, as what it holds may hold the message.
+    std::exchange(message->on_done, nullptr)(error);
     message->done.store(true, std::memory_order_release);
   }
 }

@@ -59,7 +59,7 @@ class Mail {
   Mail(const Mail&) = delete;
   Mail& operator=(const Mail&) = delete;
 
-  // Throws if the group is broken. A send may be done when post returns.
+  // Throws if the group is broken, and forgets on_done. A send may be done when post returns.
   void post(std::shared_ptr<Message> message);
 
   // Drives all operations until this one is done. Returns false if `patience` ends before.

@@ -1,0 +1,194 @@
+// The queue of collectives: order, who runs what, and callbacks that wait for later operations.
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "queue.h"
+
+namespace {
+
+using ringcomm::Queue;
+using namespace std::chrono_literals;
+
+constexpr auto kPatience = 60s;
+
+template <typename Future>
+void check_ready(Future&& future) {
+  const bool ready = future.wait_for(kPatience) == std::future_status::ready;
+  CHECK(ready);
+  if (!ready) throw std::runtime_error("an operation was never run");
+}
+
+// Submits an operation; the future is ready when it has been run.
+std::shared_future<void> submit(
+    Queue& queue, std::function<void()> run = [] {}, std::function<void()> complete = [] {}) {
+  auto done = std::make_shared<std::promise<void>>();
+  queue.submit({[run, done] {
+                  run();
+                  done->set_value();
+                },
+                std::move(complete)});
+  return done->get_future().share();
+}
+
+TEST(operations_run_in_order_and_one_at_a_time) {
+  std::vector<int> order;  // unguarded: the turn is the lock
+  std::atomic<int> running{0};
+  std::atomic<int> completed{0};
+  {
+    Queue queue;
+    for (int i = 0; i < 500; ++i) {
+      submit(
+          queue,
+          [&, i] {
+            CHECK_EQ(++running, 1);
+            order.push_back(i);
+            --running;
+          },
+          [&] { ++completed; });
+      if (i % 50 == 0) std::this_thread::sleep_for(100us);
+      if (i % 7 == 0) queue.help();
+    }
+  }
+  CHECK_EQ(order.size(), 500u);
+  CHECK_EQ(completed.load(), 500);
+  for (int i = 0; i < static_cast<int>(order.size()); ++i) CHECK_EQ(order[i], i);
+}
+
+TEST(an_idle_queue_is_entered_and_a_busy_one_is_not) {
+  Queue queue;
+  CHECK(queue.try_enter());
+  CHECK(!queue.try_enter());
+  CHECK(!queue.help());
+  std::atomic<bool> ran{false};
+  const auto done = submit(queue, [&] { ran = true; });
+  std::this_thread::sleep_for(5ms);
+  CHECK(!ran.load());
+  queue.leave();
+  check_ready(done);
+  while (!queue.try_enter()) std::this_thread::yield();
+  queue.leave();
+}
+
+TEST(entering_and_submitting_from_many_threads) {
+  int counter = 0;  // unguarded: the turn is the lock
+  std::atomic<int> entered{0};
+  {
+    Queue queue;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 500; ++i) {
+          if (queue.try_enter()) {
+            ++counter;
+            ++entered;
+            queue.leave();
+          } else {
+            submit(queue, [&] { ++counter; });
+            queue.help();
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  CHECK_EQ(counter, 2000);
+  CHECK(entered > 0);
+}
+
+TEST(help_runs_what_is_ahead_on_the_calling_thread) {
+  Queue queue;
+  CHECK(queue.try_enter());
+  std::vector<std::thread::id> ran_on;
+  std::vector<std::shared_future<void>> done;
+  for (int i = 0; i < 3; ++i) {
+    done.push_back(submit(queue, [&] { ran_on.push_back(std::this_thread::get_id()); }));
+  }
+  queue.leave();
+  while (queue.help()) {
+  }
+  for (const auto& each : done) check_ready(each);
+  CHECK_EQ(ran_on.size(), 3u);
+  CHECK(!queue.help());
+}
+
+// Each callback sleeps until the operation submitted after it has been run, and only the last ends.
+TEST(callbacks_may_wait_for_later_operations) {
+  constexpr int kNested = 8;
+  std::atomic<int> completed{0};
+  {
+    Queue queue;
+    CHECK(queue.try_enter());
+    std::vector<std::promise<void>> ran(kNested + 1);
+    std::vector<std::shared_future<void>> has_run;
+    for (auto& promise : ran) has_run.push_back(promise.get_future().share());
+    for (int i = 0; i <= kNested; ++i) {
+      queue.submit({[&, i] { ran[i].set_value(); },
+                    [&, i] {
+                      if (i < kNested) check_ready(has_run[i + 1]);
+                      ++completed;
+                    }});
+    }
+    queue.leave();
+    for (const auto& each : has_run) check_ready(each);
+    while (completed <= kNested) std::this_thread::sleep_for(1ms);
+  }
+  CHECK_EQ(completed.load(), kNested + 1);
+}
+
+TEST(callbacks_may_submit_and_wait) {
+  Queue queue;
+  std::promise<void> all;
+  std::function<void(int)> nest = [&](int depth) {
+    if (depth == 0) return all.set_value();
+    submit(
+        queue, [] {},
+        [&, depth] {
+          check_ready(submit(queue));
+          nest(depth - 1);
+        });
+  };
+  nest(10);
+  check_ready(all.get_future());
+}
+
+// While the queue is destroyed too, there must be somebody to run what a callback waits for.
+TEST(the_destructor_runs_what_is_queued_and_what_callbacks_wait_for) {
+  for (int i = 0; i < 50; ++i) {
+    std::atomic<int> completed{0};
+    {
+      Queue queue;
+      auto waits = [&] {
+        std::this_thread::sleep_for(100us);
+        const auto later = submit(queue);
+        if (completed++ % 2 == 0) check_ready(later);
+      };
+      submit(queue, [] { std::this_thread::sleep_for(100us); }, waits);
+      submit(queue, [] {}, waits);
+      if (i % 2 == 0) std::this_thread::sleep_for(200us);
+    }
+    CHECK_EQ(completed.load(), 2);
+  }
+}
+
+// As a Work does, which holds the queue it is in.
+TEST(an_operation_may_be_the_last_to_hold_its_queue) {
+  for (int i = 0; i < 50; ++i) {
+    std::promise<void> destroyed;
+    {
+      auto queue = std::make_shared<Queue>();
+      auto last = std::shared_ptr<void>(nullptr, [&](void*) { destroyed.set_value(); });
+      queue->submit({[] { std::this_thread::sleep_for(100us); }, [queue, last] {}});
+      if (i % 2 == 0) queue->submit({[] {}, [queue, last] {}});
+      if (i % 3 == 0) queue->help();
+    }
+    check_ready(destroyed.get_future());
+  }
+}
+
+}  // namespace
