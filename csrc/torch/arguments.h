@@ -1,0 +1,96 @@
+// What the collectives of the backend have in common: checks of c10d's arguments, each a ValueError
+// that says what was passed and what is wanted, and lists of tensors as the communicator wants
+// them.
+#pragma once
+
+#include <vector>
+
+#include "torch/backend.h"
+#include "torch/tensors.h"
+
+namespace ringcomm {
+
+using Tensors = RingBackend::Tensors;
+using TensorLists = RingBackend::TensorLists;
+using Writables = std::vector<Writable>;
+
+// The one tensor, or the one list of tensors, that c10d's plural arguments hold.
+template <typename T>
+const T& single(const std::vector<T>& items, const char* what, const char* argument) {
+  TORCH_CHECK_VALUE(items.size() == 1, "ring: ", what, ": takes one ", argument, " per rank, got ",
+                    items.size());
+  return items[0];
+}
+
+inline void check_one_per_rank(std::size_t number, int world_size, const char* what,
+                               const char* argument) {
+  TORCH_CHECK_VALUE(number == static_cast<std::size_t>(world_size), "ring: ", what, ": takes ",
+                    world_size, " ", argument, "s, one per rank, got ", number);
+}
+
+inline void check_root(int64_t root, int world_size, const char* what) {
+  TORCH_CHECK_VALUE(root >= 0 && root < world_size, "ring: ", what, ": the root is rank ", root,
+                    "; it must be 0 to ", world_size - 1);
+}
+
+inline void check_same_dtype(const at::Tensor& input, const at::Tensor& output, const char* what) {
+  TORCH_CHECK_VALUE(input.scalar_type() == output.scalar_type(), "ring: ", what,
+                    ": the input has dtype=", input.scalar_type(),
+                    " and the output dtype=", output.scalar_type());
+}
+
+inline void check_numel(int64_t numel, int64_t wanted, const char* what, const char* argument) {
+  TORCH_CHECK_VALUE(numel == wanted, "ring: ", what, ": the ", argument, " has ", numel,
+                    " elements; it must have ", wanted);
+}
+
+inline void check_list(const Tensors& tensors, const char* what) {
+  for (const at::Tensor& tensor : tensors) {
+    check_tensor(tensor, what);
+    check_same_dtype(tensors[0], tensor, what);
+  }
+}
+
+inline Writables writable(const Tensors& tensors) {
+  Writables result;
+  result.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) result.emplace_back(tensor, false);
+  return result;
+}
+
+inline Tensors readable(const Tensors& tensors) {
+  Tensors result;
+  result.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) result.push_back(readable(tensor));
+  return result;
+}
+
+inline std::vector<Input> inputs_of(const Tensors& flat, const Elements& elements) {
+  std::vector<Input> inputs;
+  for (const at::Tensor& tensor : flat) {
+    inputs.push_back({tensor.const_data_ptr(), elements.count(tensor)});
+  }
+  return inputs;
+}
+
+inline std::vector<Output> outputs_of(const Writables& writables, const Elements& elements) {
+  std::vector<Output> outputs;
+  for (const Writable& writable : writables) {
+    outputs.push_back({writable.flat().data_ptr(), elements.count(writable.flat())});
+  }
+  return outputs;
+}
+
+// Equal pieces of a flat tensor, one per rank.
+template <typename Block>
+std::vector<Block> pieces(const at::Tensor& flat, const Elements& elements, int world_size) {
+  const std::size_t count = elements.count(flat) / world_size;
+  auto* data = static_cast<std::byte*>(flat.data_ptr());
+  std::vector<Block> blocks;
+  for (int r = 0; r < world_size; ++r) {
+    blocks.push_back({data + r * count * element_size(elements.dtype), count});
+  }
+  return blocks;
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,102 @@
+// All-to-all, of lists of tensors and of rows of one tensor.
+#include "torch/arguments.h"
+#include "torch/backend.h"
+
+namespace ringcomm {
+
+namespace {
+
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  const auto* a_begin = static_cast<const std::byte*>(a.const_data_ptr());
+  const auto* b_begin = static_cast<const std::byte*>(b.const_data_ptr());
+  return a_begin < b_begin + b.nbytes() && b_begin < a_begin + a.nbytes();
+}
+
+// Where each rank's rows of dimension 0 begin and how many elements they have. No splits: equal.
+template <typename Block>
+std::vector<Block> split_rows(const at::Tensor& flat, const std::vector<int64_t>& splits,
+                              const Elements& elements, int world_size) {
+  if (splits.empty()) return pieces<Block>(flat, elements, world_size);
+  const std::size_t row = flat.size(0) == 0 ? 0 : elements.count(flat) / flat.size(0);
+  auto* data = static_cast<std::byte*>(flat.data_ptr());
+  std::vector<Block> blocks;
+  for (const int64_t rows : splits) {
+    blocks.push_back({data, rows * row});
+    data += rows * row * element_size(elements.dtype);
+  }
+  return blocks;
+}
+
+void check_splits(const at::Tensor& tensor, const std::vector<int64_t>& splits, int world_size,
+                  const char* what, const char* argument) {
+  const int64_t rows = tensor.dim() == 0 ? tensor.numel() : tensor.size(0);
+  if (splits.empty()) {
+    TORCH_CHECK_VALUE(rows % world_size == 0, "ring: ", what, ": without split sizes, the ",
+                      argument, "'s dimension 0, ", rows, ", must be divisible by the world size, ",
+                      world_size);
+    return;
+  }
+  check_one_per_rank(splits.size(), world_size, what, "split size");
+  int64_t sum = 0;
+  for (const int64_t split : splits) {
+    TORCH_CHECK_VALUE(split >= 0, "ring: ", what, ": a split size of the ", argument, " is ",
+                      split);
+    sum += split;
+  }
+  TORCH_CHECK_VALUE(sum == rows, "ring: ", what, ": the split sizes of the ", argument,
+                    " add up to ", sum, "; its dimension 0 is ", rows);
+}
+
+}  // namespace
+
+RingBackend::WorkPtr RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                           const c10d::AllToAllOptions& opts) {
+  const char* what = "all_to_all";
+  check_one_per_rank(inputs.size(), size_, what, "input tensor");
+  check_one_per_rank(outputs.size(), size_, what, "output tensor");
+  check_list(inputs, what);
+  check_list(outputs, what);
+  check_same_dtype(inputs[0], outputs[0], what);
+  Tensors flat = readable(inputs);
+  for (at::Tensor& input : flat) {
+    for (const at::Tensor& output : outputs) {
+      if (overlap(input, output)) input = input.clone();
+    }
+  }
+  const Elements elements = elements_to_move(inputs[0].scalar_type());
+  const auto timeout = timeout_or_default(opts.timeout);
+  return launch({c10d::OpType::ALLTOALL, "ring:all_to_all", inputs, outputs, timeout, opts.asyncOp},
+                [communicator = communicator_, flat, data = writable(outputs), elements, timeout] {
+                  communicator->all_to_all(inputs_of(flat, elements), outputs_of(data, elements),
+                                           elements.dtype, timeout);
+                  for (const Writable& output : data) output.commit();
+                });
+}
+
+RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                std::vector<int64_t>& output_splits,
+                                                std::vector<int64_t>& input_splits,
+                                                const c10d::AllToAllOptions& opts) {
+  const char* what = "all_to_all_single";
+  check_tensor(output, what);
+  check_tensor(input, what);
+  check_same_dtype(input, output, what);
+  check_splits(output, output_splits, size_, what, "output tensor");
+  check_splits(input, input_splits, size_, what, "input tensor");
+  const Elements elements = elements_to_move(input.scalar_type());
+  at::Tensor flat = readable(input);
+  if (overlap(flat, output)) flat = flat.clone();
+  const auto timeout = timeout_or_default(opts.timeout);
+  return launch(
+      {c10d::OpType::ALLTOALL_BASE, "ring:all_to_all", {input}, {output}, timeout, opts.asyncOp},
+      [communicator = communicator_, flat, data = Writable(output, false), elements, output_splits,
+       input_splits, timeout] {
+        const int n = communicator->world_size();
+        communicator->all_to_all(split_rows<Input>(flat, input_splits, elements, n),
+                                 split_rows<Output>(data.flat(), output_splits, elements, n),
+                                 elements.dtype, timeout);
+        data.commit();
+      });
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,150 @@
+// Collectives that combine values: all-reduce, reduce, reduce-scatter. Each checks its arguments,
+// brings the tensors into shape and hands them to the communicator.
+#include "torch/arguments.h"
+#include "torch/backend.h"
+#include "torch/errors.h"
+#include "torch/sparse.h"
+
+namespace ringcomm {
+
+RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
+  const char* what = "all_reduce";
+  const at::Tensor& tensor = single(tensors, what, "tensor");
+  if (tensor.is_sparse()) return allreduce_sparse(tensors, opts);
+  check_tensor(tensor, what);
+  const Elements elements = elements_to_reduce(tensor.scalar_type(), opts.reduceOp, what);
+  const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
+  Writable data(tensor, true);
+  const auto timeout = timeout_or_default(opts.timeout);
+  return launch(
+      {c10d::OpType::ALLREDUCE, "ring:all_reduce", tensors, tensors, timeout, opts.asyncOp},
+      [communicator = communicator_, data, elements, reduce, timeout] {
+        void* buffer = data.flat().data_ptr();
+        communicator->all_reduce(buffer, buffer, elements.count(data.flat()), reduce, timeout);
+        data.commit();
+      });
+}
+
+bool RingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  const char* what = "all_reduce";
+  check_tensor(tensor, what);
+  Writable data(tensor, true);
+  if (coalescing_ || !data.flat().is_same(tensor)) return false;
+  const Elements elements = elements_to_reduce(tensor.scalar_type(), op, what);
+  const Reduce reduce = make_reduce(elements, op, what);
+  if (!queue_->try_enter()) return false;
+  ++sequence_;
+  std::exception_ptr error;
+  try {
+    void* buffer = tensor.data_ptr();
+    communicator_->all_reduce(buffer, buffer, elements.count(tensor), reduce, options_->timeout);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  queue_->leave();
+  if (error) rethrow_for_torch(error);
+  return true;
+}
+
+RingBackend::WorkPtr RingBackend::allreduce_sparse(Tensors& tensors,
+                                                   const c10d::AllreduceOptions& opts) {
+  const at::Tensor& tensor = single(tensors, "all_reduce", "tensor");
+  check_sparse(tensor, opts.reduceOp);
+  const auto timeout = timeout_or_default(opts.timeout);
+  return launch({c10d::OpType::_ALLREDUCE_SPARSE, "ring:sparse_all_reduce", tensors, tensors,
+                 timeout, opts.asyncOp},
+                [communicator = communicator_, tensor, timeout] {
+                  all_reduce_sparse(*communicator, tensor, timeout);
+                });
+}
+
+RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
+                                                      const c10d::AllreduceCoalescedOptions& opts) {
+  check_list(tensors, "all_reduce_coalesced");
+  return coalesce(c10d::OpType::ALLREDUCE_COALESCED, "ring:all_reduce", tensors, tensors, [&] {
+    for (const at::Tensor& tensor : tensors) {
+      Tensors one{tensor};
+      allreduce(one, opts);
+    }
+  });
+}
+
+RingBackend::WorkPtr RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  const char* what = "reduce";
+  const at::Tensor& tensor = single(tensors, what, "tensor");
+  check_tensor(tensor, what);
+  check_root(opts.rootRank, size_, what);
+  const Elements elements = elements_to_reduce(tensor.scalar_type(), opts.reduceOp, what);
+  const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
+  Writable data(tensor, true);
+  const auto timeout = timeout_or_default(opts.timeout);
+  return launch({c10d::OpType::REDUCE, "ring:reduce", tensors, tensors, timeout, opts.asyncOp},
+                [communicator = communicator_, data, elements, reduce,
+                 root = static_cast<int>(opts.rootRank), timeout] {
+                  void* buffer = data.flat().data_ptr();
+                  communicator->reduce(buffer, buffer, elements.count(data.flat()), reduce, root,
+                                       timeout);
+                  if (communicator->rank() == root) data.commit();
+                });
+}
+
+RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                                 const c10d::ReduceScatterOptions& opts) {
+  const char* what = "reduce_scatter";
+  const at::Tensor& output = single(outputs, what, "output tensor");
+  const Tensors& list = single(inputs, what, "input list");
+  check_one_per_rank(list.size(), size_, what, "input tensor");
+  check_tensor(output, what);
+  check_list(list, what);
+  check_same_dtype(list[0], output, what);
+  check_numel(output.numel(), list[rank_].numel(), what, "output tensor");
+  const Elements elements = elements_to_reduce(output.scalar_type(), opts.reduceOp, what);
+  const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
+  const auto timeout = timeout_or_default(opts.timeout);
+  return launch(
+      {c10d::OpType::REDUCE_SCATTER, "ring:reduce_scatter", list, outputs, timeout, opts.asyncOp},
+      [communicator = communicator_, flat = readable(list), data = Writable(output, false),
+       elements, reduce, timeout] {
+        communicator->reduce_scatter(inputs_of(flat, elements), data.flat().data_ptr(), reduce,
+                                     timeout);
+        data.commit();
+      });
+}
+
+RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                       const c10d::ReduceScatterOptions& opts) {
+  const char* what = "reduce_scatter_tensor";
+  check_tensor(output, what);
+  check_tensor(input, what);
+  check_same_dtype(input, output, what);
+  check_numel(input.numel(), output.numel() * size_, what, "input tensor");
+  const Elements elements = elements_to_reduce(output.scalar_type(), opts.reduceOp, what);
+  const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
+  const auto timeout = timeout_or_default(opts.timeout);
+  return launch({c10d::OpType::_REDUCE_SCATTER_BASE,
+                 "ring:_reduce_scatter_base",
+                 {input},
+                 {output},
+                 timeout,
+                 opts.asyncOp},
+                [communicator = communicator_, flat = readable(input),
+                 data = Writable(output, false), elements, reduce, timeout] {
+                  communicator->reduce_scatter(
+                      pieces<Input>(flat, elements, communicator->world_size()),
+                      data.flat().data_ptr(), reduce, timeout);
+                  data.commit();
+                });
+}
+
+RingBackend::WorkPtr RingBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ring: reduce_scatter_tensor_coalesced: got ",
+                    outputs.size(), " outputs and ", inputs.size(), " inputs");
+  return coalesce(c10d::OpType::COALESCED, "ring:_reduce_scatter_base", inputs, outputs, [&] {
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      _reduce_scatter_base(outputs[i], inputs[i], opts);
+    }
+  });
+}
+
+}  // namespace ringcomm
