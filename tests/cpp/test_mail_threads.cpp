@@ -418,17 +418,18 @@ TEST(messages_and_collectives_at_once) {
 TEST(a_message_may_be_the_last_to_hold_its_communicator) {
   for (int i = 0; i < 20; ++i) {
     auto group = ranks::make_group(2);
-    std::promise<void> gone;
-    auto released = std::shared_ptr<void>(nullptr, [&](void*) { gone.set_value(); });
+    auto gone = std::make_shared<std::promise<void>>();
     {
-      std::shared_ptr<Communicator> held(std::move(group[0]));
+      std::shared_ptr<Communicator> held(group[0].release(), [gone](Communicator* communicator) {
+        delete communicator;
+        gone->set_value();
+      });
       auto operation = prepare(Message::Kind::kRecv, 1, 0, {-1});
-      operation->then = [held, released] { std::this_thread::sleep_for(1ms); };
+      operation->then = [held] { std::this_thread::sleep_for(1ms); };
       held->post(operation->message);
     }
-    released.reset();
     wait(*group[1], send(*group[1], 0, 0, {1}));
-    CHECK(gone.get_future().wait_for(kPatience) == std::future_status::ready);
+    CHECK(gone->get_future().wait_for(kPatience) == std::future_status::ready);
   }
 }
 

@@ -179,15 +179,17 @@ TEST(the_destructor_runs_what_is_queued_and_what_callbacks_wait_for) {
 // As a Work does, which holds the queue it is in.
 TEST(an_operation_may_be_the_last_to_hold_its_queue) {
   for (int i = 0; i < 50; ++i) {
-    std::promise<void> destroyed;
+    auto gone = std::make_shared<std::promise<void>>();
     {
-      auto queue = std::make_shared<Queue>();
-      auto last = std::shared_ptr<void>(nullptr, [&](void*) { destroyed.set_value(); });
-      queue->submit({[] { std::this_thread::sleep_for(100us); }, [queue, last] {}});
-      if (i % 2 == 0) queue->submit({[] {}, [queue, last] {}});
+      const std::shared_ptr<Queue> queue(new Queue, [gone](Queue* last) {
+        delete last;
+        gone->set_value();
+      });
+      queue->submit({[] { std::this_thread::sleep_for(100us); }, [queue] {}});
+      if (i % 2 == 0) queue->submit({[] {}, [queue] {}});
       if (i % 3 == 0) queue->help();
     }
-    check_ready(destroyed.get_future());
+    check_ready(gone->get_future());
   }
 }
 
