@@ -71,22 +71,20 @@ def _environment(rank: int, nproc: int, port: int) -> dict[str, str]:
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], timeout: float | None) -> None:
     deadline = time.monotonic() + timeout if timeout is not None else float("inf")
     failed_first: int | None = None
-    while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+    while True:
+        codes = [rank.poll() for rank in ranks]
         if failed_first is None:
-            failed_first = next((i for i, rank in enumerate(ranks) if rank.returncode), None)
+            failed_first = next((i for i, code in enumerate(codes) if code), None)
             if failed_first is not None:
                 deadline = min(deadline, time.monotonic() + GRACE)
+        if None not in codes or time.monotonic() >= deadline:
+            break
         time.sleep(_POLL)
-    codes = [rank.returncode for rank in ranks]
-    if not any(code is None or code for code in codes):
-        return
-    if failed_first is None:
-        failed_first = next((i for i, code in enumerate(codes) if code), None)
-    if failed_first is None:
-        late = [str(i) for i, code in enumerate(codes) if code is None]
+    if failed_first is not None:
+        raise RanksFailedError(f"rank {failed_first} failed {_how(codes[failed_first])}")
+    if late := [str(i) for i, code in enumerate(codes) if code is None]:
         raise RanksFailedError(f"rank {', '.join(late)} did not end within {timeout:g} s")
-    raise RanksFailedError(f"rank {failed_first} failed {_how(codes[failed_first])}")
 
 
-def _how(code: int) -> str:
-    return f"by signal {-code}" if code < 0 else f"with exit code {code}"
+def _how(code: int | None) -> str:
+    return f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"

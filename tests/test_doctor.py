@@ -1,0 +1,109 @@
+"""The doctor: what it finds where all is well, and in each kind of broken place."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ringcomm.cli import doctor
+
+PACKAGE = Path(doctor.__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the package, to break."""
+    copied = tmp_path / "ringcomm"
+    shutil.copytree(PACKAGE, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    return copied
+
+
+def python(package: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        text=True,
+        capture_output=True,
+        timeout=200,
+        cwd=package.parent,
+        env={**os.environ, "PYTHONPATH": str(package.parent), **environment},
+    )
+
+
+def test_all_is_well() -> None:
+    result = python(PACKAGE, "-m", "ringcomm", "doctor")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Nothing is wrong." in result.stdout
+    assert re.search(rf"^torch +{re.escape(torch.__version__)}", result.stdout, re.M)
+    assert re.search(r"^self-check +two ranks, right sums$", result.stdout, re.M)
+    if torch.version.cuda is not None:
+        major, minor, patch = torch.cuda.nccl.version()
+        assert re.search(rf"^NCCL +{major}\.{minor}\.{patch}", result.stdout, re.M)
+
+
+def test_extension_missing(copy: Path) -> None:
+    for module in copy.glob("_C*.so"):
+        module.unlink()
+    result = python(copy, "-m", "ringcomm", "doctor")
+    assert result.returncode == 1
+    assert "Problem: ringcomm's extension module was not built" in result.stdout
+    assert "Traceback" not in result.stderr
+    for arguments in (("-c", "import ringcomm"), ("-c", "import ringcomm.cli", "-m", "ringcomm")):
+        failed = python(copy, *arguments)
+        assert failed.returncode == 1 and "ImportError: ringcomm's extension" in failed.stderr
+    demo = python(copy, "-m", "ringcomm", "demo")
+    assert demo.returncode == 1 and "was not built" in demo.stderr
+    assert "Traceback" not in demo.stderr
+
+
+def test_extension_for_another_torch(copy: Path) -> None:
+    info = copy / "_build_info.py"
+    info.write_text(re.sub(r"(TORCH_VERSION.*= ).*", r"\1'2.11.0'", info.read_text()))
+    result = python(copy, "-m", "ringcomm", "doctor")
+    assert result.returncode == 1
+    assert "Problem: ringcomm was built for torch 2.11.0" in result.stdout
+    assert torch.__version__ in result.stdout and "pip install" in result.stdout
+
+
+def test_extension_that_cannot_be_loaded(copy: Path) -> None:
+    for module in copy.glob("_C*.so"):
+        module.write_bytes(b"not a library")
+    result = python(copy, "-m", "ringcomm", "doctor")
+    assert result.returncode == 1
+    assert re.search(r"^Problem: .*_C.*\.so", result.stdout, re.M)
+
+
+def test_torch_missing(copy: Path) -> None:
+    (copy.parent / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    result = python(copy, "-m", "ringcomm", "doctor")
+    assert result.returncode == 1
+    assert "Problem: torch cannot be imported" in result.stdout, result.stderr
+
+
+def test_self_check_fails() -> None:
+    result = python(PACKAGE, "-m", "ringcomm", "doctor", RINGCOMM_ALGORITHM="fastest")
+    assert result.returncode == 1
+    assert "Problem: the self-check of two ranks failed: rank" in result.stdout
+    assert "RINGCOMM_ALGORITHM is 'fastest'" in result.stdout
+
+
+def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = list(os.statvfs("/"))
+    values[:5] = [4096, 4096, 4096, 2048, 2048]
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
+    problems: list[str] = []
+    assert doctor._shared_memory(problems) == "16 MiB, 8 MiB free"
+    assert len(problems) == 1 and "8 MiB free" in problems[0] and "--shm-size" in problems[0]
+
+
+def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "SHARED_MEMORY", str(tmp_path / "none"))
+    problems: list[str] = []
+    assert doctor._shared_memory(problems) == "none"
+    assert len(problems) == 1 and "no shared memory" in problems[0]
