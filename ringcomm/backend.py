@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 
 from ringcomm import _C
 
@@ -36,8 +37,11 @@ def _create(options: Any, pg_options: Any) -> Any:
         raise ValueError(f'the backend "ring" takes no pg_options, got {pg_options!r}')
     timeout = options.timeout
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    # A store may outlive the groups that meet in it, as torchrun's does; no group is to read what
+    # an earlier one of the same name wrote.
+    attempt = options.store.add(f"attempts of rank {options.group_rank}", 1)
     return _C.create_backend(
-        options.store,
+        PrefixStore(f"attempt {attempt}", options.store),
         options.group_rank,
         options.group_size,
         timedelta(milliseconds=math.ceil(seconds * 1000)),

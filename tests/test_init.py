@@ -1,0 +1,122 @@
+"""ringcomm.init() under every launcher, under none, and where the environment is incomplete."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, on_processes
+
+import ringcomm
+from ringcomm import groups
+from ringcomm.cli.launch import run_ranks
+
+VARIABLES = {name for _, *names in groups._LAUNCHERS for name in names}
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*VARIABLES, "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def started_by(rank: Rank, names: tuple[str, str], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    os.environ[names[0]], os.environ[names[1]] = str(rank.rank), str(rank.world_size)
+    assert groups.launched()
+    group = ringcomm.init(timedelta(seconds=20))
+    assert ringcomm.init() is group is dist.group.WORLD
+    assert (ringcomm.get_rank(), ringcomm.get_world_size()) == (rank.rank, rank.world_size)
+    tensor = torch.ones(5)
+    ringcomm.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("names", "needs_address"),
+    [
+        (("RANK", "WORLD_SIZE"), True),
+        (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), False),
+        (("PMI_RANK", "PMI_SIZE"), False),
+        (("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"), False),
+    ],
+)
+def test_launchers(names: tuple[str, str], needs_address: bool, port: int) -> None:
+    environment = {"MASTER_PORT": str(port)}
+    if needs_address:
+        environment["MASTER_ADDR"] = "127.0.0.1"
+    on_processes(started_by, 2, names, environment)
+
+
+def alone(rank: Rank) -> None:
+    assert not groups.launched()
+    assert ringcomm.init() is ringcomm.init()
+    assert (ringcomm.get_rank(), ringcomm.get_world_size()) == (0, 1)
+    tensor = torch.arange(3.0)
+    ringcomm.all_reduce(tensor)
+    ringcomm.barrier()
+    assert tensor.tolist() == [0, 1, 2]
+
+
+def test_no_launcher() -> None:
+    on_processes(alone, 1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "missing"),
+    [
+        ({"RANK": "0"}, "WORLD_SIZE and MASTER_PORT and MASTER_ADDR are not set"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "MASTER_PORT is not set"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPICH, but MASTER_PORT is not set"),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "MASTER_PORT": "1"}, "OMPI_COMM_WORLD_RANK is not set"),
+    ],
+)
+def test_incomplete_environment(
+    environment: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=missing):
+        ringcomm.init()
+    assert not dist.is_initialized()
+
+
+def test_a_batch_script_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    assert not groups.launched()
+
+
+def bad_timeout(rank: Rank, timeout: Any) -> None:
+    with pytest.raises(TypeError):
+        ringcomm.init(timeout)
+
+
+@pytest.mark.parametrize("timeout", [5, "5"])
+def test_bad_timeout(timeout: Any) -> None:
+    on_processes(bad_timeout, 1, timeout)
+
+
+AGAIN = """
+import ringcomm, torch
+for expected in range(3):
+    ringcomm.init()
+    tensor = torch.tensor([ringcomm.get_rank() + expected])
+    ringcomm.all_reduce(tensor)
+    assert tensor.item() == 1 + 2 * expected
+    ringcomm.destroy_process_group()
+"""
+
+
+def test_again_and_again_in_one_store() -> None:
+    run_ranks(["-c", AGAIN], 2, timeout=60)
