@@ -48,7 +48,7 @@ TEST(every_collective_every_algorithm) {
 
 TEST(several_rounds_of_slices) {
   std::mt19937_64 random(2);
-  for (const int n : {2, 3, 4, 7}) {
+  for (const int n : {2, 3, 7}) {
     for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect}) {
       // A ring's slices are half an outbox, and the two lanes take turns: three rounds and a bit.
       const std::size_t nbytes = shm::Geometry(n).outbox_nbytes / 2 * n * 3 + 1000;
@@ -63,12 +63,12 @@ TEST(several_rounds_of_slices) {
 
 TEST(large_groups) {
   std::mt19937_64 random(3);
-  for (const int n : {16, 32, 64}) {
+  for (const int n : {16, 33, 64}) {
     for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect}) {
       std::vector<Case> all;
       for (const Collective collective : cases::kCollectives) {
-        all.push_back(cases::random_case(collective, n, 1000, random));
-        all.push_back(cases::random_case(collective, n, 60'000, random));
+        all.push_back(cases::random_case(collective, n, 2000, random));
+        if (n != 33) all.push_back(cases::random_case(collective, n, 50'000, random));
       }
       perform_all(n, algorithm, all);
     }
@@ -159,6 +159,30 @@ TEST(all_ranks_get_the_same_bits_every_time) {
         for (int r = 1; r < n; ++r) CHECK(results[r] == results[0]);
       }
     }
+  }
+}
+
+TEST(direct_plans_and_small_inputs_are_added_in_rank_order) {
+  constexpr int n = 5;
+  auto input_of = [](int rank, std::size_t count) {
+    std::mt19937 random(rank);
+    std::vector<float> input(count);
+    for (float& x : input)
+      x = std::ldexp(static_cast<float>(random() % 9999) - 5000, random() % 30);
+    return input;
+  };
+  for (const std::size_t count : {100u, 50'001u}) {
+    std::vector<float> expected = input_of(0, count);
+    for (int r = 1; r < n; ++r) {
+      const std::vector<float> input = input_of(r, count);
+      for (std::size_t i = 0; i < count; ++i) expected[i] += input[i];
+    }
+    with_group(n, Algorithm::kDirect, [&](Communicator& communicator) {
+      std::vector<float> data = input_of(communicator.rank(), count);
+      communicator.all_reduce(data.data(), data.data(), count, {DType::kFloat32, ReduceOp::kSum},
+                              kPatience);
+      CHECK(data == expected);
+    });
   }
 }
 
