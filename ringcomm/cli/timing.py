@@ -34,7 +34,7 @@ def median_seconds(
     """
     tensor = torch.zeros(nbytes // 4)
     repeats = min(_MOST_REPEATS, max(1, _SAMPLE_NBYTES // nbytes))
-    taken = torch.zeros(1 + samples, len(kinds))
+    taken = torch.zeros(1 + samples, len(kinds), dtype=torch.float64)
     for name, all_reduce in kinds.items():
         _check_sum(name, all_reduce, tensor)
     for sample in taken:
