@@ -29,7 +29,14 @@ void Group::check(const std::string& doing) {
   }
   GroupHeader& header = segment_.header();
   if (header.failed.load(std::memory_order_acquire) == 0) return;
-  while (header.failed.load(std::memory_order_acquire) != 2) sched_yield();
+  const Clock::time_point start = Clock::now();
+  while (header.failed.load(std::memory_order_acquire) != 2) {
+    if (Clock::now() - start > std::chrono::seconds(1)) {
+      throw Error(ErrorKind::kPeerDied,
+                  doing + ": a rank ended while it was recording why the group failed");
+    }
+    sched_yield();
+  }
   throw Error(header.kind, doing + " failed on rank " + std::to_string(rank) +
                                ", because the group failed on rank " +
                                std::to_string(header.reporter) + ": " + header.text);

@@ -1,6 +1,8 @@
 // What can go wrong between ranks: calls that do not fit, ranks that do not come, leave or die.
 // Every rank must learn it, soon, from a text that names the ranks at fault.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -235,6 +237,24 @@ TEST(abort_breaks_the_group_for_all) {
     check_error(ErrorKind::kClosed, {"rank 0 gives up"},
                 [&] { all_reduce(communicator, 10, kPatience); });
   });
+}
+
+TEST(a_failure_that_is_never_told_is_not_waited_for) {
+  ranks::MemoryStore store;
+  shm::GroupHeader* header = nullptr;
+  store.on_set = [&](const std::string&, const std::string& value) {
+    const std::size_t at = value.find("/ringcomm-");
+    if (at == std::string::npos) return;
+    const int fd = shm_open(value.substr(at).c_str(), O_RDWR, 0600);
+    header = static_cast<shm::GroupHeader*>(
+        mmap(nullptr, sizeof(shm::GroupHeader), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    close(fd);
+  };
+  Communicator communicator(store, 0, 1, Algorithm::kAuto, kPatience);
+  header->failed = 1;
+  check_error(ErrorKind::kPeerDied, {"while it was recording"},
+              [&] { communicator.barrier(kPatience); });
+  munmap(header, sizeof(shm::GroupHeader));
 }
 
 // fork() and ThreadSanitizer do not go together.
