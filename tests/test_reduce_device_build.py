@@ -39,9 +39,9 @@ def test_device_kernels_build_and_run(tmp_path: Path) -> None:
     )
     assert built.returncode == 0, built.stdout
     assert "warning" not in built.stdout, built.stdout
-    # The slow path of a float32 division, a call, may save a register or two.
     spills = [int(nbytes) for nbytes in re.findall(r"(\d+) bytes spill stores", built.stdout)]
-    assert len(spills) > 100 and max(spills) <= 16
+    # One register, in uint8 min and max for sm_100.
+    assert len(spills) > 100 and max(spills) <= 4
 
     ran = subprocess.run(
         [program], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600

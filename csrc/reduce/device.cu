@@ -10,8 +10,6 @@
 namespace ringcomm {
 namespace {
 
-constexpr int kBlocksPerMultiprocessor = 4;
-
 // By dtype.
 template <int... dtypes>
 std::array<DeviceRow, kNumDTypes> make_table(std::integer_sequence<int, dtypes...>) {
@@ -30,6 +28,7 @@ DeviceArguments make_arguments(const Reduction& reduction, const void* const* in
   args.num_inputs = num_inputs;
   args.num_outputs = num_outputs;
   args.divisor = reduction.divisor;
+  args.float_divisor = UniformDivisor::of(reduction.divisor);
   args.scaled_input = reduction.scaled_input;
   args.factor = reduction.factor;
   const std::size_t element_bytes = element_size(reduction.dtype);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "reduce/device_table.h"
@@ -23,6 +24,11 @@ struct alignas(kPackBytes) Pack {
 // registers than it takes in memory.
 template <DType dtype>
 constexpr int kUnroll = std::min<int>(4, sizeof(Storage<dtype>));
+
+// Dividing takes registers: avg is held to what lets all blocks of a multiprocessor be resident,
+// as the other ops are without being told (0).
+template <ReduceOp op>
+constexpr int kMinBlocks = op == ReduceOp::kAvg ? kBlocksPerMultiprocessor : 0;
 
 template <typename T>
 __device__ __forceinline__ T load_single(const std::byte* data, bool aligned) {
@@ -44,6 +50,17 @@ __device__ __forceinline__ void store_single(std::byte* data, T value, bool alig
 template <typename T>
 __device__ __forceinline__ T input_factor(const DeviceArguments& args, int k) {
   return k == args.scaled_input ? static_cast<T>(args.factor) : T(1);
+}
+
+// finish, by way of the divisor prepared for float32, and the store.
+template <DType dtype, ReduceOp op>
+__device__ __forceinline__ Storage<dtype> finish_element(const DeviceArguments& args,
+                                                         Accumulator<dtype> sum) {
+  if constexpr (op == ReduceOp::kAvg && std::is_same_v<Accumulator<dtype>, float>) {
+    return Element<dtype>::store(args.float_divisor.divide(sum));
+  } else {
+    return Element<dtype>::store(finish<op>(sum, args.divisor));
+  }
 }
 
 // Reduces kPacks packs of each input, `stride` packs apart. kInputs: the number of inputs where
@@ -76,7 +93,7 @@ __device__ __forceinline__ void reduce_packs(const DeviceArguments& args, std::s
   for (int u = 0; u < kPacks; ++u) {
 #pragma unroll
     for (int i = 0; i < P::kCount; ++i) {
-      packs[u].values[i] = Element<dtype>::store(finish<op>(sums[u][i], args.divisor));
+      packs[u].values[i] = finish_element<dtype, op>(args, sums[u][i]);
     }
   }
   for (int k = 0; k < args.num_outputs; ++k) {
@@ -97,7 +114,7 @@ __device__ __forceinline__ void reduce_element(const DeviceArguments& args, std:
     const T value = scaled<op>(Element<dtype>::load(stored), input_factor<T>(args, k));
     sum = k == 0 ? value : combine<dtype, op>(sum, value);
   }
-  const S result = Element<dtype>::store(finish<op>(sum, args.divisor));
+  const S result = finish_element<dtype, op>(args, sum);
   for (int k = 0; k < args.num_outputs; ++k) {
     store_single(args.outputs[k] + offset, result, args.element_aligned);
   }
@@ -106,7 +123,7 @@ __device__ __forceinline__ void reduce_element(const DeviceArguments& args, std:
 // Every thread reads its part of all inputs before it writes there, so that an output may be one
 // of the inputs; that also rules out the read-only data cache.
 template <DType dtype, ReduceOp op, int kInputs>
-__global__ void __launch_bounds__(kDeviceThreads)
+__global__ void __launch_bounds__(kDeviceThreads, kMinBlocks<op>)
     reduce_kernel(const __grid_constant__ DeviceArguments args) {
   constexpr int kPacks = kUnroll<dtype>;
   const Worker worker{blockIdx.x, gridDim.x, threadIdx.x, kDeviceThreads};

@@ -5,12 +5,14 @@
 #include <cstddef>
 
 #include "reduce/device.h"
+#include "reduce/device_divide.h"
 #include "reduce/partition.h"
 
 namespace ringcomm {
 
-// Threads per block.
+// Threads per block, and the most blocks that a grid has for each multiprocessor.
 inline constexpr int kDeviceThreads = 256;
+inline constexpr int kBlocksPerMultiprocessor = 4;
 
 // reduce_device's arguments, checked.
 struct DeviceArguments {
@@ -20,6 +22,7 @@ struct DeviceArguments {
   Partition partition;
   bool element_aligned;  // every pointer is a multiple of the element size
   int divisor;
+  UniformDivisor float_divisor;  // the same, for sums in float32
   int scaled_input;
   double factor;
 };

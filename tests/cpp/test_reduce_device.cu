@@ -7,6 +7,8 @@
 
 #include "check.h"
 #include "reduce/device.h"
+#include "reduce/device_divide.h"
+#include "reduce/small_float.h"
 #include "reference.h"
 
 namespace {
@@ -86,6 +88,22 @@ TEST(meaningless_reductions_are_refused_without_a_launch) {
   CHECK_EQ(reduce_device({DType::kBool, ReduceOp::kAvg}, inputs, 2, outputs, 1, 8, 0),
            cudaErrorNotSupported);
   CHECK_EQ(reduce_device(sum, inputs, 2, outputs, 1, 0, 0), cudaSuccess);
+}
+
+// 98: a tie between two subnormal float32, times the rounded 1/98, is not that tie.
+TEST(uniform_divisor_gives_the_bits_of_a_division) {
+  for (int divisor : {1, 2, 3, 7, 98, 1000, 16777213, 2147483647}) {
+    const UniformDivisor uniform = UniformDivisor::of(divisor);
+    const auto check = [&](std::uint32_t bits) {
+      const float value = float_of(bits);
+      const std::uint32_t expected = bits_of(value / static_cast<float>(divisor));
+      CHECK_WITH(reference::same(DType::kFloat32, bits_of(uniform.divide(value)), expected),
+                 std::to_string(bits) + " / " + std::to_string(divisor));
+    };
+    for (std::uint64_t bits = 0; bits < 1ull << 32; bits += 4099) check(bits);
+    for (std::uint32_t bits = 0; bits < 1 << 19; ++bits) check(bits);
+    for (std::uint32_t bits : {0x7f800000u, 0xff800000u, 0x80000000u, 0x7fc00000u}) check(bits);
+  }
 }
 
 TEST(device_equals_host_or_says_why_it_cannot_run) {
