@@ -142,9 +142,7 @@ def _build(problems: list[str]) -> str:
         from ringcomm import _build_info
     except ImportError:
         return "none"
-    reason = _build_info.CPU_ONLY_REASON
-    built = f"built      {_build_info.BUILT_AT}"
-    return "\n".join([_build_info.SUMMARY, *([f"CPU only   {reason}"] if reason else []), built])
+    return f"{_build_info.SUMMARY}\nbuilt      {_build_info.BUILT_AT}"
 
 
 def _self_check(problems: list[str]) -> str:
