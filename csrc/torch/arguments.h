@@ -51,6 +51,11 @@ inline void check_list(const Tensors& tensors, const char* what) {
   }
 }
 
+inline void check_outputs(const Tensors& tensors, const char* what) {
+  check_list(tensors, what);
+  for (const at::Tensor& tensor : tensors) check_output(tensor, what);
+}
+
 inline Writables writable(const Tensors& tensors) {
   Writables result;
   result.reserve(tensors.size());

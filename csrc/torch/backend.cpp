@@ -86,9 +86,9 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
 }
 
 RingBackend::WorkPtr RingBackend::launch(Launch launch, std::function<void()> run) {
-  const bool own_event = !coalescing_ || !coalescing_->in_one_event;
+  const bool in_one_call = coalescing_ && coalescing_->in_one_call;
   auto work = c10::make_intrusive<CollectiveWork>(
-      queue_, rank_, launch.type, ++sequence_, own_event ? launch.title : nullptr,
+      queue_, rank_, launch.type, ++sequence_, in_one_call ? nullptr : launch.title,
       std::optional<Tensors>(std::move(launch.inputs)), std::move(launch.outputs), launch.timeout);
   auto outcome = [](const std::function<void()>& body) -> std::exception_ptr {
     try {
@@ -105,40 +105,51 @@ RingBackend::WorkPtr RingBackend::launch(Launch launch, std::function<void()> ru
     return work;
   }
   auto error = std::make_shared<std::exception_ptr>();
-  queue_->submit({[run = std::move(run), outcome, error] { *error = outcome(run); },
-                  [work, error] { work->complete(*error); }});
+  Queue::Operation operation{[run = std::move(run), outcome, error] { *error = outcome(run); },
+                             [work, error] { work->complete(*error); }};
   if (coalescing_) coalescing_->parts.push_back(work);
+  if (in_one_call) {
+    coalescing_->held.push_back(std::move(operation));
+  } else {
+    queue_->submit(std::move(operation));
+  }
   return work;
 }
 
 RingBackend::WorkPtr RingBackend::coalesce(c10d::OpType type, const char* title,
                                            const Tensors& inputs, const Tensors& outputs,
                                            const std::function<void()>& body) {
-  TORCH_CHECK(!coalescing_, "ring: a coalesced operation inside startCoalescing/endCoalescing");
-  coalescing_ = Coalescing{.in_one_event = true, .parts = {}};
+  auto outer = std::exchange(coalescing_, Coalescing{.in_one_call = true, .parts = {}, .held = {}});
+  const std::uint64_t sequence = sequence_;
   try {
     body();
   } catch (...) {
-    coalescing_.reset();
+    coalescing_ = std::move(outer);
+    sequence_ = sequence;  // none of them has begun
     throw;
   }
-  return join(type, title, inputs, outputs);
+  Coalescing coalesced = *std::exchange(coalescing_, std::move(outer));
+  for (Queue::Operation& operation : coalesced.held) queue_->submit(std::move(operation));
+  const auto work = join(std::move(coalesced), type, title, inputs, outputs);
+  if (coalescing_) coalescing_->parts.push_back(work);
+  return work;
 }
 
+// Operations of an unfinished coalescing, which an exception has ended, are under way as they are.
 void RingBackend::startCoalescing() {
-  TORCH_CHECK(!coalescing_, "ring: startCoalescing called twice without endCoalescing");
-  coalescing_ = Coalescing{.in_one_event = false, .parts = {}};
+  coalescing_ = Coalescing{.in_one_call = false, .parts = {}, .held = {}};
 }
 
 RingBackend::WorkPtr RingBackend::endCoalescing() {
   TORCH_CHECK(coalescing_, "ring: endCoalescing called without startCoalescing");
-  return join(c10d::OpType::COALESCED, nullptr, std::nullopt, {});
+  return join(*std::exchange(coalescing_, std::nullopt), c10d::OpType::COALESCED, nullptr,
+              std::nullopt, {});
 }
 
-RingBackend::WorkPtr RingBackend::join(c10d::OpType type, const char* title,
-                                       const std::optional<Tensors>& inputs,
-                                       const Tensors& outputs) {
-  Coalescing coalesced = *std::exchange(coalescing_, std::nullopt);
+c10::intrusive_ptr<RingWork> RingBackend::join(Coalescing coalesced, c10d::OpType type,
+                                               const char* title,
+                                               const std::optional<Tensors>& inputs,
+                                               const Tensors& outputs) {
   auto work = c10::make_intrusive<CoalescedWork>(std::move(coalesced.parts), rank_, type, sequence_,
                                                  title, inputs, outputs, options_->timeout);
   work->start();

@@ -87,7 +87,9 @@ class RingBackend : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
   // Between the two, every operation is asynchronous; endCoalescing returns one Work for all.
-  bool supportsCoalescing() const override { return true; }
+  // supportsCoalescing stays false: torch would coalesce each batch of messages, for which there is
+  // no need here as posting never blocks, and keeps a group that raised meanwhile from ever running
+  // a collective again.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
@@ -119,15 +121,17 @@ class RingBackend : public c10d::Backend {
   WorkPtr launch_message(shm::Message::Kind kind, Tensors& tensors, int peer, int tag,
                          c10d::OpType type, const char* title);
 
-  // One work, and one event for the profiler, for the operations that `body` launches.
+  // The operations between startCoalescing and endCoalescing, or those of one coalesced call, which
+  // share a work and an event for the profiler, and begin only when all have been checked.
   struct Coalescing {
-    bool in_one_event;
+    bool in_one_call;
     std::vector<c10::intrusive_ptr<RingWork>> parts;
+    std::vector<Queue::Operation> held;
   };
   WorkPtr coalesce(c10d::OpType type, const char* title, const Tensors& inputs,
                    const Tensors& outputs, const std::function<void()>& body);
-  WorkPtr join(c10d::OpType type, const char* title, const std::optional<Tensors>& inputs,
-               const Tensors& outputs);
+  c10::intrusive_ptr<RingWork> join(Coalescing coalesced, c10d::OpType type, const char* title,
+                                    const std::optional<Tensors>& inputs, const Tensors& outputs);
 
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
     return timeout <= std::chrono::milliseconds(0) ? options_->timeout : timeout;

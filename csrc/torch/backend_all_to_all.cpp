@@ -55,7 +55,7 @@ RingBackend::WorkPtr RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
   check_one_per_rank(inputs.size(), size_, what, "input tensor");
   check_one_per_rank(outputs.size(), size_, what, "output tensor");
   check_list(inputs, what);
-  check_list(outputs, what);
+  check_outputs(outputs, what);
   check_same_dtype(inputs[0], outputs[0], what);
   Tensors flat = readable(inputs);
   for (at::Tensor& input : flat) {
@@ -78,7 +78,7 @@ RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& 
                                                 std::vector<int64_t>& input_splits,
                                                 const c10d::AllToAllOptions& opts) {
   const char* what = "all_to_all_single";
-  check_tensor(output, what);
+  check_output(output, what);
   check_tensor(input, what);
   check_same_dtype(input, output, what);
   check_splits(output, output_splits, size_, what, "output tensor");

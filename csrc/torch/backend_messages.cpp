@@ -11,6 +11,7 @@ RingBackend::WorkPtr RingBackend::launch_message(shm::Message::Kind kind, Tensor
   TORCH_CHECK_VALUE(tensors.size() == 1, "ring: ", what, ": takes one tensor, got ",
                     tensors.size());
   check_tensor(tensors[0], what);
+  if (kind == shm::Message::Kind::kRecv) check_output(tensors[0], what);
   TORCH_CHECK_VALUE(peer == shm::kAnySource || (peer >= 0 && peer < size_), "ring: ", what,
                     ": the peer is rank ", peer, "; it must be 0 to ", size_ - 1);
   TORCH_CHECK_VALUE(peer != rank_, "ring: ", what, ": rank ", rank_,

@@ -12,7 +12,7 @@ RingBackend::WorkPtr RingBackend::allgather(TensorLists& outputs, Tensors& input
   const at::Tensor& input = single(inputs, what, "input tensor");
   check_one_per_rank(list.size(), size_, what, "output tensor");
   check_tensor(input, what);
-  check_list(list, what);
+  check_outputs(list, what);
   check_same_dtype(input, list[0], what);
   check_numel(list[rank_].numel(), input.numel(), what, "output tensor of this rank");
   const Elements elements = elements_to_move(input.scalar_type());
@@ -29,7 +29,7 @@ RingBackend::WorkPtr RingBackend::allgather(TensorLists& outputs, Tensors& input
 RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                   const c10d::AllgatherOptions& opts) {
   const char* what = "all_gather_into_tensor";
-  check_tensor(output, what);
+  check_output(output, what);
   check_tensor(input, what);
   check_same_dtype(input, output, what);
   check_numel(output.numel(), input.numel() * size_, what, "output tensor");
@@ -85,6 +85,7 @@ RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::Broadc
   const at::Tensor& tensor = single(tensors, what, "tensor");
   check_tensor(tensor, what);
   check_root(opts.rootRank, size_, what);
+  if (opts.rootRank != rank_) check_output(tensor, what);
   const Elements elements = elements_to_move(tensor.scalar_type());
   const int root = static_cast<int>(opts.rootRank);
   const auto timeout = timeout_or_default(opts.timeout);
@@ -108,7 +109,7 @@ RingBackend::WorkPtr RingBackend::gather(TensorLists& outputs, Tensors& inputs,
   if (opts.rootRank == rank_) {
     list = single(outputs, what, "output list");
     check_one_per_rank(list.size(), size_, what, "output tensor");
-    check_list(list, what);
+    check_outputs(list, what);
     check_same_dtype(input, list[0], what);
     for (const at::Tensor& output : list) {
       check_numel(output.numel(), input.numel(), what, "output tensor");
@@ -138,7 +139,7 @@ RingBackend::WorkPtr RingBackend::gather_into_tensor(at::Tensor& output, at::Ten
                                                      const c10d::GatherOptions& opts) {
   TensorLists lists;
   if (opts.rootRank == rank_) {
-    check_tensor(output, "gather_into_tensor");
+    check_output(output, "gather_into_tensor");
     check_numel(output.numel(), input.numel() * size_, "gather_into_tensor", "output tensor");
     TORCH_CHECK_VALUE(output.is_contiguous(),
                       "ring: gather_into_tensor: the output tensor must be contiguous");
@@ -153,7 +154,7 @@ RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs, TensorLists& inputs,
   const char* what = "scatter";
   const at::Tensor& output = single(outputs, what, "output tensor");
   check_root(opts.rootRank, size_, what);
-  check_tensor(output, what);
+  check_output(output, what);
   Tensors list;
   if (opts.rootRank == rank_) {
     list = single(inputs, what, "input list");

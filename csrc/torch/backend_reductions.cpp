@@ -11,7 +11,7 @@ RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::Allred
   const char* what = "all_reduce";
   const at::Tensor& tensor = single(tensors, what, "tensor");
   if (tensor.is_sparse()) return allreduce_sparse(tensors, opts);
-  check_tensor(tensor, what);
+  check_output(tensor, what);
   const Elements elements = elements_to_reduce(tensor.scalar_type(), opts.reduceOp, what);
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   Writable data(tensor, true);
@@ -27,7 +27,7 @@ RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::Allred
 
 bool RingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const char* what = "all_reduce";
-  check_tensor(tensor, what);
+  check_output(tensor, what);
   Writable data(tensor, true);
   if (coalescing_ || !data.flat().is_same(tensor)) return false;
   const Elements elements = elements_to_reduce(tensor.scalar_type(), op, what);
@@ -60,7 +60,7 @@ RingBackend::WorkPtr RingBackend::allreduce_sparse(Tensors& tensors,
 
 RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
                                                       const c10d::AllreduceCoalescedOptions& opts) {
-  check_list(tensors, "all_reduce_coalesced");
+  check_outputs(tensors, "all_reduce_coalesced");
   return coalesce(c10d::OpType::ALLREDUCE_COALESCED, "ring:all_reduce", tensors, tensors, [&] {
     for (const at::Tensor& tensor : tensors) {
       Tensors one{tensor};
@@ -74,6 +74,7 @@ RingBackend::WorkPtr RingBackend::reduce(Tensors& tensors, const c10d::ReduceOpt
   const at::Tensor& tensor = single(tensors, what, "tensor");
   check_tensor(tensor, what);
   check_root(opts.rootRank, size_, what);
+  if (opts.rootRank == rank_) check_output(tensor, what);
   const Elements elements = elements_to_reduce(tensor.scalar_type(), opts.reduceOp, what);
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   Writable data(tensor, true);
@@ -94,7 +95,7 @@ RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, TensorLists& 
   const at::Tensor& output = single(outputs, what, "output tensor");
   const Tensors& list = single(inputs, what, "input list");
   check_one_per_rank(list.size(), size_, what, "input tensor");
-  check_tensor(output, what);
+  check_output(output, what);
   check_list(list, what);
   check_same_dtype(list[0], output, what);
   check_numel(output.numel(), list[rank_].numel(), what, "output tensor");
@@ -114,7 +115,7 @@ RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, TensorLists& 
 RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                        const c10d::ReduceScatterOptions& opts) {
   const char* what = "reduce_scatter_tensor";
-  check_tensor(output, what);
+  check_output(output, what);
   check_tensor(input, what);
   check_same_dtype(input, output, what);
   check_numel(input.numel(), output.numel() * size_, what, "input tensor");

@@ -1,5 +1,7 @@
 #include "torch/tensors.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <optional>
 
 namespace ringcomm {
@@ -84,6 +86,13 @@ void check_tensor(const at::Tensor& tensor, const char* what) {
       ", but this build of ringcomm has no executor for that device, only shared memory for CPU "
       "tensors. Move the tensor to the CPU, or let another backend serve the device: "
       "init_process_group(\"cpu:ring,cuda:nccl\").");
+}
+
+void check_output(const at::Tensor& tensor, const char* what) {
+  check_tensor(tensor, what);
+  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "ring: ", what,
+                    ": elements of an output tensor share memory (shape ", tensor.sizes(),
+                    ", strides ", tensor.strides(), "); pass a tensor that owns its elements");
 }
 
 at::Tensor readable(const at::Tensor& tensor) {

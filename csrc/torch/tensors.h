@@ -13,6 +13,9 @@ namespace ringcomm {
 // `what` is the collective, for the message.
 void check_tensor(const at::Tensor& tensor, const char* what);
 
+// As check_tensor, for a tensor that is written: a ValueError also where elements share memory.
+void check_output(const at::Tensor& tensor, const char* what);
+
 // A tensor that is read: its elements in logical order, copied if they do not lie that way.
 at::Tensor readable(const at::Tensor& tensor);
 

@@ -24,6 +24,7 @@ void RingWork::complete(std::exception_ptr error) {
   std::vector<std::function<void(std::exception_ptr)>> next;
   {
     std::lock_guard lock(mutex_);
+    told_ = true;
     future = future_;
     next.swap(next_);
   }
@@ -40,7 +41,7 @@ void RingWork::complete(std::exception_ptr error) {
 void RingWork::then(std::function<void(std::exception_ptr)> next) {
   {
     std::lock_guard lock(mutex_);
-    if (!completed_) {
+    if (!told_) {
       next_.push_back(std::move(next));
       return;
     }
@@ -83,9 +84,9 @@ c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFuture() {
   if (!future_) {
     future_ =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    if (completed_ && exception_) {
+    if (told_ && exception_) {
       future_->setError(exception_);
-    } else if (completed_) {
+    } else if (told_) {
       future_->markCompleted(c10::IValue(outputs_));
     }
   }
@@ -97,7 +98,9 @@ std::vector<at::Tensor> RingWork::result() {
   return outputs_;
 }
 
-void CollectiveWork::help(milliseconds) {
+// A collective that has begun cannot be left, so whoever is short of patience leaves it to a worker.
+void CollectiveWork::help(milliseconds patience) {
+  if (patience != milliseconds::max()) return;
   while (!isCompleted() && queue_->help()) {
   }
 }

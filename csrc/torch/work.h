@@ -46,6 +46,7 @@ class RingWork : public c10d::Work {
   const std::chrono::milliseconds timeout_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::vector<std::function<void(std::exception_ptr)>> next_;
+  bool told_ = false;  // complete() has seen future_ and next_: later ones are told at once
 };
 
 class CollectiveWork : public RingWork {
