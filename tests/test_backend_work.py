@@ -1,0 +1,188 @@
+"""Works: waiting, futures, order, what the profiler sees."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, on_processes
+from torch.profiler import ProfilerActivity, profile
+from values import assert_same_bits
+
+COUNT = 20_000
+
+
+def own(rank: Rank, scale: float = 1.0) -> torch.Tensor:
+    return torch.full((COUNT,), scale * (rank.rank + 1))
+
+
+def total(rank: Rank, scale: float = 1.0) -> torch.Tensor:
+    return torch.full((COUNT,), scale * sum(range(1, rank.world_size + 1)))
+
+
+def a_work(rank: Rank) -> None:
+    tensor = own(rank)
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work.wait()
+    assert work.is_completed() and work.is_success() and work.exception() is None
+    assert_same_bits(tensor, total(rank))
+    (result,) = work.result()
+    assert result.data_ptr() == tensor.data_ptr()
+    assert work.get_future().done()
+    assert work.get_future().value()[0].data_ptr() == tensor.data_ptr()
+
+    outputs = [torch.empty(COUNT) for _ in range(rank.world_size)]
+    future = dist.all_gather(outputs, own(rank), async_op=True).get_future()
+    assert [t.data_ptr() for t in future.wait()] == [t.data_ptr() for t in outputs]
+
+    work = dist.barrier(async_op=True)
+    work.wait()
+    assert work.is_completed()
+
+
+def test_work() -> None:
+    on_processes(a_work, 2, backend="ring")
+
+
+def polled(rank: Rank) -> None:
+    tensor = own(rank)
+    work = dist.all_reduce(tensor, async_op=True)
+    deadline = time.monotonic() + 20
+    while not work.is_completed():
+        assert time.monotonic() < deadline, "an operation must go on while nobody waits for it"
+        time.sleep(0.001)
+    assert_same_bits(tensor, total(rank))
+
+
+def test_operations_go_on_while_nobody_waits() -> None:
+    on_processes(polled, 3, backend="ring")
+
+
+def many_in_order(rank: Rank) -> None:
+    tensors = [own(rank, i) for i in range(60)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    between = own(rank, 1000)
+    dist.all_reduce(between)  # waits for its turn behind the sixty
+    assert all(work.is_completed() for work in works)
+    assert_same_bits(between, total(rank, 1000))
+    for i in reversed(range(60)):
+        works[i].wait()
+        assert_same_bits(tensors[i], total(rank, i))
+
+
+def test_many_operations_in_order() -> None:
+    on_processes(many_in_order, 3, backend="ring")
+
+
+def wait_with_timeout(rank: Rank) -> None:
+    tensor = own(rank)
+    if rank.rank == 0:
+        work = dist.all_reduce(tensor, async_op=True)
+        started = time.monotonic()
+        with pytest.raises(dist.DistBackendError, match=r"rank 0 .* Timed out after 200 ms"):
+            work.wait(timeout=timedelta(milliseconds=200))
+        assert 0.15 < time.monotonic() - started < 5
+        assert not work.is_completed()
+        rank.store.set("tried", "1")
+        assert work.wait(timeout=timedelta(seconds=30))
+    else:
+        rank.store.wait(["tried"])
+        dist.all_reduce(tensor)
+    assert_same_bits(tensor, total(rank))
+    dist.all_reduce(tensor)
+    assert_same_bits(tensor, 2 * total(rank))
+
+
+def test_wait_gives_up_and_the_operation_goes_on() -> None:
+    on_processes(wait_with_timeout, 2, backend="ring")
+
+
+def callbacks(rank: Rank) -> None:
+    tensor = own(rank)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    halved = future.then(lambda done: done.value()[0] / 2).then(lambda done: done.value() + 1)
+    assert_same_bits(halved.wait(), total(rank) / 2 + 1)
+
+    def gather_too(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        gathered = torch.empty(rank.world_size)
+        dist.all_gather_into_tensor(gathered, done.value()[0][:1] + rank.rank)
+        work = dist.all_reduce(gathered, async_op=True)
+        work.wait()
+        return gathered
+
+    future = dist.all_reduce(own(rank), async_op=True).get_future().then(gather_too)
+    first = total(rank)[0].item()
+    expected = rank.world_size * (first + torch.arange(float(rank.world_size)))
+    assert_same_bits(future.wait(), expected)
+
+
+def test_callbacks_may_wait_for_further_collectives() -> None:
+    on_processes(callbacks, 2, backend="ring")
+
+
+def failing_future(rank: Rank) -> str:
+    tensor = torch.ones(3 + rank.rank)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    with pytest.raises(RuntimeError, match="the ranks disagree"):
+        future.wait()
+    work = dist.all_reduce(tensor, async_op=True)
+    with pytest.raises(dist.DistBackendError, match="the ranks disagree"):
+        work.wait()
+    assert work.is_completed() and not work.is_success()
+    return str(work.exception())
+
+
+def test_errors_reach_future_and_work() -> None:
+    for text in on_processes(failing_future, 2, backend="ring"):
+        assert "rank 0 called all_reduce(count=3" in text
+        assert "rank 1 called all_reduce(count=4" in text
+
+
+def sequence_numbers(rank: Rank) -> list[int]:
+    group = dist.group.WORLD
+    before = group._get_sequence_number_for_group()
+    dist.all_reduce(torch.ones(2))
+    dist.barrier()
+    dist.all_reduce_coalesced([torch.ones(1), torch.ones(2)])
+    after = group._get_sequence_number_for_group()
+    return [before, after]
+
+
+def test_sequence_numbers() -> None:
+    first, second = on_processes(sequence_numbers, 2, backend="ring")
+    assert first == second
+    assert first[1] - first[0] >= 3
+
+
+def profiled(rank: Rank) -> dict[str, list[object]]:
+    n = rank.world_size
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        dist.all_reduce(torch.ones(3, 5))
+        dist.all_reduce(torch.ones(2, 2), async_op=True).wait()
+        dist.broadcast(torch.ones(7), 0)
+        dist.all_gather_into_tensor(torch.empty(4 * n), torch.ones(4))
+        dist.reduce_scatter_tensor(torch.empty(2), torch.ones(2 * n))
+        dist.barrier()
+        if rank.rank == 0:
+            dist.send(torch.ones(6), 1)
+        else:
+            dist.recv(torch.ones(6), 0)
+    shapes: dict[str, list[object]] = {}
+    for event in profiler.events():
+        if event.name.startswith("ring:"):
+            shapes.setdefault(event.name, []).append(event.input_shapes)
+    return shapes
+
+
+def test_profiler_events_carry_names_and_shapes() -> None:
+    first, second = on_processes(profiled, 2, backend="ring")
+    assert first["ring:all_reduce"] == [[[3, 5]], [[2, 2]]]
+    assert first["ring:broadcast"] == [[[7]]]
+    assert first["ring:_all_gather_base"] == [[[4]]]
+    assert first["ring:_reduce_scatter_base"] == [[[4]]]
+    assert len(first["ring:barrier"]) == 1
+    assert first["ring:send"] == [[[6]]]
+    assert second["ring:recv"] == [[[6]]]
