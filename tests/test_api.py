@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from ranks import Rank, on_processes
 from torch.distributed import ReduceOp
 
@@ -176,6 +178,13 @@ def messages(rank: Rank) -> None:
     else:
         ringcomm.send(given(this), 0, tag=1)
 
+    real, backends = dist.batch_isend_irecv, set()
+
+    def batch_isend_irecv(operations: list[dist.P2POp]) -> Any:
+        backends.update(dist.get_backend(operation.group) for operation in operations)
+        return real(operations)
+
+    dist.batch_isend_irecv = batch_isend_irecv
     for api in (ringcomm, dist):
         operations = [
             api.P2POp(api.irecv, got, previous),
@@ -187,6 +196,7 @@ def messages(rank: Rank) -> None:
         ringcomm.barrier()
         got.zero_()
     assert ringcomm.batch_isend_irecv([]) == []
+    assert backends == {"ring"}
 
 
 @pytest.mark.parametrize("backend", ["ring", "gloo"])
@@ -256,7 +266,10 @@ def groups_that_end(rank: Rank) -> None:
                     call(tensor, 0, group=subgroup) if call is ringcomm.broadcast else call(
                         tensor, group=subgroup
                     )
-            del subgroup
+            del subgroup, call
+            gc.collect()
+            open_groups = len(c10d._world.pg_map)
+            assert open_groups == (1 if backend == "ring" else 2), "a ring outlives its group"
         ringcomm.destroy_process_group()
         with pytest.raises(ValueError, match="no default group"):
             ringcomm.all_reduce(tensor)
@@ -376,6 +389,7 @@ def coalesced(rank: Rank) -> None:
     with _coalescing_manager():
         for tensor in tensors:
             ringcomm.all_reduce(tensor)
+        assert torch.equal(tensors[0], given(rank.rank)), "it waits for the others"
     assert torch.equal(tensors[0], total(0)) and torch.equal(tensors[1], total(1))
 
 
