@@ -1,6 +1,7 @@
 #include "queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace ringcomm {
@@ -12,8 +13,9 @@ Queue::~Queue() {
       state.workers.begin(), state.workers.end(),
       [](const std::thread& worker) { return worker.get_id() == std::this_thread::get_id(); });
   const int own = self != state.workers.end() ? 1 : 0;
-  if (state.can_run()) state.call_worker();
-  state.drained.wait(lock, [&] { return state.operations.empty() && state.busy_workers == own; });
+  state.call_worker_if_needed();
+  state.drained.wait(
+      lock, [&] { return state.levels.back().operations.empty() && state.busy_workers == own; });
   state.stop = true;
   state.changed.notify_all();
   if (own == 1) self->detach();
@@ -24,48 +26,75 @@ Queue::~Queue() {
 }
 
 void Queue::submit(Operation operation) {
-  std::lock_guard lock(state_->mutex);
-  state_->operations.push_back(std::move(operation));
-  if (!state_->taken) state_->call_worker();
+  State& state = *state_;
+  std::lock_guard lock(state.mutex);
+  auto level = std::prev(state.levels.end());
+  while (level != state.levels.begin() && !state.is_callback(*level)) --level;
+  level->operations.push_back(std::move(operation));
+  state.call_worker_if_needed();
 }
 
 bool Queue::try_enter() {
-  std::lock_guard lock(state_->mutex);
-  if (state_->taken || !state_->operations.empty()) return false;
-  state_->taken = true;
+  State& state = *state_;
+  std::lock_guard lock(state.mutex);
+  const Level& last = state.levels.back();
+  if (state.taken || !last.operations.empty()) return false;
+  if (state.levels.size() > 1 && !state.is_callback(last)) return false;
+  state.taken = true;
   return true;
 }
 
 void Queue::leave() {
   std::lock_guard lock(state_->mutex);
   state_->taken = false;
-  if (!state_->operations.empty()) state_->call_worker();
+  state_->call_worker_if_needed();
 }
 
 bool Queue::help() {
   const std::shared_ptr<State> state = state_;  // completing may destroy the queue
   std::unique_lock lock(state->mutex);
-  if (!state->can_run()) return false;
-  state->run_front(lock);
+  if (state->taken) return false;
+  const auto level = state->level_to_run();
+  if (level == state->levels.end()) return false;
+  state->run_front(level, lock);
+  state->call_worker_if_needed();
   return true;
 }
 
-void Queue::State::run_front(std::unique_lock<std::mutex>& lock) {
-  Operation operation = std::move(operations.front());
-  operations.pop_front();
+// The innermost level, or, for a callback that has nothing of its own left to run, one further out.
+Queue::Levels::iterator Queue::State::level_to_run() {
+  for (auto level = levels.end(); level != levels.begin();) {
+    --level;
+    if (!level->operations.empty()) return level;
+    if (!is_callback(*level)) break;
+  }
+  return levels.end();
+}
+
+void Queue::State::run_front(Levels::iterator from, std::unique_lock<std::mutex>& lock) {
+  Operation operation = std::move(from->operations.front());
+  from->operations.pop_front();
   taken = true;
   lock.unlock();
   operation.run();
   lock.lock();
   taken = false;
-  if (!operations.empty()) call_worker();
+  const auto level = levels.insert(levels.end(), Level{std::this_thread::get_id(), {}});
   lock.unlock();
   operation.complete();
+  lock.lock();
+  // What the callbacks have not waited for is still before all that is queued behind.
+  std::deque<Operation>& outer = std::prev(level)->operations;
+  outer.insert(outer.begin(), std::make_move_iterator(level->operations.begin()),
+               std::make_move_iterator(level->operations.end()));
+  levels.erase(level);
+  lock.unlock();
   operation = {};  // without the lock: it may hold the last reference to the queue
   lock.lock();
 }
 
-void Queue::State::call_worker() {
+void Queue::State::call_worker_if_needed() {
+  if (!can_run()) return;
   if (idle_workers > 0) {
     changed.notify_one();
   } else {
@@ -78,7 +107,7 @@ void Queue::State::work() {
   while (!stop) {
     if (can_run()) {
       ++busy_workers;
-      run_front(lock);
+      run_front(std::prev(levels.end()), lock);
       --busy_workers;
       drained.notify_all();
     } else {

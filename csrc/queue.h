@@ -1,17 +1,25 @@
-// Runs a communicator's collectives in the order they were submitted, one at a time.
+// Runs a communicator's collectives, one at a time, in an order that is the same on every rank.
 //
 // Whoever is free carries them out: a caller that finds the queue idle runs its own operation on
 // the spot; a caller that waits for a queued one runs what is ahead of it; a worker thread runs
 // what nobody waits for.
 //
-// Completing an operation may run a user's callbacks, which may wait for later operations. So an
-// operation is completed after its turn has been given up, and if every worker is busy completing,
-// another is started: there is always a thread to take the next turn.
+// Completing an operation may run a user's callbacks, and these may submit operations and wait for
+// them. When a callback runs, compared with the caller's next call, is chance, and differs from
+// rank to rank. So a callback has its operation's place in the order: what it submits runs before
+// anything that was queued behind that operation, however early the latter was submitted.
+//
+//   caller:     1, 2, 3            a callback of 1 submits 1.1, whose callback submits 1.1.1
+//   order:      1, 1.1, 1.1.1, 2, 3
+//
+// A callback may wait for what it has submitted in any way, as workers run it; for what is behind
+// its operation only by help().
 #pragma once
 
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -23,7 +31,7 @@ class Queue {
  public:
   struct Operation {
     std::function<void()> run;       // in turn; must not throw
-    std::function<void()> complete;  // after the turn; must not throw
+    std::function<void()> complete;  // runs the callbacks; must not throw
   };
 
   Queue() : state_(std::make_shared<State>()) {}
@@ -39,23 +47,35 @@ class Queue {
   bool try_enter();
   void leave();
 
-  // Runs the operation whose turn it is, if it is not running yet. False: nothing to do here.
+  // Runs and completes the operation whose turn it is, if it is not running yet. False: nothing to
+  // do here.
   bool help();
 
  private:
+  // What one thread's callbacks have submitted; the first level is everybody else's.
+  struct Level {
+    std::thread::id thread;
+    std::deque<Operation> operations;
+  };
+  using Levels = std::list<Level>;
+
   // Held by the queue and by each of its workers.
   struct State : std::enable_shared_from_this<State> {
     // All are called, and return, with the lock held.
-    bool can_run() const { return !taken && !operations.empty(); }
-    void run_front(std::unique_lock<std::mutex>& lock);
-    void call_worker();
+    bool can_run() const { return !taken && !levels.back().operations.empty(); }
+    bool is_callback(const Level& level) const {
+      return level.thread == std::this_thread::get_id();
+    }
+    Levels::iterator level_to_run();
+    void run_front(Levels::iterator level, std::unique_lock<std::mutex>& lock);
+    void call_worker_if_needed();
 
     void work();
 
     std::mutex mutex;
     std::condition_variable changed;  // for workers: an operation can run, or it is time to end
     std::condition_variable drained;  // for the destructor
-    std::deque<Operation> operations;
+    Levels levels{1};  // one more for each operation that is being completed, the innermost last
     std::vector<std::thread> workers;
     int busy_workers = 0;  // running or completing an operation
     int idle_workers = 0;

@@ -1,6 +1,7 @@
 // The torch.distributed backend "ring".
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -142,7 +143,7 @@ class RingBackend : public c10d::Backend {
   // Before the communicator: operations that are queued when the backend goes still need it.
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<Queue> queue_;
-  std::uint64_t sequence_ = 0;
+  std::atomic<std::uint64_t> sequence_ = 0;  // callbacks launch operations too
   std::optional<Coalescing> coalescing_;
 };
 

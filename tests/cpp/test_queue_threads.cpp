@@ -4,6 +4,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -117,28 +118,75 @@ TEST(help_runs_what_is_ahead_on_the_calling_thread) {
   CHECK(!queue.help());
 }
 
-// Each callback sleeps until the operation submitted after it has been run, and only the last ends.
-TEST(callbacks_may_wait_for_later_operations) {
+// Each callback helps until the operation submitted after it has been run, and only the last ends.
+TEST(callbacks_may_help_later_operations) {
   constexpr int kNested = 8;
   std::atomic<int> completed{0};
   {
     Queue queue;
     CHECK(queue.try_enter());
-    std::vector<std::promise<void>> ran(kNested + 1);
-    std::vector<std::shared_future<void>> has_run;
-    for (auto& promise : ran) has_run.push_back(promise.get_future().share());
+    std::vector<std::atomic<bool>> ran(kNested + 1);
     for (int i = 0; i <= kNested; ++i) {
-      queue.submit({[&, i] { ran[i].set_value(); },
+      queue.submit({[&, i] { ran[i] = true; },
                     [&, i] {
-                      if (i < kNested) check_ready(has_run[i + 1]);
+                      while (i < kNested && !ran[i + 1] && queue.help()) {
+                      }
+                      CHECK(i == kNested || ran[i + 1]);
                       ++completed;
                     }});
     }
     queue.leave();
-    for (const auto& each : has_run) check_ready(each);
     while (completed <= kNested) std::this_thread::sleep_for(1ms);
   }
   CHECK_EQ(completed.load(), kNested + 1);
+}
+
+// Ranks differ in when callbacks run, and must not differ in the order of operations.
+TEST(what_callbacks_submit_runs_before_what_was_queued_behind) {
+  for (int i = 0; i < 200; ++i) {
+    std::vector<std::string> order;  // unguarded: the turn is the lock
+    {
+      Queue queue;
+      auto log = [&](const char* name) { return [&order, name] { order.push_back(name); }; };
+      auto pause = [&](int often) {
+        if (i % often == 0) std::this_thread::sleep_for(50us);
+      };
+      queue.submit({log("1"), [&] {
+                      pause(2);
+                      const auto waited_for = submit(queue, log("1.1"), [&] {
+                        pause(3);
+                        submit(queue, log("1.1.1"));
+                      });
+                      if (i % 5 == 0) check_ready(waited_for);
+                      submit(queue, log("1.2"));
+                    }});
+      pause(7);
+      queue.submit({log("2"), [&] { submit(queue, log("2.1")); }});
+      queue.submit({log("3"), [] {}});
+      if (i % 4 == 0) queue.help();
+    }
+    const std::vector<std::string> expected{"1", "1.1", "1.1.1", "1.2", "2", "2.1", "3"};
+    CHECK(order == expected);
+  }
+}
+
+TEST(a_callback_enters_a_queue_in_which_others_wait) {
+  for (int i = 0; i < 50; ++i) {
+    std::vector<int> order;  // unguarded: the turn is the lock
+    {
+      Queue queue;
+      submit(
+          queue, [&] { order.push_back(1); },
+          [&] {
+            std::this_thread::sleep_for(100us);
+            CHECK(queue.try_enter());
+            order.push_back(2);
+            queue.leave();
+          });
+      submit(queue, [&] { order.push_back(3); });
+    }
+    CHECK(order == (std::vector<int>{1, 2, 3}));
+  }
 }
 
 TEST(callbacks_may_submit_and_wait) {
