@@ -13,11 +13,19 @@ import re
 import sys
 import tempfile
 from types import ModuleType
+from unittest import mock
 
 import ringcomm  # noqa: F401  (registers the backend)
 
 NAME = "torch.testing._internal.distributed.distributed_test"
-WORLD_SIZE = 4
+
+# What the tests read at import and while they run. MASTER_ADDR is set by the tests, too.
+ENVIRONMENT = {
+    "BACKEND": "ring",
+    "WORLD_SIZE": "4",
+    "MASTER_ADDR": "127.0.0.1",
+    "TEMP_DIR": tempfile.mkdtemp(prefix="ringcomm-torch-suite-"),
+}
 
 EXTENDED = [
     (r'BACKEND != "gloo"', 'BACKEND not in ("gloo", "ring")'),
@@ -28,12 +36,8 @@ EXTENDED = [
 ]
 
 
-def load(backend: str = "ring") -> ModuleType:
-    """The module, for tests of `backend`; None of its tests run on import."""
-    os.environ.setdefault("BACKEND", backend)
-    os.environ.setdefault("WORLD_SIZE", str(WORLD_SIZE))
-    os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp(prefix="ringcomm-torch-suite-"))
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+def load() -> ModuleType:
+    """The module, ready to subclass its tests, which need ENVIRONMENT while they run."""
     from torch.testing._internal.common_distributed import DistTestCases
 
     for feature in ("ddp", "gpu", "plugin", "subgroup"):
@@ -49,5 +53,6 @@ def load(backend: str = "ring") -> ModuleType:
             raise RuntimeError(f"{spec.origin} no longer contains {pattern!r}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[NAME] = module
-    exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)
+    with mock.patch.dict(os.environ, ENVIRONMENT):
+        exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)
     return module

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from unittest import mock
+
 import on_ring
 import pytest
 import torch
@@ -13,6 +16,9 @@ pytestmark = [pytest.mark.torch_suite, pytest.mark.slow]
 
 class TestRing(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
     def setUp(self) -> None:
+        environment = mock.patch.dict(os.environ, on_ring.ENVIRONMENT)
+        environment.start()
+        self.addCleanup(environment.stop)
         super().setUp()
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
