@@ -97,27 +97,22 @@ void Segment::create(const std::string& name) {
   const int fd = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0) fail("shm_open(" + name + ", O_CREAT)", errno);
   Descriptor descriptor(fd);
-  try {
-    int code;
-    do {
-      code = posix_fallocate(fd, 0, static_cast<off_t>(geometry_.nbytes));
-    } while (code == EINTR);
-    if (code == ENOSPC || code == EFBIG) {
-      struct statvfs shm {};
-      statvfs("/dev/shm", &shm);
-      throw Error(ErrorKind::kSystem,
-                  "/dev/shm is too small for a group of " + std::to_string(geometry_.world_size) +
-                      " ranks: " + mib(geometry_.nbytes) + " needed, " +
-                      mib(static_cast<std::size_t>(shm.f_bavail) * shm.f_frsize) +
-                      " free. Give it more (mount -o remount,size=1G /dev/shm; with docker run, "
-                      "--shm-size=1g or --ipc=host), or delete what other jobs left there.");
-    }
-    if (code != 0) fail("posix_fallocate(" + name + ")", code);
-    map(fd, name);
-  } catch (...) {
-    shm_unlink(name.c_str());
-    throw;
+  int code;
+  do {
+    code = posix_fallocate(fd, 0, static_cast<off_t>(geometry_.nbytes));
+  } while (code == EINTR);
+  if (code == ENOSPC || code == EFBIG) {
+    struct statvfs shm {};
+    statvfs("/dev/shm", &shm);
+    throw Error(ErrorKind::kSystem,
+                "/dev/shm is too small for a group of " + std::to_string(geometry_.world_size) +
+                    " ranks: " + mib(geometry_.nbytes) + " needed, " +
+                    mib(static_cast<std::size_t>(shm.f_bavail) * shm.f_frsize) +
+                    " free. Give it more (mount -o remount,size=1G /dev/shm; with docker run, "
+                    "--shm-size=1g or --ipc=host), or delete what other jobs left there.");
   }
+  if (code != 0) fail("posix_fallocate(" + name + ")", code);
+  map(fd, name);
   header().magic = kMagic;
   header().nbytes = geometry_.nbytes;
 }
