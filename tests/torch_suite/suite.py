@@ -11,8 +11,6 @@ import torch
 
 suite = on_ring.load()
 
-pytestmark = [pytest.mark.torch_suite, pytest.mark.slow]
-
 
 class TestRing(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
     def setUp(self) -> None:
