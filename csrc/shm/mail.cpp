@@ -26,6 +26,12 @@ std::exception_ptr make_error(ErrorKind kind, const std::string& text) {
   return std::make_exception_ptr(Error(kind, text));
 }
 
+void complete(Message& message, std::exception_ptr error) {
+  // Taken out, as what it holds may hold the message.
+  std::exchange(message.on_done, nullptr)(error);
+  message.done.store(true, std::memory_order_release);
+}
+
 }  // namespace
 
 std::string describe(const Message& message) {
@@ -46,6 +52,7 @@ Mail::~Mail() {
 
 void Mail::post(std::shared_ptr<Message> message) {
   Done done;
+  const Message* const posted = message.get();
   {
     std::lock_guard lock(mutex_);
     // With the lock: what passes before a close is ended by it.
@@ -68,7 +75,7 @@ void Mail::post(std::shared_ptr<Message> message) {
     }
   }
   wake_.notify_one();
-  report(done);
+  report(done, posted);
 }
 
 bool Mail::wait(const Message& message, milliseconds patience) {
@@ -85,8 +92,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
       const bool more = pending_ > 0;
       lock.unlock();
       if (more) wake_.notify_one();
-      report(done);
-      done.clear();
+      report(done, &message);
       lock.lock();
       ++waiters_;
     }
@@ -133,7 +139,8 @@ void Mail::close(const std::string& reason) {
     early_.clear();
   }
   wake_.notify_all();
-  report(done);
+  // All on this thread: the caller may be about to end, and they do not wait for what has ended.
+  for (const auto& [message, error] : done) complete(*message, error);
 }
 
 bool Mail::progress(Done& done) {
@@ -335,13 +342,17 @@ void Mail::finish(const std::shared_ptr<Message>& message, std::exception_ptr er
   done.emplace_back(message, error);
 }
 
-// Completions run without the lock: they may post again.
-void Mail::report(const Done& done) {
-  for (const auto& [message, error] : done) {
-    // Taken out, as what it holds may hold the message.
-    std::exchange(message->on_done, nullptr)(error);
-    message->done.store(true, std::memory_order_release);
+void Mail::report(Done& done, const Message* own) {
+  Done::value_type here;
+  for (auto& [message, error] : done) {
+    if (message.get() == own) {
+      here = {std::move(message), error};
+    } else {
+      completions_.run([message = std::move(message), error] { complete(*message, error); });
+    }
   }
+  done.clear();
+  if (here.first) complete(*here.first, here.second);
 }
 
 void Mail::run_background() {
@@ -356,7 +367,9 @@ void Mail::run_background() {
     Done done;
     if (progress(done)) since = Clock::now();
     if (!done.empty()) {
-      completions_.submit({.run = [] {}, .complete = [done = std::move(done)] { report(done); }});
+      lock.unlock();
+      report(done, nullptr);
+      lock.lock();
       continue;
     }
     const microseconds sleep = nap(since);

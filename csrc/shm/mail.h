@@ -6,9 +6,9 @@
 // arrive before one somebody waits for are put aside in memory.
 //
 // Posting never blocks. Operations progress on whichever thread waits for one of them, and on a
-// background thread while nobody waits. Completions may run a user's callbacks, which may wait for
-// other messages: so they never run on the background thread, and a waiting thread that runs one
-// leaves progress to the background meanwhile.
+// background thread while nobody waits. A completion may run a user's callbacks, which may wait for
+// other messages: so posting or waiting for a message runs its own completion at most, leaving
+// progress to the background meanwhile, and all others run on threads for them.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,7 @@
 #include <thread>
 #include <vector>
 
-#include "queue.h"
+#include "shm/completions.h"
 #include "shm/group.h"
 #include "shm/idle.h"
 
@@ -99,7 +99,9 @@ class Mail {
   void expire(Done& done);
   void finish(const std::shared_ptr<Message>& message, std::exception_ptr error, Done& done);
   std::exception_ptr check_fits(const Message& recv, int source, DType dtype, std::size_t nbytes);
-  static void report(const Done& done);
+  // Without the lock, as completions may post again. The completion of `own`, if it is among them,
+  // runs here.
+  void report(Done& done, const Message* own);
   void run_background();
 
   Group& group_;
@@ -113,7 +115,7 @@ class Mail {
   int waiters_ = 0;
   bool stop_ = false;
   Clock::time_point look_next_{};
-  Queue completions_;  // of what the background thread has found to be done
+  Completions completions_;
   std::thread background_;
 };
 

@@ -390,6 +390,36 @@ TEST(completions_may_wait_for_other_messages) {
   }
 }
 
+// Whoever drives and completes whatever first, of many that wait for each other in a row.
+TEST(many_completions_may_wait_for_each_other) {
+  constexpr int kMessages = 12;
+  with_group(2, Algorithm::kAuto, [](Communicator& c) {
+    if (c.rank() == 1) {
+      c.barrier(kPatience);
+      for (int i = 0; i < kMessages; ++i) wait(c, send(c, 0, i, {i}));
+      return c.barrier(kPatience);
+    }
+    std::vector<std::shared_ptr<std::promise<void>>> ended;
+    std::vector<std::shared_future<void>> has_ended;
+    for (int i = 0; i <= kMessages; ++i) {
+      ended.push_back(std::make_shared<std::promise<void>>());
+      has_ended.push_back(ended.back()->get_future().share());
+    }
+    ended[kMessages]->set_value();
+    for (int i = 0; i < kMessages; ++i) {
+      const Pending operation = prepare(Message::Kind::kRecv, 1, i, {-1});
+      operation->then = [next = has_ended[i + 1], own = ended[i]] {
+        CHECK(next.wait_for(kPatience) == std::future_status::ready);
+        own->set_value();
+      };
+      c.post(operation->message);
+    }
+    c.barrier(kPatience);
+    CHECK(has_ended[0].wait_for(kPatience) == std::future_status::ready);
+    c.barrier(kPatience);
+  });
+}
+
 TEST(messages_and_collectives_at_once) {
   with_group(3, Algorithm::kAuto, [](Communicator& c) {
     std::thread messages([&] {
