@@ -45,7 +45,14 @@ RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
   init();
 }
 
-RingBackend::~RingBackend() { close("the process group is closed", /*abort=*/false); }
+RingBackend::~RingBackend() {
+  close("the process group is closed", /*abort=*/false);
+  // Here, as ending them waits for their threads.
+  without_gil([&] {
+    queue_.reset();
+    communicator_.reset();
+  });
+}
 
 void RingBackend::shutdown() { close("the process group is closed", /*abort=*/false); }
 

@@ -98,7 +98,8 @@ std::vector<at::Tensor> RingWork::result() {
   return outputs_;
 }
 
-// A collective that has begun cannot be left, so whoever is short of patience leaves it to a worker.
+// A collective that has begun cannot be left, so whoever is short of patience leaves it to a
+// worker.
 void CollectiveWork::help(milliseconds patience) {
   if (patience != milliseconds::max()) return;
   while (!isCompleted() && queue_->help()) {
