@@ -70,6 +70,9 @@ def test_hook_is_the_same_as_on_gloo(hook: str) -> None:
     same_as_gloo(trained_with_hook, 2, hook)
 
 
+@pytest.mark.skipif(
+    torch.version.cuda is None, reason="torch builds without CUDA refuse the bfloat16 hook"
+)
 def test_bf16_compression_stays_near_full_precision() -> None:
     compressed = on_processes(trained_with_hook, 2, "bf16", backend="ring")
     exact = on_processes(trained_with_hook, 2, "allreduce", backend="ring")
