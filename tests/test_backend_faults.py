@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+import values
 from ranks import Outcome, Rank, on_processes, on_threads, outcomes
 from torch.distributed import PrefixStore
 
@@ -85,6 +86,7 @@ def set_timeout(rank: Rank) -> None:
         rank.store.wait(["raised"])
 
 
+@values.torch_2_14
 def test_timeout_can_be_changed() -> None:
     on_processes(set_timeout, 2, backend="ring")
 

@@ -8,6 +8,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+import values
 from ranks import Rank, on_processes
 from torch.distributed import PrefixStore
 
@@ -150,6 +151,7 @@ def monitored(rank: Rank) -> None:
             dist.monitored_barrier(timeout=timedelta(seconds=20))
 
 
+@values.torch_2_14
 def test_monitored_barrier_names_who_is_missing() -> None:
     on_processes(monitored, 3, backend="ring")
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+import values
 from ranks import Rank, on_processes
 from torch.profiler import ProfilerActivity, profile
 from values import assert_same_bits
@@ -152,6 +153,7 @@ def sequence_numbers(rank: Rank) -> list[int]:
     return [before, after]
 
 
+@values.torch_2_14
 def test_sequence_numbers() -> None:
     first, second = on_processes(sequence_numbers, 2, backend="ring")
     assert first == second

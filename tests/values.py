@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
@@ -118,3 +119,9 @@ def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor, case: object 
 def _bytes(tensor: torch.Tensor) -> bytes:
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes()
+
+
+torch_2_14 = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 14),
+    reason="before 2.14, torch itself keeps this from other backends than its own",
+)
