@@ -11,6 +11,7 @@
 #include "plan/chain.h"
 #include "plan/compose.h"
 #include "plan/direct.h"
+#include "plan/hierarchical.h"
 #include "plan/ring.h"
 #include "plan/rooted.h"
 #include "plan/verify.h"
@@ -30,6 +31,20 @@ Generator without_root(const char* name, Collective collective, Plan (*plan)(int
   return {name, collective, false, [=](int rank, int n, int) { return plan(rank, n); }};
 }
 
+// The largest divisor up to the root: hosts of 2 of 4 ranks, of 3 of 12.
+int ranks_per_host(int world_size) {
+  int best = 1;
+  for (int d = 1; d * d <= world_size; ++d) {
+    if (world_size % d == 0) best = d;
+  }
+  return best;
+}
+
+Generator two_level(const char* name, Collective collective, Plan (*plan)(int, int, int)) {
+  return {name, collective, false,
+          [=](int rank, int n, int) { return plan(rank, n, ranks_per_host(n)); }};
+}
+
 const std::vector<Generator>& generators() {
   static const std::vector<Generator> all = {
       without_root("ring_reduce_scatter", Collective::kReduceScatter, ring_reduce_scatter),
@@ -39,6 +54,10 @@ const std::vector<Generator>& generators() {
       without_root("direct_all_gather", Collective::kAllGather, direct_all_gather),
       without_root("direct_all_reduce", Collective::kAllReduce, direct_all_reduce),
       without_root("one_shot_all_reduce", Collective::kAllReduce, one_shot_all_reduce),
+      two_level("hierarchical_reduce_scatter", Collective::kReduceScatter,
+                hierarchical_reduce_scatter),
+      two_level("hierarchical_all_gather", Collective::kAllGather, hierarchical_all_gather),
+      two_level("hierarchical_all_reduce", Collective::kAllReduce, hierarchical_all_reduce),
       without_root("all_to_all", Collective::kAllToAll, all_to_all),
       without_root("barrier", Collective::kBarrier, barrier),
       {"chain_broadcast", Collective::kBroadcast, true, chain_broadcast},
@@ -166,6 +185,31 @@ TEST(ring_of_four_follows_the_table_in_its_header) {
   }
 }
 
+TEST(hierarchy_of_two_hosts_of_two_ranks) {
+  // Chunks 0 and 1 are what the ranks 0 and 2 move across hosts, 2 and 3 what the ranks 1 and 3 do.
+  const Plan expected{4,
+                      {{{{1, 2, 2, false}}, {{1, 0, 2, true}}},
+                       {{{2, 1, 1, false}}, {{2, 0, 1, true}}},
+                       {{{2, 0, 1, false}}, {{2, 1, 1, false}}},
+                       {{{1, 0, 2, false}}, {{1, 2, 2, false}}}}};
+  CHECK(hierarchical_all_reduce(0, 4, 2) == expected);
+  // Rank 0's part is what the ranks 0 and 2 own.
+  const Plan owned{4,
+                   {{{{1, 1, 1, false}, {1, 3, 1, false}}, {{1, 0, 1, true}, {1, 2, 1, true}}},
+                    {{{2, 2, 1, false}}, {{2, 0, 1, true}}}}};
+  CHECK(hierarchical_reduce_scatter(0, 4, 2) == owned);
+}
+
+TEST(hierarchy_with_one_level_is_a_ring) {
+  for (int rank = 0; rank < 5; ++rank) {
+    for (const int per_host : {1, 5}) {
+      CHECK(hierarchical_all_reduce(rank, 5, per_host) == ring_all_reduce(rank, 5));
+      CHECK(hierarchical_reduce_scatter(rank, 5, per_host) == ring_reduce_scatter(rank, 5));
+      CHECK(hierarchical_all_gather(rank, 5, per_host) == ring_all_gather(rank, 5));
+    }
+  }
+}
+
 TEST(direct_receives_are_in_rank_order) {
   const Plan plan = direct_reduce_scatter(2, 5);
   CHECK_EQ(plan.steps.size(), 1u);
@@ -189,6 +233,10 @@ TEST(generators_refuse_what_is_no_rank_and_no_root) {
            "all_to_all takes a world_size of at most 46340, got 46341");
   CHECK_EQ(message_of<Invalid>([] { then(barrier(0, 2), ring_all_gather(0, 2)); }),
            "a plan of 0 chunks cannot be followed by one of 2");
+  for (const int per_host : {0, -2, 4, 7}) {
+    CHECK_EQ(message_of<Invalid>([=] { hierarchical_all_reduce(0, 6, per_host); }),
+             "ranks_per_host must divide world_size, which is 6, got " + std::to_string(per_host));
+  }
   for (const Generator& generator : generators()) {
     CHECK(message_of<Invalid>([&] { generator.plan(-1, 3, 0); }).ends_with("got -1"));
     if (!generator.has_root) continue;

@@ -1,0 +1,191 @@
+#include "plan/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "plan/matching.h"
+
+namespace ringcomm {
+namespace {
+
+constexpr std::size_t kMaxSlices = std::size_t{1} << 26;
+
+class Run {
+ public:
+  Run(const Workload& workload, const Network& network, double chunk_nbytes, double slice_nbytes,
+      int num_slices)
+      : tasks_(workload.tasks),
+        sends_(workload.sends),
+        network_(network),
+        chunk_nbytes_(chunk_nbytes),
+        slice_nbytes_(slice_nbytes),
+        num_slices_(num_slices),
+        progress_(tasks_.size() * num_slices),
+        sending_(workload.num_ports),
+        receiving_(workload.num_ports),
+        reducing_(workload.orbits.count()) {}
+
+  double finish() {
+    for (int task = 0; task < std::ssize(tasks_); ++task) {
+      for (int slice = 0; slice < num_slices_; ++slice) {
+        progress_of(task, slice).awaited = tasks_[task].num_recvs + 1;
+        if (tasks_[task].step == 0) push_task(0, kBegins, task, slice);
+      }
+    }
+    std::size_t num_done = 0;
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      switch (event.kind) {
+        case kBegins:
+          begin(event);
+          break;
+        case kArrives:
+          arrive(event);
+          break;
+        case kReduces:
+          reduce(event);
+          ++num_done;
+          break;
+      }
+    }
+    if (num_done < progress_.size()) {
+      throw PlanError("deadlock: some ranks wait for ever; verify says which");
+    }
+    return end_;
+  }
+
+ private:
+  enum Kind { kBegins, kArrives, kReduces };
+  struct Event {
+    double time;
+    int step, slice;
+    Kind kind;
+    std::uint64_t tie;
+    int task;
+    int send;  // of kArrives
+
+    bool operator<(const Event& other) const {  // a heap has the largest on top
+      return std::tie(time, step, slice, kind, tie) >
+             std::tie(other.time, other.step, other.slice, other.kind, other.tie);
+    }
+  };
+  // Of one task and slice: what it still awaits (its begin is one), and when the last was over.
+  struct Progress {
+    double latest = 0;
+    int awaited = 0;
+  };
+
+  Progress& progress_of(int task, int slice) {
+    return progress_[static_cast<std::size_t>(task) * num_slices_ + slice];
+  }
+
+  double nbytes(int num_chunks, int slice) const {
+    return num_chunks * std::min(slice_nbytes_, chunk_nbytes_ - slice * slice_nbytes_);
+  }
+
+  double occupied(const Workload::Send& send, int slice) const {
+    const Link& link = send.across ? network_.across : network_.inside;
+    return link.overhead + nbytes(send.num_chunks, slice) / link.bandwidth;
+  }
+
+  void push_task(double time, Kind kind, int task, int slice) {
+    const Workload::Task& t = tasks_[task];
+    events_.push({time, t.step, slice, kind, static_cast<std::uint64_t>(t.rank), task, -1});
+  }
+
+  // Serves a request made at `time` and returns when that is over.
+  static double serve(double& free, double time, double duration) {
+    return free = std::max(free, time) + duration;
+  }
+
+  void begin(const Event& event) {
+    const Workload::Task& task = tasks_[event.task];
+    double left = event.time;
+    for (int i = task.first_send; i < task.first_send + task.num_sends; ++i) {
+      const Workload::Send& send = sends_[i];
+      const double duration = occupied(send, event.slice);
+      left = serve(sending_[send.from_port], event.time, duration);
+      const double latency = (send.across ? network_.across : network_.inside).latency;
+      events_.push({left - duration + latency, tasks_[send.task].step, event.slice, kArrives,
+                    send.tie, send.task, i});
+    }
+    settle(event, left);
+  }
+
+  void arrive(const Event& event) {
+    const Workload::Send& send = sends_[event.send];
+    settle(event, serve(receiving_[send.to_port], event.time, occupied(send, event.slice)));
+  }
+
+  void settle(const Event& event, double time) {
+    Progress& progress = progress_of(event.task, event.slice);
+    progress.latest = std::max(progress.latest, time);
+    if (--progress.awaited == 0) push_task(progress.latest, kReduces, event.task, event.slice);
+  }
+
+  void reduce(const Event& event) {
+    const Workload::Task& task = tasks_[event.task];
+    double done = event.time;
+    if (task.reduced_chunks > 0) {
+      done = serve(reducing_[task.rank], event.time,
+                   nbytes(task.reduced_chunks, event.slice) / network_.reduce_bandwidth);
+    }
+    if (task.last) {
+      end_ = std::max(end_, done);
+    } else {
+      push_task(done, kBegins, event.task + 1, event.slice);
+    }
+  }
+
+  const std::vector<Workload::Task>& tasks_;
+  const std::vector<Workload::Send>& sends_;
+  const Network& network_;
+  const double chunk_nbytes_;
+  const double slice_nbytes_;
+  const int num_slices_;
+  std::vector<Progress> progress_;
+  std::vector<double> sending_, receiving_, reducing_;  // when each port and engine is free
+  std::priority_queue<Event> events_;
+  double end_ = 0;
+};
+
+}  // namespace
+
+Simulator::Simulator(int world_size, const std::function<Plan(int rank)>& plan_of,
+                     const Network& network, const std::vector<int>& compared)
+    : world_size_(world_size),
+      network_(network),
+      workload_(make_workload(world_size, plan_of, network, compared)) {}
+
+Simulation Simulator::run(double nbytes, double slice_nbytes) const {
+  if (!std::isfinite(nbytes) || nbytes < 0) {
+    throw std::invalid_argument("nbytes must be a number from 0, got " + std::to_string(nbytes));
+  }
+  if (!(slice_nbytes > 0)) {
+    throw std::invalid_argument("slice_nbytes must be above 0, got " +
+                                std::to_string(slice_nbytes));
+  }
+  const double chunk_nbytes = workload_.num_chunks == 0 ? 0 : nbytes / workload_.num_chunks;
+  // A rounding error is no slice.
+  const double num_slices = std::max(1.0, std::ceil(chunk_nbytes / slice_nbytes - 1e-9));
+  if (num_slices * workload_.tasks.size() > kMaxSlices) {
+    throw std::invalid_argument(
+        "the simulated ranks have " + std::to_string(workload_.tasks.size()) + " steps of " +
+        std::to_string(static_cast<std::int64_t>(num_slices)) + " slices, at most " +
+        std::to_string(kMaxSlices) + " slices can be simulated; larger slices are fewer");
+  }
+  const int slices = static_cast<int>(num_slices);
+  Run run(workload_, network_, chunk_nbytes, std::min(slice_nbytes, std::max(chunk_nbytes, 1.0)),
+          slices);
+  return {.seconds = run.finish(),
+          .num_messages = static_cast<std::int64_t>(workload_.sends.size()) * slices *
+                          (world_size_ / workload_.orbits.count()),
+          .ranks_simulated = workload_.orbits.count()};
+}
+
+}  // namespace ringcomm
