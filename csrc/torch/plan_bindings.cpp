@@ -4,6 +4,7 @@
 #include <pybind11/operators.h>
 #include <pybind11/stl.h>
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,10 +13,13 @@
 #include "plan/chain.h"
 #include "plan/collective.h"
 #include "plan/direct.h"
+#include "plan/hierarchical.h"
 #include "plan/matching.h"
+#include "plan/network.h"
 #include "plan/plan.h"
 #include "plan/ring.h"
 #include "plan/rooted.h"
+#include "plan/simulate.h"
 #include "plan/verify.h"
 
 namespace py = pybind11;
@@ -75,6 +79,9 @@ void bind_generators(py::module_& m) {
   const auto with_root = [&](const char* name, Plan (*generator)(int, int, int)) {
     m.def(name, generator, py::arg("rank"), py::arg("world_size"), py::arg("root"));
   };
+  const auto two_level = [&](const char* name, Plan (*generator)(int, int, int)) {
+    m.def(name, generator, py::arg("rank"), py::arg("world_size"), py::arg("ranks_per_host"));
+  };
   without_root("ring_reduce_scatter", ring_reduce_scatter);
   without_root("ring_all_gather", ring_all_gather);
   without_root("ring_all_reduce", ring_all_reduce);
@@ -84,6 +91,9 @@ void bind_generators(py::module_& m) {
   without_root("one_shot_all_reduce", one_shot_all_reduce);
   without_root("all_to_all", all_to_all);
   without_root("barrier", barrier);
+  two_level("hierarchical_reduce_scatter", hierarchical_reduce_scatter);
+  two_level("hierarchical_all_gather", hierarchical_all_gather);
+  two_level("hierarchical_all_reduce", hierarchical_all_reduce);
   with_root("direct_broadcast", direct_broadcast);
   with_root("direct_reduce", direct_reduce);
   with_root("chain_broadcast", chain_broadcast);
@@ -110,13 +120,38 @@ void bind_verify(py::module_& m) {
         py::arg("plan_of"), py::arg("chunks"), py::arg("root") = 0);
 }
 
+void bind_simulator(py::module_& m) {
+  py::class_<Link>(m, "Link").def(py::init([](double latency, double overhead, double bandwidth) {
+                                    return Link{latency, overhead, bandwidth};
+                                  }),
+                                  py::arg("latency"), py::arg("overhead"), py::arg("bandwidth"));
+  py::class_<Network>(m, "Network")
+      .def(py::init([](int ranks_per_host, int nics_per_host, Link inside, Link across,
+                       double reduce_bandwidth) {
+             return Network{ranks_per_host, nics_per_host, inside, across, reduce_bandwidth};
+           }),
+           py::arg("ranks_per_host"), py::arg("nics_per_host"), py::arg("inside"),
+           py::arg("across"), py::arg("reduce_bandwidth"));
+  py::class_<Simulation>(m, "Simulation")
+      .def_readonly("seconds", &Simulation::seconds)
+      .def_readonly("num_messages", &Simulation::num_messages)
+      .def_readonly("ranks_simulated", &Simulation::ranks_simulated);
+  py::class_<Simulator>(m, "Simulator")
+      .def(
+          py::init<int, const std::function<Plan(int)>&, const Network&, const std::vector<int>&>(),
+          py::arg("world_size"), py::arg("plan_of"), py::arg("network"), py::arg("compared"))
+      .def("run", &Simulator::run, py::arg("nbytes"), py::arg("slice_nbytes"),
+           py::call_guard<py::gil_scoped_release>());
+}
+
 }  // namespace
 
 void bind_plan(py::module_& module) {
-  py::module_ m = module.def_submodule("plan", "Plans, their generators and their proof.");
+  py::module_ m = module.def_submodule("plan", "Plans, their generators, proof and simulation.");
   bind_types(m);
   bind_generators(m);
   bind_verify(m);
+  bind_simulator(m);
 }
 
 }  // namespace ringcomm
