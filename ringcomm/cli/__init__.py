@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import ringcomm
+from ringcomm.bench.options import add_arguments as add_bench_arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +27,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument(
         "--epochs", type=_positive, default=10, help="passes over the data (default: %(default)s)"
     )
+    add_bench_arguments(
+        commands.add_parser("bench", help="time collectives over the ring, gloo, NCCL and MPI")
+    )
     commands.add_parser("doctor", help="report what is installed, and what is wrong with it")
+    arguments = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(arguments)
 
     # Each command is imported when it is run: the doctor must work where little else does.
@@ -37,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if ringcomm.unusable is not None:
         print(f"{ringcomm.unusable}\n`python -m ringcomm doctor` says more.", file=sys.stderr)
         return 1
+    if options.command == "bench":
+        from ringcomm.cli import bench
+
+        return bench.run(options, arguments)
     from ringcomm.cli.demo import run
 
     return run(options.nproc, options.epochs)

@@ -1,0 +1,172 @@
+"""Takes the times: of each contender in turn, so that a busy moment of the machine meets all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import ringcomm
+from ringcomm.bench.cases import Case
+from ringcomm.bench.contenders import Call, Contender, NotOfferedError
+from ringcomm.bench.values import count_wrong, fill
+
+
+@dataclass
+class Result:
+    """Of one contender in one case, out of place or in place.
+
+    Attributes:
+        seconds: of each sample, float64; of the slowest rank.
+        ratios: to the first contender, turn by turn.
+        wrong: elements, over all ranks and checks.
+    """
+
+    seconds: np.ndarray
+    ratios: np.ndarray
+    wrong: int
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.seconds))
+
+    @property
+    def minimum(self) -> float:
+        return float(np.min(self.seconds))
+
+    @property
+    def p99(self) -> float:
+        """The smallest sample that 99 % of the samples do not exceed."""
+        return float(np.percentile(self.seconds, 99, method="higher"))
+
+    @property
+    def ratio(self) -> float:
+        return float(np.median(self.ratios))
+
+
+class _Entry:
+    """One contender with buffers of its own, out of place or in place."""
+
+    def __init__(self, contender: Contender, case: Case, in_place: bool, graph_launches: int):
+        self.case = case
+        self.input, self.output = case.buffers(in_place)
+        self.repeats = case.repeats
+        self.wrong = 0
+        self.call: Call = contender.prepare(case, self.input, self.output)
+        self.check()
+        if graph_launches:
+            self.call = _captured(self.call, graph_launches)
+            self.repeats = max(1, self.repeats // graph_launches)
+        self.calls_per_sample = self.repeats * max(1, graph_launches)
+
+    def check(self) -> None:
+        fill(self.case, self.input, self.output)
+        self.call()
+        self.wrong += count_wrong(self.case, self.output)
+
+    def sample(self) -> float:
+        """Seconds for one call on this rank."""
+        self.input.zero_()  # else what is summed in place would grow without bound
+        _synchronize(self.case.device)
+        ringcomm.barrier()
+        start = time.perf_counter()
+        for _ in range(self.repeats):
+            self.call()
+        _synchronize(self.case.device)
+        return (time.perf_counter() - start) / self.calls_per_sample
+
+
+def measure(
+    contenders: list[Contender],
+    case: Case,
+    *,
+    samples: int,
+    warmups: int,
+    checks: int = 1,
+    graph_launches: int = 0,
+    after_turn: Callable[[], None] = lambda: None,
+) -> tuple[dict[tuple[str, bool], Result], dict[str, str]]:
+    """Measures a case; all ranks call it, and get the same.
+
+    Args:
+        samples: how many of each contender, after `warmups` that do not count.
+        checks: calls whose results are compared before the samples; one more is after them.
+        graph_launches: calls in a CUDA graph that is replayed, or 0.
+        after_turn: called when each contender was sampled once.
+
+    Returns:
+        Results by the contender's name and whether it worked in place, and, by name, why a
+        contender was left out.
+    """
+    entries: dict[tuple[str, bool], _Entry] = {}
+    left_out: dict[str, str] = {}
+    for contender in contenders:
+        for in_place in (False, True) if case.collective.in_place else (False,):
+            entry, reason = _try(contender, case, in_place, graph_launches)
+            if entry is not None:
+                entries[contender.name, in_place] = entry
+            else:
+                left_out.setdefault(contender.name, reason)
+    for entry in entries.values():
+        for _ in range(checks - 1):
+            entry.check()
+    taken = torch.zeros(warmups + samples, len(entries), dtype=torch.float64)
+    for turn in taken:
+        for index, entry in enumerate(entries.values()):
+            turn[index] = entry.sample()
+        after_turn()
+    for entry in entries.values():
+        entry.check()
+    wrong = torch.tensor([entry.wrong for entry in entries.values()])
+    if entries:
+        ringcomm.all_reduce(taken, ringcomm.ReduceOp.MAX)
+        ringcomm.all_reduce(wrong)
+    seconds = taken[warmups:].T.numpy()
+    by_key = dict(zip(entries, seconds, strict=True))
+    results = {}
+    for index, (name, in_place) in enumerate(entries):
+        first = by_key.get((contenders[0].name, in_place), np.full(samples, np.nan))
+        results[name, in_place] = Result(seconds[index], seconds[index] / first, int(wrong[index]))
+    return results, left_out
+
+
+def _try(
+    contender: Contender, case: Case, in_place: bool, graph_launches: int
+) -> tuple[_Entry | None, str]:
+    """The contender, ready and checked once, or why it cannot carry the case out.
+
+    Raises:
+        RuntimeError: only some of the ranks could.
+    """
+    entry, reason = None, ""
+    try:
+        entry = _Entry(contender, case, in_place, graph_launches)
+    except dist.DistBackendError:
+        raise  # it could, and failed
+    except (NotOfferedError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+    failed = torch.tensor([int(entry is None)])
+    ringcomm.all_reduce(failed)
+    if 0 < int(failed) < dist.get_world_size():
+        raise RuntimeError(
+            f"{contender.name}: {case.collective.name} failed on {int(failed)} of "
+            f"{dist.get_world_size()} ranks: {reason or 'another rank'}"
+        )
+    return entry, reason
+
+
+def _captured(call: Call, launches: int) -> Call:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(launches):
+            call()
+    return graph.replay
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

