@@ -5,9 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import ringcomm
 from ringcomm.bench.options import add_arguments as add_bench_arguments
+
+# Of ringcomm.plan, which cannot be imported everywhere.
+_COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "barrier",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +44,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_bench_arguments(
         commands.add_parser("bench", help="time collectives over the ring, gloo, NCCL and MPI")
     )
+    explain = commands.add_parser("explain", help="write a plan as a picture")
+    explain.add_argument(
+        "collective",
+        nargs="?",
+        choices=_COLLECTIVES,
+        default="all_reduce",
+        help="(default: %(default)s)",
+    )
+    explain.add_argument("--world-size", type=_positive, default=5, help="(default: %(default)s)")
+    explain.add_argument("--algorithm", help="a name that help(ringcomm.plan) lists")
+    explain.add_argument("--root", type=int, help="of a collective that has one")
+    explain.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="a page (.html), or for slides a drawing (.svg) or an animation (.gif) "
+        "(default: COLLECTIVE.html)",
+    )
     commands.add_parser("doctor", help="report what is installed, and what is wrong with it")
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(arguments)
@@ -42,6 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if ringcomm.unusable is not None:
         print(f"{ringcomm.unusable}\n`python -m ringcomm doctor` says more.", file=sys.stderr)
         return 1
+    if options.command == "explain":
+        from ringcomm.cli import explain as explain_command
+
+        return explain_command.run(options)
     if options.command == "bench":
         from ringcomm.cli import bench
 

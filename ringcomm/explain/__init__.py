@@ -1,0 +1,9 @@
+"""Pictures of plans: a page that animates one, and drawings of its steps for slides.
+
+`contributions` follows the plans that the executors carry out; `page` and `drawing` show what it
+finds.
+"""
+
+from ringcomm.explain.contributions import History, follow
+
+__all__ = ["History", "follow"]

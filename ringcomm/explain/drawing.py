@@ -1,0 +1,144 @@
+"""The plan as a drawing: all steps on one sheet (.svg), or one after the other (.gif)."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from pathlib import Path
+
+import numpy as np
+from matplotlib.animation import FuncAnimation, PillowWriter
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, FancyArrowPatch
+
+from ringcomm._plans import Plans
+from ringcomm.explain.contributions import Cells, History, Move, follow
+
+MAX_WORLD_SIZE = 16
+MAX_CHUNKS = 64
+_NOW = "#d1570c"
+
+
+def draw(plans: Plans, path: Path) -> None:
+    """Writes `plans` to `path`, which ends in .svg or .gif.
+
+    Raises:
+        ValueError: there are too many ranks or chunks to be told apart.
+    """
+    if plans.world_size > MAX_WORLD_SIZE or plans.num_chunks > MAX_CHUNKS:
+        raise ValueError(
+            f"a drawing shows at most {MAX_WORLD_SIZE} ranks and {MAX_CHUNKS} chunks, got "
+            f"{plans.world_size} ranks with {plans.num_chunks} chunks; write a page (.html) instead"
+        )
+    history = follow(plans)
+    if path.suffix == ".svg":
+        _sheet(plans, history).savefig(path)
+    else:
+        _animation(plans, history, path)
+
+
+def _sheet(plans: Plans, history: History) -> Figure:
+    frames = len(history.cells)
+    columns = min(4, frames)
+    rows = math.ceil(frames / columns)
+    figure = Figure(figsize=(4.2 * columns, 2.3 * rows + 0.4), layout="constrained")
+    figure.suptitle(str(plans).splitlines()[0])
+    parts = figure.subfigures(rows, columns, squeeze=False).flat
+    for frame, part in zip(range(frames), parts, strict=False):
+        ring, buffers = part.subplots(1, 2, width_ratios=(1, 1.2))
+        _draw_frame(ring, buffers, plans, history, frame)
+    return figure
+
+
+def _animation(plans: Plans, history: History, path: Path) -> None:
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    figure.suptitle(str(plans).splitlines()[0])
+    ring, buffers = figure.subplots(1, 2, width_ratios=(1, 1.2))
+
+    def draw_frame(frame: int) -> list[Axes]:
+        for axes in (ring, buffers):
+            axes.clear()
+        _draw_frame(ring, buffers, plans, history, frame)
+        return [ring, buffers]
+
+    animation = FuncAnimation(figure, draw_frame, frames=len(history.cells))
+    animation.save(str(path), writer=PillowWriter(fps=1))
+
+
+def _draw_frame(ring: Axes, buffers: Axes, plans: Plans, history: History, frame: int) -> None:
+    """The state after `frame` steps, and the moves of the last of them."""
+    moves = history.moves[frame - 1] if frame else []
+    _draw_ring(ring, plans.world_size, moves)
+    _draw_buffers(buffers, plans.world_size, history.cells[frame])
+    phase = _phase(plans, frame - 1) if frame else ""
+    ring.set_title(
+        f"step {frame}{f', {phase}' if phase else ''}" if frame else "at first", fontsize=9
+    )
+
+
+def _phase(plans: Plans, step: int) -> str:
+    names = [name for name, count in plans.phases for _ in range(count)]
+    return names[step] if names else ""
+
+
+def _color(rank: int, world_size: int) -> tuple[float, float, float]:
+    return colorsys.hls_to_rgb(rank / world_size, 0.62, 0.7)
+
+
+def _draw_ring(axes: Axes, world_size: int, moves: list[Move]) -> None:
+    axes.set(xlim=(-1.3, 1.3), ylim=(-1.3, 1.3), aspect="equal")
+    axes.axis("off")
+    angles = [math.pi / 2 - 2 * math.pi * rank / world_size for rank in range(world_size)]
+    places = [(math.cos(angle), math.sin(angle)) for angle in angles]
+    radius = min(0.17, 1.6 / world_size)
+    for rank, place in enumerate(places):
+        axes.add_patch(Circle(place, radius, color=_color(rank, world_size), zorder=2))
+        axes.text(*place, str(rank), ha="center", va="center", fontsize=8, zorder=3)
+    for move in moves:
+        (x0, y0), (x1, y1) = places[move.sender], places[move.receiver]
+        bend = 0.15
+        axes.add_patch(
+            FancyArrowPatch(
+                (x0, y0),
+                (x1, y1),
+                connectionstyle=f"arc3,rad={bend}",
+                arrowstyle="-|>",
+                shrinkA=9,
+                shrinkB=9,
+                mutation_scale=8,
+                color=_NOW,
+                linewidth=0.8,
+            )
+        )
+        if move.num_chunks > 0 and len(moves) <= 2 * world_size:
+            # The middle of the arc.
+            x = (x0 + x1) / 2 + bend / 2 * (y1 - y0)
+            y = (y0 + y1) / 2 - bend / 2 * (x1 - x0)
+            last = move.first_chunk + move.num_chunks - 1
+            text = str(last) if move.num_chunks == 1 else f"{move.first_chunk}–{last}"
+            box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": _NOW, "lw": 0.5}
+            axes.text(x, y, text, ha="center", va="center", fontsize=6, bbox=box)
+
+
+def _draw_buffers(axes: Axes, world_size: int, cells: Cells) -> None:
+    """A stripe for each rank whose data is in a cell."""
+    num_chunks = len(cells[0])
+    axes.set_xlabel("chunk", fontsize=7)
+    axes.set_ylabel("rank", fontsize=7)
+    axes.tick_params(labelsize=6, length=0)
+    if num_chunks == 0:
+        return
+    colors = np.ones((world_size, num_chunks * world_size, 3))
+    for rank, row in enumerate(cells):
+        for chunk, mask in enumerate(row):
+            for source in range(world_size):
+                if mask >> source & 1:
+                    colors[rank, chunk * world_size + source] = _color(source, world_size)
+    edges = np.arange(num_chunks * world_size + 1) / world_size
+    axes.pcolormesh(edges, np.arange(world_size + 1), colors)
+    axes.hlines(np.arange(world_size + 1), 0, num_chunks, color="gray", lw=0.5)
+    axes.vlines(np.arange(num_chunks + 1), 0, world_size, color="gray", lw=0.5)
+    axes.set(xlim=(0, num_chunks), ylim=(world_size, 0))
+    axes.set_xticks(np.arange(num_chunks) + 0.5, map(str, range(num_chunks)))
+    axes.set_yticks(np.arange(world_size) + 0.5, map(str, range(world_size)))
