@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import SupportsIndex, overload
 
 from ringcomm._C import plan as _plan
 from ringcomm._C.plan import Plan, Step
+from ringcomm._network import Network
 from ringcomm._plan_table import table
+from ringcomm._simulator import Simulation, Simulator
 
 _COLLECTIVES = {
     "all_reduce": _plan.Collective.ALL_REDUCE,
@@ -117,6 +120,24 @@ class Plans(Sequence[Plan]):
             ValueError: the collective cannot have this number of chunks.
         """
         _plan.verify(_COLLECTIVES[self.collective], self._plans, self.root)
+
+    def simulate(
+        self, nbytes: float, network: Network, *, slice_nbytes: float = math.inf
+    ) -> Simulation:
+        """How long the plans take on a network, in a discrete-event simulation.
+
+        Args:
+            nbytes: of the whole buffer on one rank, which the chunks of the plans divide equally.
+            network: what they run on.
+            slice_nbytes: chunks travel in slices of at most so many bytes, one behind the other.
+
+        Raises:
+            PlanError: sends and receives do not match, or the plans deadlock.
+            ValueError: a network that does not fit the plans, a number out of range, or more than
+                can be simulated.
+        """
+        simulator = Simulator(len(self), self.__getitem__, network, range(len(self)))
+        return simulator.run(nbytes, slice_nbytes)
 
     def __str__(self) -> str:
         return "\n".join((self._title(), *table(self.steps(), self.phases)))

@@ -135,7 +135,8 @@ def test_plans_written_by_hand_are_checked():
     [
         (
             lambda plan: plan.all_reduce("tree", world_size=4),
-            "algorithm of all_reduce must be one of 'ring', 'direct', 'one_shot', got 'tree'",
+            "algorithm of all_reduce must be one of 'ring', 'direct', 'one_shot', "
+            "'hierarchical', got 'tree'",
         ),
         (
             lambda plan: plan.gather("ring", world_size=4),

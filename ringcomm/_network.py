@@ -1,0 +1,56 @@
+"""The network that a simulation runs on, and links to make one of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Link:
+    """What it takes to send a message from one rank to another.
+
+    A message of nbytes occupies the sender's port, and as long the receiver's, for
+    ``overhead + nbytes / bandwidth``, and is complete ``latency`` later if nothing is in its way
+    (LogGP: Alexandrov, Ionescu, Schauser and Scheiman, JPDC 44(1), 1997).
+
+    Args:
+        latency: seconds, during which the ports are free.
+        bandwidth: bytes per second, in each direction.
+        overhead: seconds per message, during which the ports are occupied.
+    """
+
+    latency: float = 0.0
+    bandwidth: float = math.inf
+    overhead: float = 0.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hosts of ranks. Rank ``h * ranks_per_host + l`` is the l-th on host h.
+
+    Args:
+        inside: the links inside a host.
+        across: the links between hosts; as inside if None.
+        ranks_per_host: None if all ranks share one host.
+        nics_per_host: network cards, which a host's ranks share evenly; None for one per rank.
+        reduce_bandwidth: received bytes that a rank adds to its own per second.
+    """
+
+    inside: Link
+    across: Link | None = None
+    ranks_per_host: int | None = None
+    nics_per_host: int | None = None
+    reduce_bandwidth: float = math.inf
+
+
+# Bandwidths are what data sheets promise in each direction; what is attained is less. Latencies are
+# those which NCCL's tuning model (src/graph/tuning.cc, hwLat) has for one hop of a ring with the
+# protocol Simple over NVLink, PCIe and a network. None of them is measured here.
+LINKS = {
+    "nvlink4": Link(3.4e-6, 450e9),  # H100 and H200 SXM: 18 links of 25 GB/s
+    "pcie5": Link(5.7e-6, 64e9),  # 16 lanes of 32 GT/s
+    "pcie4": Link(5.7e-6, 32e9),  # 16 lanes of 16 GT/s
+    "ndr": Link(14e-6, 50e9),  # InfiniBand, 400 Gb/s
+    "100gbe": Link(14e-6, 12.5e9),  # Ethernet, 100 Gb/s
+}
