@@ -15,49 +15,10 @@
 namespace ringcomm {
 namespace {
 
-using shm::Chunk;
 using shm::Deadline;
-
-// FNV-1a over the counts: equal on all ranks exactly if the counts are (to 64 bits of doubt).
-template <typename Blocks>
-std::uint64_t layout_of(const Blocks& blocks) {
-  std::uint64_t digest = 14695981039346656037u;
-  for (const auto& block : blocks) {
-    for (int byte = 0; byte < 8; ++byte) {
-      digest = (digest ^ (block.count >> (8 * byte) & 0xff)) * 1099511628211u;
-    }
-  }
-  return digest;
-}
-
-template <typename Blocks>
-std::size_t total_count(const Blocks& blocks) {
-  return std::accumulate(blocks.begin(), blocks.end(), std::size_t{0},
-                         [](std::size_t sum, const auto& block) { return sum + block.count; });
-}
 
 void copy(void* to, const void* from, std::size_t nbytes) {
   if (nbytes > 0 && to != from) std::memcpy(to, from, nbytes);
-}
-
-Chunk chunk_of(const void* input, void* output, std::size_t count) {
-  return {static_cast<const std::byte*>(input), static_cast<std::byte*>(output), count};
-}
-
-// Divides a buffer into n chunks, as equal as whole cache lines allow; the last may be shorter.
-void split(const void* input, void* output, std::size_t count, std::size_t element_nbytes, int n,
-           std::vector<Chunk>& chunks) {
-  const std::size_t line = 64 / element_nbytes;
-  const std::size_t each = ((count + n - 1) / n + line - 1) / line * line;
-  chunks.clear();
-  for (int c = 0; c < n; ++c) {
-    const std::size_t begin = std::min(count, c * each);
-    const std::size_t end = std::min(count, begin + each);
-    const std::size_t at = begin * element_nbytes;
-    chunks.push_back({static_cast<const std::byte*>(input) + at,
-                      output == nullptr ? nullptr : static_cast<std::byte*>(output) + at,
-                      end - begin});
-  }
 }
 
 }  // namespace
@@ -65,8 +26,8 @@ void split(const void* input, void* output, std::size_t count, std::size_t eleme
 void Communicator::all_reduce(const void* input, void* output, std::size_t count, Reduce reduce,
                               Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
-  Call call = make_call(Collective::kAllReduce, count, reduce);
-  const Reduction reduction = reduction_of(reduce);
+  Call call = make_call(Collective::kAllReduce, count, reduce, choose(reduce.dtype));
+  const Reduction reduction = reduction_of(reduce, world_size());
   if (is_eager(count, reduce.dtype)) {
     std::byte* payload = exchange_.begin(call);
     write_contribution(payload, {input, count}, reduction);
@@ -76,7 +37,7 @@ void Communicator::all_reduce(const void* input, void* output, std::size_t count
     exchange_.end();
     return;
   }
-  split(input, output, count, element_size(reduce.dtype), world_size(), chunks_);
+  divide(input, output, count, element_size(reduce.dtype), world_size(), chunks_);
   run(call, reduction, deadline);
 }
 
@@ -84,9 +45,9 @@ void Communicator::reduce_scatter(std::span<const Input> inputs, void* output, R
                                   Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
   const std::size_t total = total_count(inputs);
-  Call call = make_call(Collective::kReduceScatter, total, reduce);
+  Call call = make_call(Collective::kReduceScatter, total, reduce, choose(reduce.dtype));
   call.layout = layout_of(inputs);
-  const Reduction reduction = reduction_of(reduce);
+  const Reduction reduction = reduction_of(reduce, world_size());
   if (is_eager(total, reduce.dtype)) {
     std::byte* payload = exchange_.begin(call);
     std::size_t nbytes = 0, own_at = 0;
@@ -100,17 +61,14 @@ void Communicator::reduce_scatter(std::span<const Input> inputs, void* output, R
     exchange_.end();
     return;
   }
-  chunks_.clear();
-  for (int r = 0; r < world_size(); ++r) {
-    chunks_.push_back(chunk_of(inputs[r].data, r == rank() ? output : nullptr, inputs[r].count));
-  }
+  chunks_to_reduce_scatter(inputs, output, rank(), chunks_);
   run(call, reduction, deadline);
 }
 
 void Communicator::all_gather(const void* input, std::span<const Output> outputs, DType dtype,
                               Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
-  Call call = make_call(Collective::kAllGather, total_count(outputs), dtype);
+  Call call = make_call(Collective::kAllGather, total_count(outputs), dtype, choose(dtype));
   call.layout = layout_of(outputs);
   std::size_t most = 0;
   for (const Output& output : outputs) most = std::max(most, output.count);
@@ -125,19 +83,15 @@ void Communicator::all_gather(const void* input, std::span<const Output> outputs
     exchange_.end();
     return;
   }
-  chunks_.clear();
-  for (int r = 0; r < world_size(); ++r) {
-    chunks_.push_back(chunk_of(r == rank() ? input : nullptr, outputs[r].data, outputs[r].count));
-  }
+  chunks_to_all_gather(input, outputs, rank(), chunks_);
   run(call, {.dtype = dtype, .op = ReduceOp::kSum}, deadline);
 }
 
 void Communicator::broadcast(void* data, std::size_t count, DType dtype, int root,
                              Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
-  Call call = make_call(Collective::kBroadcast, count, dtype);
-  call.root = root;
-  check_root(call);
+  Call call = make_call(Collective::kBroadcast, count, dtype, choose(dtype));
+  set_root(call, root, world_size());
   if (is_eager(count, dtype)) {
     const std::size_t nbytes = count * element_size(dtype);
     std::byte* payload = exchange_.begin(call);
@@ -148,17 +102,16 @@ void Communicator::broadcast(void* data, std::size_t count, DType dtype, int roo
     exchange_.end();
     return;
   }
-  chunks_.assign(1, chunk_of(data, data, count));
+  divide(data, data, count, element_size(dtype), 1, chunks_);
   run(call, {.dtype = dtype, .op = ReduceOp::kSum}, deadline);
 }
 
 void Communicator::reduce(const void* input, void* output, std::size_t count, Reduce reduce,
                           int root, Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
-  Call call = make_call(Collective::kReduce, count, reduce);
-  call.root = root;
-  check_root(call);
-  const Reduction reduction = reduction_of(reduce);
+  Call call = make_call(Collective::kReduce, count, reduce, choose(reduce.dtype));
+  set_root(call, root, world_size());
+  const Reduction reduction = reduction_of(reduce, world_size());
   if (is_eager(count, reduce.dtype)) {
     std::byte* payload = exchange_.begin(call);
     write_contribution(payload, {input, count}, reduction);
@@ -169,8 +122,8 @@ void Communicator::reduce(const void* input, void* output, std::size_t count, Re
     return;
   }
   const int num_chunks = program(call).num_chunks;
-  split(input, rank() == root ? output : nullptr, count, element_size(reduce.dtype), num_chunks,
-        chunks_);
+  divide(input, rank() == root ? output : nullptr, count, element_size(reduce.dtype), num_chunks,
+         chunks_);
   run(call, reduction, deadline);
 }
 
@@ -178,9 +131,8 @@ void Communicator::gather(const void* input, std::span<void* const> outputs, std
                           DType dtype, int root, Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
   const std::size_t nbytes = count * element_size(dtype);
-  Call call = make_call(Collective::kGather, count, dtype);
-  call.root = root;
-  check_root(call);
+  Call call = make_call(Collective::kGather, count, dtype, choose(dtype));
+  set_root(call, root, world_size());
   if (is_eager(count, dtype)) {
     copy(exchange_.begin(call), input, nbytes);
     exchange_.announce(call);
@@ -191,11 +143,8 @@ void Communicator::gather(const void* input, std::span<void* const> outputs, std
     exchange_.end();
     return;
   }
-  chunks_.clear();
-  for (int r = 0; r < world_size(); ++r) {
-    chunks_.push_back(
-        chunk_of(r == rank() ? input : nullptr, rank() == root ? outputs[r] : nullptr, count));
-  }
+  chunks_to_gather(input, rank() == root ? outputs : std::span<void* const>{}, count, rank(),
+                   world_size(), chunks_);
   run(call, {.dtype = dtype, .op = ReduceOp::kSum}, deadline);
 }
 
@@ -203,9 +152,8 @@ void Communicator::scatter(std::span<const void* const> inputs, void* output, st
                            DType dtype, int root, Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
   const std::size_t nbytes = count * element_size(dtype);
-  Call call = make_call(Collective::kScatter, count, dtype);
-  call.root = root;
-  check_root(call);
+  Call call = make_call(Collective::kScatter, count, dtype, choose(dtype));
+  set_root(call, root, world_size());
   if (is_eager(count * world_size(), dtype)) {
     std::byte* payload = exchange_.begin(call);
     if (rank() == root) {
@@ -217,11 +165,8 @@ void Communicator::scatter(std::span<const void* const> inputs, void* output, st
     exchange_.end();
     return;
   }
-  chunks_.clear();
-  for (int r = 0; r < world_size(); ++r) {
-    chunks_.push_back(
-        chunk_of(rank() == root ? inputs[r] : nullptr, r == rank() ? output : nullptr, count));
-  }
+  chunks_to_scatter(rank() == root ? inputs : std::span<const void* const>{}, output, count, rank(),
+                    world_size(), chunks_);
   run(call, {.dtype = dtype, .op = ReduceOp::kSum}, deadline);
 }
 
@@ -234,7 +179,7 @@ void Communicator::all_to_all(std::span<const Input> inputs, std::span<const Out
   const int n = world_size();
   const std::size_t table_nbytes = 2 * n * sizeof(std::uint64_t);
   const std::size_t total_nbytes = total_count(inputs) * element_size(dtype);
-  Call call = make_call(Collective::kAllToAll, 0, dtype);
+  Call call = make_call(Collective::kAllToAll, 0, dtype, choose(dtype));
 
   std::byte* payload = exchange_.begin(call);
   auto* counts = reinterpret_cast<std::uint64_t*>(payload);
@@ -266,11 +211,10 @@ void Communicator::all_to_all(std::span<const Input> inputs, std::span<const Out
          outputs[r].count * element_size(dtype));
   }
   if (!all_eager) {
-    chunks_.assign(static_cast<std::size_t>(n) * n, Chunk{});
+    chunks_to_all_to_all(inputs, outputs, rank(), chunks_);
     for (int r = 0; r < n; ++r) {
-      if (!eager) chunks_[rank() * n + r] = chunk_of(inputs[r].data, nullptr, inputs[r].count);
-      if (!was_eager(r)) chunks_[r * n + rank()].output = static_cast<std::byte*>(outputs[r].data);
-      if (!was_eager(r)) chunks_[r * n + rank()].count = outputs[r].count;
+      if (eager) chunks_[rank() * n + r] = {};
+      if (was_eager(r)) chunks_[r * n + rank()] = {};
     }
     executor_.run(program(call), chunks_, {.dtype = dtype, .op = ReduceOp::kSum}, call, deadline);
   }
@@ -300,7 +244,7 @@ void Communicator::check_all_to_all(const Call& call) {
 
 void Communicator::barrier(Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
-  Call call = make_call(Collective::kBarrier, 0, DType::kUInt8);
+  Call call = make_call(Collective::kBarrier, 0, DType::kUInt8, Algorithm::kRing);
   exchange_.begin(call);
   exchange_.announce(call);
   exchange_.await_all(deadline);

@@ -2,13 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 
-#include "plan/chain.h"
-#include "plan/collective.h"
-#include "plan/direct.h"
-#include "plan/ring.h"
-#include "plan/rooted.h"
 #include "shm/monitored_barrier.h"
 
 namespace ringcomm {
@@ -32,33 +26,6 @@ int checked_rank(int rank, int world_size) {
   return rank;
 }
 
-// Rings pass data on from neighbour to neighbour; direct plans send it where it is wanted. What
-// only moves from or to one rank is the same in both.
-Plan make_plan(Collective collective, Algorithm algorithm, int rank, int n, int root) {
-  const bool ring = algorithm == Algorithm::kRing;
-  switch (collective) {
-    case Collective::kAllReduce:
-      return ring ? ring_all_reduce(rank, n) : direct_all_reduce(rank, n);
-    case Collective::kReduceScatter:
-      return ring ? ring_reduce_scatter(rank, n) : direct_reduce_scatter(rank, n);
-    case Collective::kAllGather:
-      return ring ? ring_all_gather(rank, n) : direct_all_gather(rank, n);
-    case Collective::kBroadcast:
-      return ring ? chain_broadcast(rank, n, root) : direct_broadcast(rank, n, root);
-    case Collective::kReduce:
-      return ring ? chain_reduce(rank, n, root) : direct_reduce(rank, n, root);
-    case Collective::kGather:
-      return gather(rank, n, root);
-    case Collective::kScatter:
-      return scatter(rank, n, root);
-    case Collective::kAllToAll:
-      return all_to_all(rank, n);
-    case Collective::kBarrier:
-      break;  // an exchange without a payload
-  }
-  throw std::logic_error(std::string("no program for ") + to_string(collective));
-}
-
 }  // namespace
 
 Communicator::Communicator(Store& store, int rank, int world_size, Algorithm algorithm,
@@ -67,7 +34,8 @@ Communicator::Communicator(Store& store, int rank, int world_size, Algorithm alg
       exchange_(group_),
       executor_(group_),
       mail_(group_),
-      algorithm_(algorithm) {}
+      algorithm_(algorithm),
+      programs_(rank, world_size) {}
 
 void Communicator::close(const std::string& reason) {
   group_.close(reason);
@@ -93,59 +61,6 @@ Algorithm Communicator::choose(DType dtype) const {
 
 bool Communicator::is_eager(std::size_t count, DType dtype) const {
   return count <= group_.geometry().eager_nbytes / element_size(dtype);
-}
-
-const Program& Communicator::program(const Call& call) {
-  const auto algorithm = static_cast<Algorithm>(call.algorithm);
-  const auto key = std::make_tuple(call.collective, algorithm, call.root);
-  const auto known = programs_.find(key);
-  if (known != programs_.end()) return known->second;
-
-  auto plan_of = [&](int r) {
-    return make_plan(call.collective, algorithm, r, world_size(), call.root);
-  };
-  const int num_chunks = plan_of(rank()).num_chunks;
-  const Contract contract(call.collective, world_size(), num_chunks, std::max(call.root, 0));
-  std::vector<bool> inputs(num_chunks), outputs(num_chunks);
-  for (int c = 0; c < num_chunks; ++c) inputs[c] = !contract.before(rank(), c).empty();
-  for (int c : contract.promised_chunks(rank())) outputs[c] = true;
-  return programs_.emplace(key, compile(plan_of, rank(), world_size(), inputs, outputs))
-      .first->second;
-}
-
-Call Communicator::make_call(Collective collective, std::size_t count, DType dtype) const {
-  Call call;
-  call.collective = collective;
-  call.count = count;
-  call.dtype = dtype;
-  call.algorithm = static_cast<std::uint8_t>(choose(dtype));
-  return call;
-}
-
-Call Communicator::make_call(Collective collective, std::size_t count, const Reduce& reduce) const {
-  Call call = make_call(collective, count, reduce.dtype);
-  call.reduces = 1;
-  call.op = reduce.op;
-  if (!supports(reduce.dtype, reduce.op)) {
-    throw Error(ErrorKind::kInvalidArgument, std::string(to_string(collective)) +
-                                                 ": op=" + name(reduce.op) +
-                                                 " is not defined for dtype=" + name(reduce.dtype));
-  }
-  return call;
-}
-
-Reduction Communicator::reduction_of(const Reduce& reduce) const {
-  Reduction reduction{.dtype = reduce.dtype, .op = reduce.op};
-  if (reduce.op == ReduceOp::kAvg) reduction.divisor = world_size();
-  if (reduce.op == ReduceOp::kPremulSum) reduction.factor = reduce.factor;
-  return reduction;
-}
-
-void Communicator::check_root(const Call& call) const {
-  if (call.root >= 0 && call.root < world_size()) return;
-  throw Error(ErrorKind::kInvalidArgument,
-              std::string(to_string(call.collective)) + ": root is " + std::to_string(call.root) +
-                  "; it must be a rank of the group, 0 to " + std::to_string(world_size() - 1));
 }
 
 void Communicator::run(Call& call, const Reduction& reduction, const shm::Deadline& deadline) {

@@ -5,14 +5,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
-#include "plan/program.h"
+#include "calls.h"
+#include "chunks.h"
+#include "programs.h"
 #include "reduce/host.h"
 #include "shm/exchange.h"
 #include "shm/executor.h"
@@ -21,26 +21,6 @@
 #include "store.h"
 
 namespace ringcomm {
-
-// kAuto chooses by nbytes, dtype and world size; all ranks of a group must ask for the same.
-enum class Algorithm : std::uint8_t { kAuto, kRing, kDirect };
-
-// How values are combined.
-struct Reduce {
-  DType dtype;
-  ReduceOp op;
-  double factor = 1.0;  // premul_sum: what this rank's input is multiplied by
-};
-
-struct Input {
-  const void* data;
-  std::size_t count;
-};
-
-struct Output {
-  void* data;
-  std::size_t count;
-};
 
 inline constexpr int kMaxWorldSize = 64;
 
@@ -94,11 +74,9 @@ class Communicator {
  private:
   Algorithm choose(DType dtype) const;
   bool is_eager(std::size_t count, DType dtype) const;
-  const Program& program(const Call& call);
-  Call make_call(Collective collective, std::size_t count, DType dtype) const;
-  Call make_call(Collective collective, std::size_t count, const Reduce& reduce) const;
-  Reduction reduction_of(const Reduce& reduce) const;
-  void check_root(const Call& call) const;
+  const Program& program(const Call& call) {
+    return programs_.find(call.collective, static_cast<Algorithm>(call.algorithm), call.root);
+  }
 
   // The collective has no payload: announces it, and carries out its program on chunks_.
   void run(Call& call, const Reduction& reduction, const shm::Deadline& deadline);
@@ -114,8 +92,8 @@ class Communicator {
   shm::Executor executor_;
   shm::Mail mail_;
   const Algorithm algorithm_;
-  std::map<std::tuple<Collective, Algorithm, int>, Program> programs_;
-  std::vector<shm::Chunk> chunks_;  // of the running collective; kept for its memory
+  Programs programs_;
+  Chunks chunks_;  // of the running collective; kept for its memory
   std::vector<const void*> payloads_;
   std::uint64_t barriers_ = 0;
 };

@@ -18,6 +18,7 @@ enum class ErrorKind : std::int32_t {
   kPeerDied,         // a peer's process is gone
   kClosed,           // the communicator was closed or aborted
   kSystem,           // a call to the operating system failed
+  kLibrary,          // a call to CUDA or NCCL failed
 };
 
 class Error : public std::runtime_error {

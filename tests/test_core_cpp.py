@@ -22,6 +22,7 @@ SANITIZERS = {
     # --wrap: see tests/cpp/one_mapping.h
     "thread": "-fsanitize=thread -Wl,--wrap=mmap,--wrap=munmap",
 }
+CORE = ("plan", "reduce", "shm", "streams")
 TESTS = sorted((ROOT / "tests" / "cpp").glob("test_*.cpp"))
 CASES = [("address", test) for test in TESTS]
 CASES += [("thread", test) for test in TESTS if test.stem.endswith("_threads")]
@@ -29,7 +30,7 @@ CASES += [("thread", test) for test in TESTS if test.stem.endswith("_threads")]
 
 def core_sources() -> list[Path]:
     """The sources of everything below csrc/torch/ that needs no GPU."""
-    folders = [ROOT / "csrc", *(ROOT / "csrc" / name for name in ("plan", "reduce", "shm"))]
+    folders = [ROOT / "csrc", *(ROOT / "csrc" / name for name in CORE)]
     return sorted(source for folder in folders for source in folder.glob("*.cpp"))
 
 

@@ -122,8 +122,7 @@ std::vector<Publication> publications(const std::vector<ChunkStep>& steps) {
 // always go on. Hence slots must cover all slices published before it that are due in step e or
 // later, and a peer must be able to leave unread those of them that are for it. Rounds need not be
 // looked at: whatever one round publishes is due before the next begins.
-void size_slots(const Plan& plan, Program& program) {
-  const std::vector<ChunkStep> steps = by_chunk(plan);
+void size_slots(const std::vector<ChunkStep>& steps, Program& program) {
   const std::vector<Publication> published = publications(steps);
   std::map<int, int> unread;
   std::size_t first = 0;
@@ -135,6 +134,18 @@ void size_slots(const Plan& plan, Program& program) {
       program.max_unread = std::max(program.max_unread, ++unread[peer]);
     }
     program.num_slots = std::max(program.num_slots, static_cast<int>(i + 1 - first));
+  }
+}
+
+void count_steps(const std::vector<ChunkStep>& steps, Program& program) {
+  program.num_steps = std::max(program.num_steps, static_cast<int>(steps.size()));
+  for (const ChunkStep& step : steps) {
+    int added = 0;
+    for (const auto& [chunk, recvs] : step.recvs) {
+      if (recvs.reduce) added += static_cast<int>(recvs.from.size());
+    }
+    program.max_added = std::max(program.max_added, added);
+    program.max_sent = std::max(program.max_sent, static_cast<int>(step.sends.size()));
   }
 }
 
@@ -189,6 +200,7 @@ Program compile(const std::function<Plan(int rank)>& plan_of, int rank, int worl
       action.own_stored = stored[chunk];
       action.store = stays(chunk);
       action.to = sends.to;
+      action.send_step = static_cast<int>(s);
       stored[chunk] = stored[chunk] || action.store;
       program.actions.push_back(std::move(action));
     }
@@ -196,12 +208,14 @@ Program compile(const std::function<Plan(int rank)>& plan_of, int rank, int worl
       Action action;
       action.chunk = chunk;
       action.from = recvs.from;
+      action.recv_step = static_cast<int>(s);
       action.reduce = recvs.reduce;
       action.own_stored = stored[chunk];
       if (s + 1 < steps.size()) {
         const auto onward = steps[s + 1].sends.find(chunk);
         if (onward != steps[s + 1].sends.end()) {
           action.to = onward->second.to;
+          action.send_step = static_cast<int>(s) + 1;
           sent_early[s + 1][chunk] = true;
         }
       }
@@ -238,7 +252,11 @@ Program compile(const std::function<Plan(int rank)>& plan_of, int rank, int worl
     program.actions.push_back(std::move(action));
   }
 
-  for (int r = 0; r < world_size; ++r) size_slots(plan_of(r), program);
+  for (int r = 0; r < world_size; ++r) {
+    const std::vector<ChunkStep> theirs = by_chunk(plan_of(r));
+    size_slots(theirs, program);
+    count_steps(theirs, program);
+  }
   return program;
 }
 

@@ -28,12 +28,19 @@ struct Action {
   bool store = false;       // write the result to the output
   bool finish = false;      // the sum is complete, nobody adds to it any more: where avg divides
   std::vector<int> to;      // peers that read the result; one slot serves all of them
+  int recv_step = -1;       // the plan's step that receives `from`, if anything is received
+  int send_step = -1;       // and the one that sends `to`, if anything is sent
 };
 
 struct Program {
   int num_chunks = 0;
   std::vector<Action> actions;
-  // The same on all ranks: with so many outgoing slots per rank, and so many slices that every peer
+
+  // What follows is the same on all ranks.
+  int num_steps = 0;     // of the longest plan
+  int max_added = 0;     // the most slices that one rank adds in one step
+  int max_sent = 0;      // the most chunks that one rank sends in one step
+  // With so many outgoing slots per rank, and so many slices that every peer
   // may leave unread in them, no order of execution can deadlock.
   int num_slots = 0;
   int max_unread = 0;

@@ -26,6 +26,21 @@ struct Reduction {
   double factor = 1.0;
 };
 
+// How a collective combines the values of all ranks.
+struct Reduce {
+  DType dtype;
+  ReduceOp op;
+  double factor = 1.0;  // premul_sum: what this rank's input is multiplied by
+};
+
+// The reduction among world_size ranks, for those that add last.
+constexpr Reduction reduction_of(const Reduce& reduce, int world_size) {
+  Reduction reduction{.dtype = reduce.dtype, .op = reduce.op};
+  if (reduce.op == ReduceOp::kAvg) reduction.divisor = world_size;
+  if (reduce.op == ReduceOp::kPremulSum) reduction.factor = reduce.factor;
+  return reduction;
+}
+
 // The op to carry out: avg with nothing to divide and premul_sum with nothing to scale are sums.
 constexpr ReduceOp effective_op(const Reduction& reduction) {
   const bool is_sum = (reduction.op == ReduceOp::kAvg && reduction.divisor <= 1) ||

@@ -17,19 +17,13 @@
 #include <utility>
 #include <vector>
 
+#include "chunks.h"
 #include "plan/program.h"
 #include "reduce/host.h"
 #include "shm/group.h"
 #include "shm/idle.h"
 
 namespace ringcomm::shm {
-
-// Where a chunk lies on this rank. A null pointer: it is not an input, or not an output, here.
-struct Chunk {
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  std::size_t count = 0;  // elements
-};
 
 class Executor {
  public:

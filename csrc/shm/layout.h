@@ -2,6 +2,7 @@
 //
 //   group header          who failed first, and the text every rank then raises
 //   rank state    [n]     what each rank is doing, for its peers' error messages
+//   device call   [n][kDeviceCalls]  what each rank has enqueued on its device
 //   announcement  [n][2]  the call a rank makes, with its whole input when that is small
 //   edge          [n][n][lanes]   which slices a rank has published for a peer, which were read
 //   outbox        [n][lanes]      the slices themselves, cut into slots as the plan needs
@@ -44,6 +45,19 @@ struct alignas(kLine) RankState {
   // and the one it has given up on.
   std::atomic<std::uint64_t> barrier;
   std::atomic<std::uint64_t> rejected_barrier;
+  // Collectives on a device, numbered on their own: the last one enqueued, the last one done.
+  std::atomic<std::uint64_t> device_enqueued;
+  std::atomic<std::uint64_t> device_completed;
+};
+
+// Device call number s is in place s % kDeviceCalls as long as its sequence says s. It is kept in
+// words, as it may be read while it is overwritten.
+inline constexpr int kDeviceCalls = 64;
+inline constexpr std::size_t kCallWords = (sizeof(Call) + 7) / 8;
+
+struct alignas(64) DeviceCall {
+  std::atomic<std::uint64_t> sequence;
+  std::atomic<std::uint64_t> words[kCallWords];
 };
 
 struct alignas(kLine) Announcement {
@@ -93,6 +107,7 @@ struct Geometry {
   std::size_t mail_slot_nbytes;  // data in one mail slot
 
   std::size_t states_at;
+  std::size_t device_calls_at;
   std::size_t announcements_at;
   std::size_t edges_at;
   std::size_t outboxes_at;

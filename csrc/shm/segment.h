@@ -26,6 +26,10 @@ class Segment {
   RankState& state(int rank) {
     return at<RankState>(geometry_.states_at + rank * sizeof(RankState));
   }
+  DeviceCall& device_call(int rank, std::uint64_t sequence) {
+    const std::size_t i = static_cast<std::size_t>(rank) * kDeviceCalls + sequence % kDeviceCalls;
+    return at<DeviceCall>(geometry_.device_calls_at + i * sizeof(DeviceCall));
+  }
   Announcement& announcement(int rank, std::uint64_t sequence) {
     const std::size_t stride = sizeof(Announcement) + geometry_.eager_nbytes;
     return at<Announcement>(geometry_.announcements_at + (2 * rank + sequence % 2) * stride);

@@ -107,17 +107,19 @@ class Buffer {
  public:
   Buffer(DType dtype, std::size_t count)
       : width_(element_size(dtype)), count_(count), data_(new std::byte[count * width_]) {
-    std::memset(data_.get(), 0xa5, count * width_);
-  }
-  Buffer(DType dtype, std::size_t count, const Pattern& pattern, std::size_t phase)
-      : Buffer(dtype, count) {
-    const std::vector<std::byte> period = bytes_of(pattern, phase);
-    for (std::size_t at = 0; at < count * width_; at += period.size()) {
-      std::memcpy(data_.get() + at, period.data(), std::min(period.size(), count * width_ - at));
-    }
+    poison();
   }
   void* data() const { return data_.get(); }
   std::size_t count() const { return count_; }
+
+  void poison() { std::memset(data_.get(), 0xa5, count_ * width_); }
+
+  void fill(const Pattern& pattern, std::size_t phase) {
+    const std::vector<std::byte> period = bytes_of(pattern, phase);
+    for (std::size_t at = 0; at < count_ * width_; at += period.size()) {
+      std::memcpy(data_.get() + at, period.data(), std::min(period.size(), count_ * width_ - at));
+    }
+  }
 
   bool holds(const Pattern& pattern, std::size_t phase) const {
     const std::vector<std::byte> period = bytes_of(pattern, phase);
@@ -145,97 +147,147 @@ class Buffer {
 
 inline std::size_t phase_of(int block) { return 17 * block; }
 
-// Carries the case out as this rank, checks the outputs and that inputs are as they were.
-inline void perform(const Case& c, Communicator& comm, Communicator::Timeout timeout) {
-  if (c.collective == Collective::kBarrier) return comm.barrier(timeout);
-  const int n = comm.world_size(), me = comm.rank();
-  const Reduce reduce{c.dtype, c.op, factor_of(me)};
-  const bool at_root = me == c.root;
-  auto check = [&](const Buffer& buffer, const Pattern& pattern, int block = 0) {
-    CHECK_WITH(buffer.holds(pattern, phase_of(block)),
-               "rank " + std::to_string(me) + ": " + c.name(n));
-  };
-  auto count_of = [&](int from, int to) {
-    if (c.collective == Collective::kAllToAll) return c.counts[from * n + to];
+// One rank's part in a case: its buffers, the call, and what they must hold before and after.
+class Part {
+ public:
+  Part(const Case& c, int rank, int world_size) : case_(c), rank_(rank), world_size_(world_size) {
+    const Collective which = c.collective;
+    // What this rank has for each rank, or for all together; and what it gets from each, or in all.
+    const bool divides = which == Collective::kReduceScatter || which == Collective::kScatter ||
+                         which == Collective::kAllToAll;
+    const bool collects = which == Collective::kAllGather || which == Collective::kGather ||
+                          which == Collective::kAllToAll;
+    if (which == Collective::kBarrier) return;
+    for (int r = 0; r < (divides ? world_size : 1); ++r) {
+      inputs_.emplace_back(c.dtype, count_of(rank, r));
+    }
+    for (int r = 0; r < (collects ? world_size : 1); ++r) {
+      outputs_.emplace_back(c.dtype, count_of(r, rank));
+    }
+    out_ = !c.in_place ? &outputs_[0] : &inputs_[divides ? rank : 0];
+    if (collects) out_ = nullptr;
+    own_ = &inputs_[0];
+    gathers_in_place_ = c.in_place && collects && (which != Collective::kGather || at_root());
+    if (gathers_in_place_) own_ = &outputs_[rank];
+  }
+
+  void fill() {
+    for (std::size_t r = 0; r < inputs_.size(); ++r) {
+      inputs_[r].fill(case_.inputs[rank_], phase_of(static_cast<int>(r)));
+    }
+    if (gathers_in_place_) own_->fill(case_.inputs[rank_], 0);
+  }
+
+  template <typename Communicator>
+  void call(Communicator& comm, std::chrono::milliseconds timeout) {
+    const Reduce reduce{case_.dtype, case_.op, factor_of(rank_)};
+    const DType dtype = case_.dtype;
+    const int root = case_.root;
+    const std::size_t count = inputs_[0].count();
+    std::vector<Input> blocks;
+    std::vector<const void*> sources;
+    for (const Buffer& b : inputs_) {
+      blocks.push_back({b.data(), b.count()});
+      if (at_root()) sources.push_back(b.data());
+    }
+    std::vector<Output> outputs;
+    std::vector<void*> pointers;
+    for (const Buffer& b : outputs_) {
+      outputs.push_back({b.data(), b.count()});
+      if (at_root()) pointers.push_back(b.data());
+    }
+    switch (case_.collective) {
+      case Collective::kAllReduce:
+        return comm.all_reduce(own_->data(), out_->data(), count, reduce, timeout);
+      case Collective::kReduce:
+        return comm.reduce(own_->data(), out_->data(), count, reduce, root, timeout);
+      case Collective::kBroadcast:
+        return comm.broadcast((at_root() ? own_ : out_)->data(), count, dtype, root, timeout);
+      case Collective::kReduceScatter:
+        return comm.reduce_scatter(blocks, out_->data(), reduce, timeout);
+      case Collective::kAllGather:
+        return comm.all_gather(own_->data(), outputs, dtype, timeout);
+      case Collective::kGather:
+        return comm.gather(own_->data(), pointers, count, dtype, root, timeout);
+      case Collective::kScatter:
+        return comm.scatter(sources, out_->data(), out_->count(), dtype, root, timeout);
+      case Collective::kAllToAll:
+        return comm.all_to_all(blocks, outputs, dtype, timeout);
+      case Collective::kBarrier:
+        break;  // not every communicator has one: see perform()
+    }
+  }
+
+  // Outputs are right, and inputs are as they were.
+  bool right() const {
+    bool right = true;
+    auto check = [&](const Buffer& buffer, const Pattern& pattern, int block = 0) {
+      right = right && buffer.holds(pattern, phase_of(block));
+    };
+    switch (case_.collective) {
+      case Collective::kAllReduce:
+        check(*out_, case_.reduced);
+        break;
+      case Collective::kReduce:
+        if (at_root()) check(*out_, case_.reduced);
+        if (!at_root()) check(*own_, case_.inputs[rank_]);
+        break;
+      case Collective::kBroadcast:
+        check(at_root() ? *own_ : *out_, case_.inputs[case_.root]);
+        break;
+      case Collective::kReduceScatter:
+        check(*out_, case_.reduced, rank_);
+        break;
+      case Collective::kScatter:
+        check(*out_, case_.inputs[case_.root], rank_);
+        break;
+      case Collective::kAllGather:
+      case Collective::kGather:
+        if (case_.collective == Collective::kGather && !at_root()) break;
+        for (int r = 0; r < world_size_; ++r) check(outputs_[r], case_.inputs[r]);
+        break;
+      case Collective::kAllToAll:
+        for (int r = 0; r < world_size_; ++r) check(outputs_[r], case_.inputs[r], rank_);
+        break;
+      case Collective::kBarrier:
+        break;
+    }
+    for (std::size_t r = 0; r < inputs_.size() && !case_.in_place; ++r) {
+      check(inputs_[r], case_.inputs[rank_], static_cast<int>(r));
+    }
+    return right;
+  }
+
+  void poison() {
+    for (Buffer& buffer : inputs_) buffer.poison();
+    for (Buffer& buffer : outputs_) buffer.poison();
+  }
+
+ private:
+  bool at_root() const { return rank_ == case_.root; }
+  std::size_t count_of(int from, int to) const {
+    const Case& c = case_;
+    if (c.collective == Collective::kAllToAll) return c.counts[from * world_size_ + to];
     return per_rank(c.collective) ? c.counts[c.collective == Collective::kAllGather ? from : to]
                                   : c.counts[0];
-  };
-  // What this rank has for each rank, or for all together; and what it gets from each, or in all.
-  const bool divides = c.collective == Collective::kReduceScatter ||
-                       c.collective == Collective::kScatter ||
-                       c.collective == Collective::kAllToAll;
-  const bool collects = c.collective == Collective::kAllGather ||
-                        c.collective == Collective::kGather ||
-                        c.collective == Collective::kAllToAll;
-  std::vector<Buffer> inputs, outputs;
-  for (int r = 0; r < (divides ? n : 1); ++r) {
-    inputs.emplace_back(c.dtype, count_of(me, r), c.inputs[me], phase_of(r));
   }
-  for (int r = 0; r < (collects ? n : 1); ++r) outputs.emplace_back(c.dtype, count_of(r, me));
-  Buffer& in = inputs[0];
-  Buffer& out = !c.in_place ? outputs[0] : divides ? inputs[me] : in;
 
-  switch (c.collective) {
-    case Collective::kAllReduce:
-      comm.all_reduce(in.data(), out.data(), in.count(), reduce, timeout);
-      check(out, c.reduced);
-      break;
-    case Collective::kReduce:
-      comm.reduce(in.data(), out.data(), in.count(), reduce, c.root, timeout);
-      if (at_root) check(out, c.reduced);
-      if (!at_root) check(in, c.inputs[me]);
-      break;
-    case Collective::kBroadcast:
-      comm.broadcast(at_root ? in.data() : out.data(), in.count(), c.dtype, c.root, timeout);
-      check(at_root ? in : out, c.inputs[c.root]);
-      break;
-    case Collective::kReduceScatter: {
-      std::vector<Input> blocks;
-      for (const Buffer& b : inputs) blocks.push_back({b.data(), b.count()});
-      comm.reduce_scatter(blocks, out.data(), reduce, timeout);
-      check(out, c.reduced, me);
-      break;
-    }
-    case Collective::kAllGather:
-    case Collective::kGather: {
-      std::vector<Output> blocks;
-      std::vector<void*> pointers;
-      for (int r = 0; r < n; ++r) {
-        if (r == me && c.in_place) outputs[r] = Buffer(c.dtype, in.count(), c.inputs[me], 0);
-        blocks.push_back({outputs[r].data(), outputs[r].count()});
-        pointers.push_back(outputs[r].data());
-      }
-      const void* input = c.in_place ? outputs[me].data() : in.data();
-      const bool all = c.collective == Collective::kAllGather;
-      if (all) comm.all_gather(input, blocks, c.dtype, timeout);
-      if (!all && !at_root) pointers.clear();
-      if (!all && !at_root) input = in.data();
-      if (!all) comm.gather(input, pointers, in.count(), c.dtype, c.root, timeout);
-      for (int r = 0; r < n && (all || at_root); ++r) check(outputs[r], c.inputs[r]);
-      break;
-    }
-    case Collective::kScatter: {
-      std::vector<const void*> blocks;
-      for (int r = 0; r < n && at_root; ++r) blocks.push_back(inputs[r].data());
-      comm.scatter(blocks, out.data(), out.count(), c.dtype, c.root, timeout);
-      check(out, c.inputs[c.root], me);
-      break;
-    }
-    case Collective::kAllToAll: {
-      std::vector<Input> sent;
-      std::vector<Output> received;
-      for (const Buffer& b : inputs) sent.push_back({b.data(), b.count()});
-      for (const Buffer& b : outputs) received.push_back({b.data(), b.count()});
-      comm.all_to_all(sent, received, c.dtype, timeout);
-      for (int r = 0; r < n; ++r) check(outputs[r], c.inputs[r], me);
-      break;
-    }
-    case Collective::kBarrier:
-      break;
-  }
-  for (std::size_t r = 0; r < inputs.size() && !c.in_place; ++r) {
-    check(inputs[r], c.inputs[me], static_cast<int>(r));
-  }
+  const Case& case_;
+  const int rank_, world_size_;
+  std::vector<Buffer> inputs_, outputs_;
+  Buffer* own_ = nullptr;
+  Buffer* out_ = nullptr;
+  bool gathers_in_place_ = false;
+};
+
+// Carries the case out as this rank and checks it.
+inline void perform(const Case& c, Communicator& comm, Communicator::Timeout timeout) {
+  if (c.collective == Collective::kBarrier) return comm.barrier(timeout);
+  Part part(c, comm.rank(), comm.world_size());
+  part.fill();
+  part.call(comm, timeout);
+  CHECK_WITH(part.right(),
+             "rank " + std::to_string(comm.rank()) + ": " + c.name(comm.world_size()));
 }
 
 // A case with random type, operation, root and place. `count` is that of the largest buffer of a

@@ -1,0 +1,78 @@
+#include "shm/board.h"
+
+#include <array>
+#include <cstring>
+#include <vector>
+
+namespace ringcomm::shm {
+
+// What is read while it is overwritten is noticed: whoever reads a new word also sees that the
+// sequence has changed before it.
+void Board::enqueue(const Call& call) {
+  std::array<std::uint64_t, kCallWords> words{};
+  std::memcpy(words.data(), &call, sizeof(call));
+  DeviceCall& entry = group_.segment().device_call(group_.rank, call.sequence);
+  entry.sequence.store(0, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < kCallWords; ++i) {
+    entry.words[i].store(words[i], std::memory_order_release);
+  }
+  entry.sequence.store(call.sequence, std::memory_order_release);
+  group_.segment()
+      .state(group_.rank)
+      .device_enqueued.store(call.sequence, std::memory_order_release);
+}
+
+void Board::complete(std::uint64_t sequence) {
+  group_.segment().state(group_.rank).device_completed.store(sequence, std::memory_order_release);
+}
+
+std::optional<Call> Board::find(int rank, std::uint64_t sequence) {
+  DeviceCall& entry = group_.segment().device_call(rank, sequence);
+  if (entry.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;
+  std::array<std::uint64_t, kCallWords> words;
+  for (std::size_t i = 0; i < kCallWords; ++i) {
+    words[i] = entry.words[i].load(std::memory_order_acquire);
+  }
+  if (entry.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
+  Call call;
+  std::memcpy(&call, words.data(), sizeof(call));
+  return call;
+}
+
+std::string Board::describe_mismatch(std::uint64_t sequence) {
+  const std::optional<Call> own = find(group_.rank, sequence);
+  if (!own) return "";
+  std::vector<Call> calls(group_.world_size, *own);
+  bool differs = false;
+  for (int r = 0; r < group_.world_size; ++r) {
+    const std::optional<Call> theirs = find(r, sequence);
+    if (!theirs || theirs->matches(*own)) continue;
+    calls[r] = *theirs;
+    differs = true;
+  }
+  return differs ? ringcomm::describe_mismatch(calls) : "";
+}
+
+std::string Board::describe_awaited(std::uint64_t sequence) {
+  std::vector<int> absent, busy;
+  std::string details;
+  for (int r = 0; r < group_.world_size; ++r) {
+    if (enqueued(r) < sequence) absent.push_back(r);
+    if (completed(r) < sequence && r != group_.rank) busy.push_back(r);
+  }
+  const std::vector<int>& awaited = absent.empty() ? busy : absent;
+  if (awaited.empty()) return "this rank's own device: all other ranks are done";
+  for (const int r : awaited) {
+    std::string how;
+    details += std::string(details.empty() ? "" : "; ") + "rank " + std::to_string(r);
+    if (group_.gone(r, &how)) {
+      details += " (" + how + ")";
+      continue;
+    }
+    details += " has enqueued #" + std::to_string(enqueued(r)) + " and completed #" +
+               std::to_string(completed(r)) + " on its device";
+  }
+  return describe_ranks(awaited) + ": " + details;
+}
+
+}  // namespace ringcomm::shm

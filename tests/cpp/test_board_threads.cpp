@@ -1,0 +1,97 @@
+// The board on which ranks say what they have enqueued on their devices.
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "calls.h"
+#include "check.h"
+#include "memory_store.h"
+#include "shm/board.h"
+
+namespace {
+
+using namespace ringcomm;
+using shm::Board;
+using shm::Group;
+
+constexpr int kRanks = 3;
+using Groups = std::array<std::unique_ptr<Group>, kRanks>;
+
+Groups make_groups() {
+  ranks::MemoryStore store;
+  Groups groups;
+  ranks::on_threads(kRanks, [&](int r) {
+    groups[r] = std::make_unique<Group>(store, r, kRanks, ranks::kPatience);
+  });
+  return groups;
+}
+
+Call numbered(std::uint64_t sequence, std::size_t count) {
+  Call call = make_call(Collective::kAllReduce, count, Reduce{DType::kFloat32, ReduceOp::kSum},
+                        Algorithm::kRing);
+  call.sequence = sequence;
+  return call;
+}
+
+void check_contains(const std::string& text, const std::string& part) {
+  CHECK_WITH(text.find(part) != std::string::npos, part + " in: " + text);
+}
+
+}  // namespace
+
+TEST(calls_are_found_until_they_are_overwritten) {
+  const Groups groups = make_groups();
+  Board mine(*groups[0]), other(*groups[1]);
+  CHECK(!other.find(0, 1));
+  for (std::uint64_t s = 1; s <= shm::kDeviceCalls + 1; ++s) mine.enqueue(numbered(s, 100 + s));
+  CHECK(!other.find(0, 1));
+  CHECK_EQ(other.find(0, 2)->count, 102u);
+  CHECK_EQ(other.enqueued(0), shm::kDeviceCalls + 1u);
+}
+
+TEST(who_called_something_else_is_told) {
+  const Groups groups = make_groups();
+  for (int r = 0; r < kRanks; ++r) Board(*groups[r]).enqueue(numbered(1, r == 2 ? 7 : 8));
+  Board board(*groups[0]);
+  check_contains(board.describe_mismatch(1), "rank 2 called all_reduce(count=7");
+  board.enqueue(numbered(2, 8));
+  CHECK_EQ(board.describe_mismatch(2), "");  // the others may still call the same
+}
+
+TEST(who_is_awaited_is_told) {
+  const Groups groups = make_groups();
+  Board board(*groups[0]), other(*groups[1]), last(*groups[2]);
+  board.enqueue(numbered(1, 8));
+  other.enqueue(numbered(1, 8));
+  check_contains(board.describe_awaited(1), "rank 2: rank 2 has enqueued #0");
+  last.enqueue(numbered(1, 8));
+  other.complete(1);
+  check_contains(board.describe_awaited(1), "rank 2: rank 2 has enqueued #1 and completed #0");
+  last.complete(1);
+  check_contains(board.describe_awaited(1), "this rank's own device");
+  groups[2]->close("the end");
+  board.enqueue(numbered(2, 8));
+  other.enqueue(numbered(2, 8));
+  check_contains(board.describe_awaited(2), "rank 2 (it has closed the group)");
+}
+
+TEST(what_is_read_while_it_is_overwritten_is_not_believed) {
+  const Groups groups = make_groups();
+  constexpr std::uint64_t kCalls = 20000;
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    Board board(*groups[0]);
+    for (std::uint64_t s = 1; s <= kCalls; ++s) board.enqueue(numbered(s, s));
+    done = true;
+  });
+  Board board(*groups[1]);
+  while (!done) {
+    const std::uint64_t latest = board.enqueued(0);
+    const std::uint64_t sequence = latest > 60 ? latest - 60 : latest;
+    const auto call = board.find(0, sequence);
+    if (call) CHECK_EQ(call->count, sequence);
+  }
+  writer.join();
+}
