@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ringcomm
 from ringcomm.bench.options import add_arguments as add_bench_arguments
+from ringcomm.cli.simulate import add_arguments as add_simulate_arguments
 
 # Of ringcomm.plan, which cannot be imported everywhere.
 _COLLECTIVES = (
@@ -62,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="a page (.html), or for slides a drawing (.svg) or an animation (.gif) "
         "(default: COLLECTIVE.html)",
     )
+    add_simulate_arguments(
+        commands.add_parser("simulate", help="how long collectives take on a network, at any scale")
+    )
     commands.add_parser("doctor", help="report what is installed, and what is wrong with it")
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parser.parse_args(arguments)
@@ -74,6 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if ringcomm.unusable is not None:
         print(f"{ringcomm.unusable}\n`python -m ringcomm doctor` says more.", file=sys.stderr)
         return 1
+    if options.command == "simulate":
+        from ringcomm.cli import simulate
+
+        return simulate.run(options)
     if options.command == "explain":
         from ringcomm.cli import explain as explain_command
 

@@ -1,0 +1,237 @@
+"""python -m ringcomm simulate: how long collectives take on a network that is not there."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ringcomm._network import LINKS, Link, Network
+from ringcomm.bench.options import nbytes, number
+
+_COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+_ALGORITHMS = ("ring", "direct", "one_shot", "hierarchical")
+_STEP = 4  # from size to size in a range
+_DURATION = r"([\d.]+)(ns|us|ms)"
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
+
+
+def link(text: str) -> Link:
+    """A name, or latency, bandwidth and perhaps overhead such as 5us:25GB/s:1us."""
+    if text in LINKS:
+        return LINKS[text]
+    match = re.fullmatch(rf"{_DURATION}:([\d.]+)GB/s(?::{_DURATION})?", text)
+    try:
+        if match:
+            overhead = float(match[4]) * _SECONDS[match[5]] if match[4] else 0.0
+            return Link(float(match[1]) * _SECONDS[match[2]], float(match[3]) * 1e9, overhead)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(
+        f"must be one of {', '.join(LINKS)} or latency, bandwidth and overhead such as "
+        f"5us:25GB/s or 5us:25GB/s:1us, got {text!r}"
+    )
+
+
+def sizes(text: str) -> list[int]:
+    """1K,1M as bytes, and 1K..1G as the sizes between them, each four times the one before."""
+    found = []
+    for part in text.split(","):
+        first, is_range, last = part.partition("..")
+        found.append(nbytes(first))
+        if not is_range:
+            continue
+        end = nbytes(last)
+        if end < found[-1]:
+            raise argparse.ArgumentTypeError(f"must be a range from less to more, got {part!r}")
+        while found[-1] * _STEP <= end:
+            found.append(found[-1] * _STEP)
+        if found[-1] != end:
+            found.append(end)
+    return found
+
+
+def _algorithms(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in _ALGORITHMS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(_ALGORITHMS)}")
+    return names
+
+
+def _world_sizes(text: str) -> list[int]:
+    return [number(1)(part) for part in text.split(",")]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.description = (
+        "Simulates the plans of a collective on a network, transfer by transfer, and marks the "
+        "cheapest. Links are "
+        + ", ".join(
+            f"{name} ({one.latency * 1e6:g} us, {one.bandwidth / 1e9:g} GB/s)"
+            for name, one in LINKS.items()
+        )
+        + ": bandwidth in each direction by data sheet, latency as NCCL's tuning model has it, and "
+        "no overhead per message, which flatters plans of many small ones."
+    )
+    parser.add_argument("--collective", choices=_COLLECTIVES, default="all_reduce")
+    parser.add_argument(
+        "--algorithm",
+        type=_algorithms,
+        default=["ring", "direct", "hierarchical"],
+        help=f"comma-separated, of {', '.join(_ALGORITHMS)} (default: ring,direct,hierarchical)",
+    )
+    parser.add_argument(
+        "--world-size", type=_world_sizes, default=[64], help="such as 8,64,1024 (default: 64)"
+    )
+    parser.add_argument(
+        "--nbytes",
+        type=sizes,
+        default="1K..1G",
+        help="such as 1K,1M or 1K..1G, on each rank (default: 1K..1G)",
+    )
+    parser.add_argument(
+        "--link",
+        type=link,
+        default="nvlink4",
+        help="inside hosts: a name, or latency:bandwidth[:overhead] such as 5us:25GB/s:1us "
+        "(default: nvlink4)",
+    )
+    parser.add_argument(
+        "--across", type=link, default="ndr", help="between hosts, likewise (default: ndr)"
+    )
+    parser.add_argument(
+        "--ranks-per-host", type=number(1), default=8, help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--nics-per-host", type=number(1), help="that its ranks share (default: one per rank)"
+    )
+    parser.add_argument(
+        "--slice",
+        type=nbytes,
+        metavar="NBYTES",
+        help="pieces of a chunk that follow each other (default: whole chunks)",
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="as .png, .svg or .pdf")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The times of one size on one number of ranks, in seconds by algorithm."""
+
+    world_size: int
+    nbytes: int
+    seconds: dict[str, float]
+
+    @property
+    def cheapest(self) -> str:
+        """The algorithm that takes the least time."""
+        return min(self.seconds, key=self.seconds.__getitem__)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the table, and draws it if asked. Returns the exit code."""
+    from ringcomm.bench import plot
+
+    try:
+        if options.plot:
+            plot.check(options.plot)
+        rows = [
+            _row(options, world_size, size)
+            for world_size in options.world_size
+            for size in options.nbytes
+        ]
+    except (ValueError, plot.PlotError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    Console().print(_table(options, rows))
+    if options.plot:
+        _draw(options, rows)
+    return 0
+
+
+def _row(options: argparse.Namespace, world_size: int, size: int) -> Row:
+    from ringcomm.plan import simulate
+
+    network = Network(
+        inside=options.link,
+        across=options.across,
+        ranks_per_host=min(options.ranks_per_host, world_size),
+        nics_per_host=options.nics_per_host,
+    )
+    return Row(
+        world_size,
+        size,
+        {
+            algorithm: simulate(
+                options.collective,
+                algorithm,
+                world_size=world_size,
+                nbytes=size,
+                network=network,
+                slice_nbytes=options.slice or math.inf,
+            ).seconds
+            for algorithm in options.algorithm
+        },
+    )
+
+
+def _table(options: argparse.Namespace, rows: Sequence[Row]) -> Table:
+    from ringcomm.cli.timing import readable_nbytes, readable_seconds
+
+    table = Table("ranks", "nbytes", *options.algorithm, title=_title(options), box=None)
+    for column in table.columns:
+        column.justify = "right"
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        cells = []
+        for algorithm, seconds in row.seconds.items():
+            text = readable_seconds(seconds)
+            cells.append(f"[bold]{text}*[/]" if algorithm == row.cheapest else f"{text} ")
+        is_last = following is not None and following.world_size != row.world_size
+        table.add_row(str(row.world_size), readable_nbytes(row.nbytes), *cells, end_section=is_last)
+    return table
+
+
+def _title(options: argparse.Namespace) -> str:
+    def describe(one: Link) -> str:
+        overhead = f" + {one.overhead * 1e6:g} µs a message" if one.overhead else ""
+        return f"{one.latency * 1e6:g} µs, {one.bandwidth / 1e9:g} GB/s{overhead}"
+
+    return (
+        f"{options.collective}, simulated; * is the cheapest\n"
+        f"hosts of {options.ranks_per_host}: {describe(options.link)}\n"
+        f"between hosts: {describe(options.across)}"
+    )
+
+
+def _draw(options: argparse.Namespace, rows: Sequence[Row]) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5 * len(options.world_size), 4), layout="constrained")
+    axes = figure.subplots(1, len(options.world_size), squeeze=False, sharey=True)[0]
+    for world_size, one in zip(options.world_size, axes, strict=True):
+        chosen = [row for row in rows if row.world_size == world_size]
+        for algorithm in options.algorithm:
+            one.plot(
+                [row.nbytes for row in chosen],
+                [row.seconds[algorithm] for row in chosen],
+                marker="o",
+                ms=3,
+                label=algorithm,
+            )
+        one.set_xscale("log", base=2)
+        one.set_yscale("log")
+        one.set_title(f"{world_size} ranks")
+        one.set_xlabel("nbytes on each rank")
+        one.grid(alpha=0.3)
+    axes[0].set_ylabel("time, s")
+    axes[0].legend()
+    figure.suptitle(_title(options), fontsize=9)
+    figure.savefig(options.plot)
