@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ringcomm._C.plan import Plan
+from ringcomm._C.plan import Step, Transfer
 from ringcomm._plans import Plans
 
 Cells = list[list[int]]  # [rank][chunk]: a bit for each rank whose data is in it
@@ -32,48 +32,84 @@ class Move:
 
 @dataclass(frozen=True)
 class History:
-    """What a group's plans do.
+    """What a group's plans do, round by round.
+
+    In a round, every transfer takes place that both of its ranks have come to. A ring has one round
+    per step; along a chain, each rank's steps begin a round after those of the rank before it.
 
     Attributes:
-        cells: before the first step, and after each step, [rank][chunk] as bits: bit s is set if
-            rank s's data is in it.
-        moves: of each step.
+        cells: before the first round, and after each, [rank][chunk] as bits: bit s is set if rank
+            s's data is in it.
+        moves: of each round.
+        phases: names of consecutive parts with their numbers of rounds.
         complete: of each chunk, the bits of a finished one.
     """
 
     cells: list[Cells]
     moves: list[list[Move]]
+    phases: list[tuple[str, int]]
     complete: list[int]
 
 
 def follow(plans: Plans) -> History:
     """Carries plans out on sets of ranks instead of numbers.
 
-    In a step, what is sent is what was there before the step; a receive unites (reduce) or
-    replaces (copy). Plans that `Plans.verify` accepts have the same outcome in any order.
+    What a rank sends is what it had before its step; a receive unites (reduce) or replaces (copy).
+
+    Raises:
+        ValueError: a rank waits for ever; `Plans.verify` says why.
     """
     cells = _initial(plans)
-    history = History([cells], [], _complete(plans))
-    for index in range(plans.num_steps):
-        moves = _moves(plans, index)
-        after = [list(row) for row in cells]
-        for move in moves:
-            for chunk in range(move.first_chunk, move.first_chunk + move.num_chunks):
-                kept = after[move.receiver][chunk] if move.reduce else 0
-                after[move.receiver][chunk] = kept | cells[move.sender][chunk]
-        cells = after
-        history.cells.append(cells)
+    complete = [sum({row[chunk] for row in cells}) for chunk in range(plans.num_chunks)]
+    history = History([[list(row) for row in cells]], [], [], complete)
+    ranks = [_Rank(plan.steps, row) for plan, row in zip(plans, cells, strict=True)]
+    while not all(rank.is_through() for rank in ranks):
+        moves = [move for number in range(len(ranks)) for move in _receive(number, ranks)]
+        if not moves:
+            raise ValueError("these plans wait for ever")
+        for rank in ranks:
+            rank.begin_steps()
+        history.cells.append([list(row) for row in cells])
         history.moves.append(moves)
+    if len(history.moves) == plans.num_steps:
+        history.phases.extend(plans.phases)
     return history
 
 
-def _moves(plans: Sequence[Plan], index: int) -> list[Move]:
-    return [
-        Move(recv.peer, rank, recv.first_chunk, recv.num_chunks, recv.reduce)
-        for rank, plan in enumerate(plans)
-        if index < len(plan.steps)
-        for recv in plan.steps[index].recvs
-    ]
+class _Rank:
+    """Where one rank is in its plan; `row` holds its chunks and is changed in place."""
+
+    def __init__(self, steps: Sequence[Step], row: list[int]) -> None:
+        self.row = row
+        self._steps = iter(steps)
+        self.sends: list[Transfer] = []
+        self.recvs: list[Transfer] = []
+        self.begin_steps()
+
+    def is_through(self) -> bool:
+        return not self.sends and not self.recvs
+
+    def begin_steps(self) -> None:
+        """Goes on to the next step with transfers if this one's are done."""
+        while self.is_through() and (step := next(self._steps, None)):
+            self.sends, self.recvs = list(step.sends), list(step.recvs)
+            self.before = list(self.row)
+
+
+def _receive(number: int, ranks: list[_Rank]) -> Iterator[Move]:
+    """All that can reach a rank in this round. With one peer, transfers keep their order."""
+    receiver = ranks[number]
+    for recv in list(receiver.recvs):
+        sender = ranks[recv.peer]
+        send = next((send for send in sender.sends if send.peer == number), None)
+        if send is None:
+            continue
+        for chunk in range(recv.first_chunk, recv.first_chunk + recv.num_chunks):
+            kept = receiver.row[chunk] if recv.reduce else 0
+            receiver.row[chunk] = kept | sender.before[chunk]
+        sender.sends.remove(send)
+        receiver.recvs.remove(recv)
+        yield Move(recv.peer, number, recv.first_chunk, recv.num_chunks, recv.reduce)
 
 
 def _initial(plans: Plans) -> Cells:
@@ -90,8 +126,3 @@ def _initial(plans: Plans) -> Cells:
         return True
 
     return [[1 << rank if has(rank, chunk) else 0 for chunk in range(chunks)] for rank in range(n)]
-
-
-def _complete(plans: Plans) -> list[int]:
-    """A chunk is complete with all that any rank has to give to it."""
-    return [sum({row[chunk] for row in _initial(plans)}) for chunk in range(plans.num_chunks)]

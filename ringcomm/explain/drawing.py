@@ -71,14 +71,14 @@ def _draw_frame(ring: Axes, buffers: Axes, plans: Plans, history: History, frame
     moves = history.moves[frame - 1] if frame else []
     _draw_ring(ring, plans.world_size, moves)
     _draw_buffers(buffers, plans.world_size, history.cells[frame])
-    phase = _phase(plans, frame - 1) if frame else ""
+    phase = _phase(history, frame - 1) if frame else ""
     ring.set_title(
         f"step {frame}{f', {phase}' if phase else ''}" if frame else "at first", fontsize=9
     )
 
 
-def _phase(plans: Plans, step: int) -> str:
-    names = [name for name, count in plans.phases for _ in range(count)]
+def _phase(history: History, step: int) -> str:
+    names = [name for name, count in history.phases for _ in range(count)]
     return names[step] if names else ""
 
 
@@ -137,8 +137,8 @@ def _draw_buffers(axes: Axes, world_size: int, cells: Cells) -> None:
                     colors[rank, chunk * world_size + source] = _color(source, world_size)
     edges = np.arange(num_chunks * world_size + 1) / world_size
     axes.pcolormesh(edges, np.arange(world_size + 1), colors)
-    axes.hlines(np.arange(world_size + 1), 0, num_chunks, color="gray", lw=0.5)
-    axes.vlines(np.arange(num_chunks + 1), 0, world_size, color="gray", lw=0.5)
+    axes.hlines(np.arange(world_size + 1), 0, num_chunks, color="white", lw=3)
+    axes.vlines(np.arange(num_chunks + 1), 0, world_size, color="white", lw=2)
     axes.set(xlim=(0, num_chunks), ylim=(world_size, 0))
     axes.set_xticks(np.arange(num_chunks) + 0.5, map(str, range(num_chunks)))
     axes.set_yticks(np.arange(world_size) + 0.5, map(str, range(world_size)))

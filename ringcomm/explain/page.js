@@ -2,6 +2,7 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
 const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+const MOST_TOKENS = 300; // more would not travel smoothly
 const n = data.world_size;
 const bits = (hex) => BigInt("0x" + hex);
 const complete = data.complete.map(bits);
@@ -200,7 +201,7 @@ function settle(step) {
 function travel() {
   if (shown === data.steps.length) return setPlaying(false);
   const step = shown + 1;
-  if (calm) return settle(step);
+  if (calm || data.steps[shown].moves.length > MOST_TOKENS) return arrive(step);
   describe(step);
   const put = drawArrows(step - 1);
   const duration = 1200 / 2 ** Number(at("speed").value);
@@ -211,16 +212,17 @@ function travel() {
     if (part < 1) {
       frame = requestAnimationFrame(move);
     } else {
-      settle(step);
-      if (playing) pause();
+      arrive(step);
     }
   };
   frame = requestAnimationFrame(move);
 }
 
 let timer = 0;
-function pause() {
-  timer = setTimeout(() => playing && travel(), 500 / 2 ** Number(at("speed").value));
+function arrive(step) {
+  settle(step);
+  const pause = 600 / 2 ** Number(at("speed").value);
+  if (playing) timer = setTimeout(travel, pause);
 }
 
 function setPlaying(value) {
@@ -229,8 +231,7 @@ function setPlaying(value) {
   at("play").textContent = playing ? "⏸ pause" : "▶︎ play";
   if (!playing) return frame ? settle(shown + 1) : undefined;
   if (shown === data.steps.length) settle(0);
-  if (calm) timer = setInterval(() => travel(), 900);
-  else travel();
+  travel();
 }
 
 function go(step) {

@@ -28,7 +28,7 @@ def page(plans: Plans) -> str:
     data = {
         "world_size": plans.world_size,
         "num_chunks": plans.num_chunks,
-        "phases": plans.phases or [["", plans.num_steps]],
+        "phases": history.phases,
         "complete": [format(mask, "x") for mask in history.complete],
         "initial": [[format(mask, "x") for mask in row] for row in history.cells[0]],
         "steps": [

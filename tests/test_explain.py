@@ -1,0 +1,245 @@
+"""The pictures of plans, against plans carried out on numbers; the page in a real browser."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from plan_simulator import Simulator
+
+import ringcomm
+from ringcomm.cli import main
+from ringcomm.explain.contributions import follow
+from ringcomm.explain.drawing import draw
+from ringcomm.explain.page import page
+from ringcomm.plan import Plan, Plans
+
+
+def held(plans: Plans, num_steps: int, initial: list[list[int]]) -> list[list[set[int]]]:
+    """Whose data each rank has in each chunk after some steps, [rank][chunk].
+
+    Rank r's data is the number 2^r, so that the bits of a sum tell what was added, and a rank that
+    counts twice shows.
+    """
+    first_steps = [Plan(plan.num_chunks, list(plan.steps)[:num_steps]) for plan in plans]
+    data = [np.array(row, dtype=np.int64).reshape(-1, 1) for row in initial]
+    Simulator(first_steps, data, random.Random(0), buffered=True).run()
+    ranks = range(plans.world_size)
+    return [[{r for r in ranks if int(cell[0]) >> r & 1} for cell in mine] for mine in data]
+
+
+def own(plans: Plans) -> list[list[int]]:
+    return [[1 << rank] * plans.num_chunks for rank in range(plans.world_size)]
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+@pytest.mark.parametrize("world_size", [1, 2, 5, 8])
+def test_contributions_are_those_of_the_plan(algorithm: str, world_size: int) -> None:
+    plans = ringcomm.plan.all_reduce(algorithm, world_size=world_size)
+    history = follow(plans)
+    assert len(history.cells) == plans.num_steps + 1
+    for step, cells in enumerate(history.cells):
+        expected = held(plans, step, own(plans))
+        assert cells == [[sum(1 << r for r in cell) for cell in row] for row in expected]
+    assert all(row == history.complete for row in history.cells[-1])
+
+
+@pytest.mark.parametrize(
+    "collective", ["reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter"]
+)
+def test_the_promised_chunks_are_complete(collective: str) -> None:
+    plans = getattr(ringcomm.plan, collective)(world_size=4)
+    history = follow(plans)
+    for rank in range(4):
+        if collective in ("reduce", "gather") and rank != 0:
+            continue
+        alone = collective in ("reduce_scatter", "scatter")
+        for chunk in [rank] if alone else range(plans.num_chunks):
+            assert history.cells[-1][rank][chunk] == history.complete[chunk]
+
+
+def test_page_stands_alone() -> None:
+    text = page(ringcomm.plan.all_reduce(world_size=3))
+    assert "@" not in text.replace("@media", "") and "http:" not in text.replace(
+        "http://www.w3.org/2000/svg", ""
+    )
+    assert not any(word in text for word in ("src=", "href=", "https:", "@import", "url(h"))
+
+
+def browser_programs() -> tuple[str, str] | None:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    return (chromium, driver) if chromium and driver else None
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
+    programs = browser_programs()
+    if programs is None:
+        pytest.skip("needs a browser: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs[0]
+    # In a container, there are neither a sandbox nor a large /dev/shm.
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs[1]))
+    driver.set_page_load_timeout(60)
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """What the browser shows."""
+
+    def __init__(self, browser: object, plans: Plans, directory: Path) -> None:
+        file = directory / "plan.html"
+        file.write_text(page(plans), encoding="utf-8")
+        self.browser = browser
+        self.browser.get(file.as_uri())
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.browser).send_keys(*keys).perform()
+
+    def wait_for_step(self, step: int) -> None:
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        WebDriverWait(self.browser, 30, 0.05).until(
+            lambda driver: driver.execute_script("return document.body.dataset.step") == str(step)
+        )
+
+    def cells(self) -> list[list[set[int]]]:
+        rows = self.browser.execute_script(
+            "return [...document.querySelectorAll('tbody tr')].map("
+            "row => [...row.cells].slice(1).map(cell => cell.dataset.sources))"
+        )
+        return [[set(map(int, cell.split("+"))) if cell else set() for cell in row] for row in rows]
+
+    def colors(self, rank: int, chunk: int) -> int:
+        """How many coloured stripes the cell has."""
+        image = self.browser.execute_script(
+            "return getComputedStyle(document.querySelectorAll('tbody tr')[arguments[0]]"
+            ".cells[arguments[1] + 1]).backgroundImage",
+            rank,
+            chunk,
+        )
+        return image.count("rgb(") // 2  # where it begins and where it ends
+
+    def text(self, selector: str) -> list[str]:
+        return self.browser.execute_script(
+            "return [...document.querySelectorAll(arguments[0])].map(e => e.textContent)", selector
+        )
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+def test_stepping_through_the_page(browser: object, tmp_path: Path, algorithm: str) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    plans = ringcomm.plan.all_reduce(algorithm, world_size=5)
+    shown = Page(browser, plans, tmp_path)
+    for step in range(plans.num_steps + 1):
+        if step > 0:
+            shown.press(Keys.ARROW_RIGHT)  # the tokens travel
+            shown.wait_for_step(step)
+        expected = held(plans, step, own(plans))
+        assert shown.cells() == expected
+        assert shown.colors(2, 3) == len(expected[2][3])
+        complete = len(shown.text("td.complete"))
+        assert complete == sum(len(cell) == 5 for row in expected for cell in row)
+        sent = [
+            (rank, send.peer, send.first_chunk)
+            for rank, plan in enumerate(plans)
+            for send in (plan.steps[step - 1].sends if step else [])
+        ]
+        lines = {f"rank {a} → rank {b}: chunk {c}, " for a, b, c in sent}
+        assert {
+            text.removesuffix("added").removesuffix("copied") for text in shown.text("li")
+        } == lines
+        assert sorted(shown.text(".token text")) == sorted(str(chunk) for _, _, chunk in sent)
+    (caption,) = shown.text("#caption")
+    assert caption == f"step {plans.num_steps} of {plans.num_steps}, all-gather"
+
+    shown.press(Keys.ARROW_LEFT)
+    assert shown.cells() == held(plans, plans.num_steps - 1, own(plans))
+    shown.press(Keys.HOME)
+    assert shown.cells() == own_sets(plans)
+    shown.press(Keys.END)
+    assert shown.cells() == held(plans, plans.num_steps, own(plans))
+    assert browser.get_log("browser") == []
+
+
+def own_sets(plans: Plans) -> list[list[set[int]]]:
+    return [[{rank}] * plans.num_chunks for rank in range(plans.world_size)]
+
+
+def test_slider_playing_and_dark_mode(browser: object, tmp_path: Path) -> None:
+    plans = ringcomm.plan.all_reduce(world_size=3)
+    shown = Page(browser, plans, tmp_path)
+    browser.execute_script(
+        "const s = document.getElementById('slider'); s.value = 3;"
+        "s.dispatchEvent(new Event('input'))"
+    )
+    assert shown.cells() == held(plans, 3, own(plans))
+
+    browser.execute_script("document.getElementById('speed').value = 2")
+    shown.press(" ")
+    shown.wait_for_step(4)
+    assert shown.cells() == held(plans, 4, own(plans))
+
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    light = browser.execute_script(paper)
+    shown.press("d")
+    dark = browser.execute_script(paper)
+    assert sum(map(int, light[4:-1].split(","))) > 600 > 200 > sum(map(int, dark[4:-1].split(",")))
+
+
+@pytest.mark.parametrize("suffix", ["svg", "gif"])
+def test_drawings(tmp_path: Path, suffix: str) -> None:
+    plans = ringcomm.plan.all_reduce(world_size=3)
+    path = tmp_path / f"ring.{suffix}"
+    draw(plans, path)
+    if suffix == "gif":
+        from PIL import Image
+
+        with Image.open(path) as image:
+            frames = []
+            for index in range(image.n_frames):
+                image.seek(index)
+                frames.append(image.convert("RGB").tobytes())
+        assert len(frames) == len(set(frames)) == plans.num_steps + 1
+    else:
+        text = path.read_text()
+        assert text.count("<!-- step ") == plans.num_steps
+        # A stripe for each rank in each cell of each state, whatever its colour.
+        assert text.count("QuadMesh") == plans.num_steps + 1
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.html"
+    what = ["explain", "broadcast", "--world-size", "4", "--algorithm", "chain", "--root", "2"]
+    assert main([*what, "-o", str(path)]) == 0
+    assert capsys.readouterr().out == f"wrote {path}\n"
+    assert "<title>broadcast (chain), 4 ranks, root 2</title>" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--algorithm", "tree"], "algorithm of all_reduce must be one of"),
+        (["-o", "ring.pdf"], "-o must end in one of .html, .svg, .gif, got ring.pdf"),
+        (["--root", "1"], "all_reduce has no root, got --root 1"),
+        (["gather", "--root", "5"], "root must be between 0 and 4, got 5"),
+        (["-o", "ring.gif", "--world-size", "17"], "at most 16 ranks and 64 chunks, got 17 ranks"),
+        (["all_to_all", "--world-size", "30"], "at most 16384 pairs of rank and chunk; 30 ranks"),
+        (["-o", "/nowhere/ring.html"], "/nowhere/ring.html"),
+    ],
+)
+def test_refuses(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", *arguments]) == 1
+    assert words in capsys.readouterr().err
