@@ -10,6 +10,7 @@
 
 #include "torch/backend.h"
 #include "torch/plan_bindings.h"
+#include "torch/reduce_bindings.h"
 
 namespace py = pybind11;
 
@@ -56,4 +57,5 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         "all_reduce in place on this thread; False, with nothing done, if that cannot be.");
   m.attr("MAX_WORLD_SIZE") = ringcomm::kMaxWorldSize;
   ringcomm::bind_plan(m);
+  ringcomm::bind_reduce(m);
 }

@@ -1,0 +1,77 @@
+#include "torch/reduce_bindings.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "reduce/host.h"
+#include "torch/tensors.h"
+
+#ifdef RINGCOMM_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "reduce/device.h"
+#endif
+
+namespace ringcomm {
+namespace {
+
+constexpr const char* kWhat = "reduce_local";
+
+void reduce_on_device(const Reduction& reduction, const std::vector<const void*>& inputs,
+                      void* output, std::size_t count, const at::Device& device) {
+#ifdef RINGCOMM_WITH_CUDA
+  const c10::cuda::CUDAGuard guard(device);
+  C10_CUDA_CHECK(reduce_device(reduction, inputs.data(), static_cast<int>(inputs.size()), &output,
+                               1, count, c10::cuda::getCurrentCUDAStream()));
+#else
+  TORCH_CHECK_NOT_IMPLEMENTED(false, "ring: ", kWhat,
+                              ": ringcomm was built without CUDA; got a tensor on ", device);
+#endif
+}
+
+void reduce_local(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
+                  c10d::ReduceOp::RedOpType op) {
+  TORCH_CHECK_VALUE(!inputs.empty(), "ring: ", kWhat, ": takes at least one input, got none");
+  TORCH_CHECK_VALUE(op != c10d::ReduceOp::PREMUL_SUM, "ring: ", kWhat,
+                    ": PREMUL_SUM needs a factor, which this function does not take");
+  std::vector<const void*> pointers;
+  for (const at::Tensor& input : inputs) {
+    TORCH_CHECK_VALUE(
+        input.scalar_type() == output.scalar_type() && input.numel() == output.numel() &&
+            input.device() == output.device() && input.is_contiguous() && output.is_contiguous(),
+        "ring: ", kWhat, ": inputs and output must be contiguous and agree in dtype, ",
+        "number of elements and device; got an input of ", input.numel(), " ", input.scalar_type(),
+        " on ", input.device(), " and an output of ", output.numel(), " ", output.scalar_type(),
+        " on ", output.device());
+    pointers.push_back(input.const_data_ptr());
+  }
+  const Elements elements = elements_to_reduce(output.scalar_type(), op, kWhat);
+  const Reduction reduction{
+      .dtype = elements.dtype,
+      .op = make_reduce(elements, op, kWhat).op,
+      .divisor = op == c10d::ReduceOp::AVG ? static_cast<int>(inputs.size()) : 1};
+  const std::size_t count = elements.count(output);
+  void* result = output.data_ptr();
+  if (output.is_cuda()) {
+    reduce_on_device(reduction, pointers, result, count, output.device());
+  } else {
+    TORCH_CHECK_NOT_IMPLEMENTED(output.is_cpu(), "ring: ", kWhat,
+                                ": takes CPU and CUDA tensors, got one on ", output.device());
+    reduce_host(reduction, pointers.data(), static_cast<int>(pointers.size()), &result, 1, count);
+  }
+}
+
+}  // namespace
+
+void bind_reduce(pybind11::module_& module) {
+  module.def("reduce_local", &reduce_local, pybind11::arg("inputs"), pybind11::arg("output"),
+             pybind11::arg("op"), pybind11::call_guard<pybind11::gil_scoped_release>(),
+             "Writes op over the inputs to output, in one pass, by the code that the executors "
+             "use; on a GPU, on the current stream.");
+}
+
+}  // namespace ringcomm
