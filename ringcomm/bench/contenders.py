@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -173,6 +174,8 @@ def make_contenders(
     Raises:
         RuntimeError: a backend cannot be had; the message says what is missing.
     """
+    # torch 2.14 renames functions whose old names the oldest supported torch needs.
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     contenders: list[Contender] = []
     for backend in backends:
         if backend == "mpi":

@@ -6,7 +6,6 @@ import argparse
 import itertools
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -27,8 +26,6 @@ from ringcomm.bench.sampling import measure
 def run(options: argparse.Namespace) -> int:
     """Measures, and on rank 0 reports. Returns 1 if a result was wrong, else 0."""
     torch.set_num_threads(1)
-    # torch 2.14 renames functions whose old names the oldest supported torch needs.
-    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     timeout = timedelta(seconds=options.timeout)
     device = _device(options)
     ringcomm.init(timeout)
