@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ringcomm
 from ringcomm.bench.options import add_arguments as add_bench_arguments
+from ringcomm.cli.cost import add_arguments as add_cost_arguments
 from ringcomm.cli.simulate import add_arguments as add_simulate_arguments
 
 # Of ringcomm.plan, which cannot be imported everywhere.
@@ -63,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="a page (.html), or for slides a drawing (.svg) or an animation (.gif) "
         "(default: COLLECTIVE.html)",
     )
+    add_cost_arguments(
+        commands.add_parser("cost", help="memory and communication of training a transformer")
+    )
     add_simulate_arguments(
         commands.add_parser("simulate", help="how long collectives take on a network, at any scale")
     )
@@ -78,6 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if ringcomm.unusable is not None:
         print(f"{ringcomm.unusable}\n`python -m ringcomm doctor` says more.", file=sys.stderr)
         return 1
+    if options.command == "cost":
+        from ringcomm.cli import cost
+
+        return cost.run(options)
     if options.command == "simulate":
         from ringcomm.cli import simulate
 

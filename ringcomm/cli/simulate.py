@@ -187,6 +187,7 @@ def _table(options: argparse.Namespace, rows: Sequence[Row]) -> Table:
     from ringcomm.cli.timing import readable_nbytes, readable_seconds
 
     table = Table("ranks", "nbytes", *options.algorithm, title=_title(options), box=None)
+    table.caption = "* the cheapest"
     for column in table.columns:
         column.justify = "right"
     for row, following in zip(rows, [*rows[1:], None], strict=True):
@@ -205,7 +206,7 @@ def _title(options: argparse.Namespace) -> str:
         return f"{one.latency * 1e6:g} µs, {one.bandwidth / 1e9:g} GB/s{overhead}"
 
     return (
-        f"{options.collective}, simulated; * is the cheapest\n"
+        f"{options.collective}, simulated\n"
         f"hosts of {options.ranks_per_host}: {describe(options.link)}\n"
         f"between hosts: {describe(options.across)}"
     )

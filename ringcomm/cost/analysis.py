@@ -1,0 +1,161 @@
+"""Is the communication of a training step hidden behind its computation, and from where on?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ringcomm._network import Link
+from ringcomm.cost import communication
+from ringcomm.cost.layout import Layout
+from ringcomm.cost.machine import Machine
+from ringcomm.cost.memory import params_per_rank
+from ringcomm.cost.transformer import Transformer
+
+BUCKET_NBYTES = 25 * 2**20  # DistributedDataParallel's default
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Communication and the computation that it can be hidden behind.
+
+    Args:
+        name: what communicates, and beside what; gather is an all-gather, scatter a reduce-scatter.
+        crosses_hosts: some of it goes over the links between hosts, at whose pace all of it runs.
+        nbytes: the data: what an all-reduce sums, an all-gather ends with, a stage sends.
+        communication: seconds.
+        computation: seconds.
+        crossover: from where on, or up to where, it is hidden, as `ringcomm.cost.communication` has
+            it: without latencies and without the operations of attention.
+    """
+
+    name: str
+    crosses_hosts: bool
+    nbytes: float
+    communication: float
+    computation: float
+    crossover: str
+
+    @property
+    def ratio(self) -> float:
+        """Communication over computation."""
+        return self.communication / self.computation
+
+    @property
+    def hidden(self) -> bool:
+        """Whether the computation takes at least as long."""
+        return self.ratio <= 1
+
+
+def overlaps(model: Transformer, machine: Machine, layout: Layout) -> list[Overlap]:
+    """What a step of training sends, for each kind of parallelism in the layout.
+
+    Times have latencies, of rings; otherwise ratios are those of `ringcomm.cost.communication` but
+    that the operations of attention are counted, too. Groups whose ranks are not all on one host
+    run at the pace of a link between hosts.
+    """
+    return [
+        *_data_parallel(model, machine, layout),
+        *_tensor_parallel(model, machine, layout),
+        *_pipeline_parallel(model, machine, layout),
+    ]
+
+
+def _data_parallel(model: Transformer, machine: Machine, layout: Layout) -> Iterator[Overlap]:
+    if layout.dp == 1:
+        return
+    crosses, link = _link(machine, layout.tp, layout.dp)
+    tokens = communication.data_parallel_crossover(
+        layout.dp, machine.flops, link.bandwidth, machine.element_nbytes
+    )
+    crossover = f"≥ {math.ceil(tokens):,} tokens"
+    if layout.zero == 3:
+        layer = model.layer_forward_flops(layout.num_tokens, layout.seq_len) / layout.tp
+        seconds = layer / machine.flops
+        nbytes = model.params_per_layer * machine.element_nbytes / layout.tp
+        gather = communication.all_gather_seconds(nbytes, layout.dp, link.bandwidth, link.latency)
+        yield Overlap(
+            "ZeRO-3: gather a layer, forward", crosses, nbytes, gather, seconds, crossover
+        )
+        yield Overlap(
+            "ZeRO-3: gather, scatter a layer, backward",
+            crosses,
+            2 * nbytes,
+            2 * gather,
+            2 * seconds,
+            crossover,
+        )
+        return
+    nbytes = params_per_rank(model, layout) * machine.element_nbytes
+    forward = model.forward_flops(layout.num_tokens, layout.seq_len) / (layout.pp * layout.tp)
+    backward_seconds = 2 * forward / machine.flops
+    latency = math.ceil(nbytes / BUCKET_NBYTES) * link.latency
+    half = communication.all_gather_seconds(nbytes, layout.dp, link.bandwidth, latency)
+    if layout.zero == 0:
+        name = "DP: all-reduce gradients, backward"
+        yield Overlap(name, crosses, nbytes, 2 * half, backward_seconds, crossover)
+        return
+    name = f"ZeRO-{layout.zero}: scatter gradients, backward"
+    half_crossover = f"≥ {math.ceil(tokens / 2):,} tokens"
+    yield Overlap(name, crosses, nbytes, half, backward_seconds, half_crossover)
+    name = f"ZeRO-{layout.zero}: gather parameters, forward"
+    yield Overlap(name, crosses, nbytes, half, backward_seconds / 2, crossover)
+
+
+def _tensor_parallel(model: Transformer, machine: Machine, layout: Layout) -> Iterator[Overlap]:
+    if layout.tp == 1:
+        return
+    crosses, link = _link(machine, 1, layout.tp)
+    h, tokens = model.hidden_size, layout.num_tokens
+    nbytes = tokens * h * machine.element_nbytes
+    seconds = communication.all_gather_seconds(nbytes, layout.tp, link.bandwidth, link.latency)
+    for name, features in (
+        ("gather, then QKV", h + 2 * model.kv_size),
+        ("attention, then scatter", h),
+        ("gather, then MLP", (2 if model.gated else 1) * model.ffn_size),
+        ("MLP, then scatter", model.ffn_size),
+    ):
+        most = communication.tensor_parallel_crossover(
+            features, machine.flops, link.bandwidth, machine.element_nbytes
+        )
+        yield Overlap(
+            f"TP: {name}",
+            crosses,
+            nbytes,
+            seconds,
+            2 * tokens * h * features / layout.tp / machine.flops,
+            f"tp ≤ {math.floor(most)}",
+        )
+
+
+def _pipeline_parallel(model: Transformer, machine: Machine, layout: Layout) -> Iterator[Overlap]:
+    if layout.pp == 1:
+        return
+    crosses, link = _link(machine, layout.tp * layout.dp, layout.pp)
+    nbytes: float = layout.num_tokens * model.hidden_size * machine.element_nbytes
+    if layout.sequence_parallel:
+        nbytes /= layout.tp
+    layers = model.num_layers / layout.pp
+    per_layer = model.layer_forward_flops(layout.num_tokens, layout.seq_len) / layout.tp
+    least = communication.pipeline_parallel_crossover(
+        model.hidden_size,
+        model.linear_params_per_layer,
+        machine.flops,
+        link.bandwidth,
+        machine.element_nbytes,
+    )
+    yield Overlap(
+        "PP: send activations, forward",
+        crosses,
+        nbytes,
+        communication.send_seconds(nbytes, link.bandwidth, link.latency),
+        layers * per_layer / machine.flops,
+        f"≥ {math.ceil(least)} layers a stage",
+    )
+
+
+def _link(machine: Machine, stride: int, size: int) -> tuple[bool, Link]:
+    """Whether a group of `size` ranks that are `stride` apart spans hosts, and its slowest link."""
+    crosses = stride * size > machine.ranks_per_host
+    return crosses, machine.across if crosses else machine.inside
