@@ -80,7 +80,7 @@ def row_parallel_linear(
     if not input_is_parallel:
         input = scatter_to_group(input, -1, group)
     output = reduce_from_group(functional.linear(input, weight), group)
-    return output if bias is None else output + bias
+    return output if bias is None else output + bias.to(output.dtype)
 
 
 class _ColumnParallelLinear(Function):

@@ -58,9 +58,10 @@ def replay(
                 progress = True
     for stage, actions in enumerate(schedules):
         if len(done[stage]) < len(actions):
+            phase, microbatch = actions[len(done[stage])]
             raise ValueError(
                 f"the schedules cannot be carried out: stage {stage} waits for ever to begin "
-                f"{' '.join(map(str, actions[len(done[stage])]))}"
+                f"{phase} {microbatch}"
             )
     return [interval for stage in done for interval in stage]
 
