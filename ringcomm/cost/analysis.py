@@ -53,7 +53,7 @@ def overlaps(model: Transformer, machine: Machine, layout: Layout) -> list[Overl
 
     Times have latencies, of rings; otherwise ratios are those of `ringcomm.cost.communication` but
     that the operations of attention are counted, too. Groups whose ranks are not all on one host
-    run at the pace of a link between hosts.
+    run at the pace of the links between hosts.
     """
     return [
         *_data_parallel(model, machine, layout),
@@ -132,7 +132,8 @@ def _tensor_parallel(model: Transformer, machine: Machine, layout: Layout) -> It
 def _pipeline_parallel(model: Transformer, machine: Machine, layout: Layout) -> Iterator[Overlap]:
     if layout.pp == 1:
         return
-    crosses, link = _link(machine, layout.tp * layout.dp, layout.pp)
+    crosses = layout.world_size > machine.ranks_per_host
+    link = machine.across if crosses else machine.inside
     nbytes: float = layout.num_tokens * model.hidden_size * machine.element_nbytes
     if layout.sequence_parallel:
         nbytes /= layout.tp
@@ -156,6 +157,13 @@ def _pipeline_parallel(model: Transformer, machine: Machine, layout: Layout) -> 
 
 
 def _link(machine: Machine, stride: int, size: int) -> tuple[bool, Link]:
-    """Whether a group of `size` ranks that are `stride` apart spans hosts, and its slowest link."""
-    crosses = stride * size > machine.ranks_per_host
-    return crosses, machine.across if crosses else machine.inside
+    """Whether a group of `size` ranks that are `stride` apart spans hosts, and a link of its ring.
+
+    Every step waits for the slowest link, but what goes around passes each link once: bandwidth is
+    the least, latency the mean over the ring.
+    """
+    if stride * size <= machine.ranks_per_host:
+        return False, machine.inside
+    hosts = math.ceil(size / max(1, machine.ranks_per_host // stride))
+    latency = (hosts * machine.across.latency + (size - hosts) * machine.inside.latency) / size
+    return True, Link(latency, min(machine.across.bandwidth, machine.inside.bandwidth))
