@@ -52,7 +52,8 @@ def _measure(file: Path) -> None:
     flops = torch.tensor([_flops()])
     ringcomm.all_reduce(flops, ringcomm.ReduceOp.MIN)
     small, large = (
-        median_seconds({"ring": ringcomm.all_reduce}, nbytes)["ring"] for nbytes in (_SMALL, _LARGE)
+        median_seconds({"ring": ringcomm.all_reduce}, nbytes, samples=7)["ring"]
+        for nbytes in (_SMALL, _LARGE)
     )
     volume = 2 * (n - 1) / n
     bandwidth = volume * (_LARGE - _SMALL) / (large - small)
