@@ -217,6 +217,14 @@ def sources(*suffixes: str) -> list[str]:
     )
 
 
+def left_out(config: Config) -> tuple[str, ...]:
+    """How the paths of sources begin that this configuration cannot compile, or does not need."""
+    if config.nccl_home:
+        return ("csrc/torch/no_device",)
+    no_nccl = ("csrc/nccl/", "csrc/torch/cuda_")
+    return no_nccl if config.cuda_home else (*no_nccl, "csrc/reduce/device")
+
+
 def extension(config: Config) -> setuptools.Extension:
     """ringcomm._C as `config` says. No RUNPATH: torch, imported first, has loaded its libraries."""
     if config.cuda_home:
@@ -239,7 +247,7 @@ def extension(config: Config) -> setuptools.Extension:
     device = [f"--threads={jobs}", "-lineinfo", *(f"-Xcompiler={flag}" for flag in host)]
     return setuptools.Extension(
         "ringcomm._C",
-        sources(".cpp", ".cu") if config.cuda_home else sources(".cpp"),
+        [source for source in sources(".cpp", ".cu") if not source.startswith(left_out(config))],
         depends=sources(".h"),
         include_dirs=[str(ROOT / "csrc")],
         define_macros=[("RINGCOMM_WITH_CUDA", "1")] if config.cuda_home else [],

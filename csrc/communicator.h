@@ -36,6 +36,7 @@ class Communicator {
   int rank() const { return group_.rank; }
   int world_size() const { return group_.world_size; }
   std::uint64_t sequence() const { return exchange_.sequence(); }
+  shm::Group& group() { return group_; }
 
   void all_reduce(const void* input, void* output, std::size_t count, Reduce reduce,
                   Timeout timeout);

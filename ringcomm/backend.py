@@ -14,6 +14,10 @@ from ringcomm import _C
 
 ALGORITHMS = ("auto", "ring", "direct")
 
+# On CUDA devices; see the README's table of environment variables.
+DEFAULT_CHANNELS = 4
+DEFAULT_SLICE_NBYTES = 4 << 20
+
 
 def _algorithm() -> str:
     """RINGCOMM_ALGORITHM, or "auto"."""
@@ -23,6 +27,14 @@ def _algorithm() -> str:
             f"RINGCOMM_ALGORITHM is {algorithm!r}; it must be one of {', '.join(ALGORITHMS)}"
         )
     return algorithm
+
+
+def _positive(name: str, default: int) -> int:
+    """An environment variable that holds a positive integer, or its default."""
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(f"{name} is {text!r}; it must be a positive integer")
+    return int(text)
 
 
 def _create(options: Any, pg_options: Any) -> Any:
@@ -46,6 +58,8 @@ def _create(options: Any, pg_options: Any) -> Any:
         options.group_size,
         timedelta(milliseconds=math.ceil(seconds * 1000)),
         _algorithm(),
+        _positive("RINGCOMM_CHANNELS", DEFAULT_CHANNELS),
+        _positive("RINGCOMM_SLICE_BYTES", DEFAULT_SLICE_NBYTES),
         options.group_id,
         options.global_ranks_in_group,
     )

@@ -26,6 +26,17 @@ void Board::complete(std::uint64_t sequence) {
   group_.segment().state(group_.rank).device_completed.store(sequence, std::memory_order_release);
 }
 
+void Board::close() {
+  group_.segment().state(group_.rank).device_closing.store(1, std::memory_order_release);
+}
+
+bool Board::all_closed() {
+  for (int r = 0; r < group_.world_size; ++r) {
+    if (group_.segment().state(r).device_closing.load(std::memory_order_acquire) == 0) return false;
+  }
+  return true;
+}
+
 std::optional<Call> Board::find(int rank, std::uint64_t sequence) {
   DeviceCall& entry = group_.segment().device_call(rank, sequence);
   if (entry.sequence.load(std::memory_order_acquire) != sequence) return std::nullopt;

@@ -26,6 +26,10 @@ class Board {
     return group_.segment().state(rank).device_completed.load(std::memory_order_acquire);
   }
 
+  // This rank will enqueue nothing more, and nothing is under way.
+  void close();
+  bool all_closed();
+
   // What the rank has enqueued under this number; nothing if that is not known (yet, or any more).
   std::optional<Call> find(int rank, std::uint64_t sequence);
 

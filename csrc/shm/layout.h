@@ -48,6 +48,7 @@ struct alignas(kLine) RankState {
   // Collectives on a device, numbered on their own: the last one enqueued, the last one done.
   std::atomic<std::uint64_t> device_enqueued;
   std::atomic<std::uint64_t> device_completed;
+  std::atomic<std::uint32_t> device_closing;  // this rank is done with its device
 };
 
 // Device call number s is in place s % kDeviceCalls as long as its sequence says s. It is kept in

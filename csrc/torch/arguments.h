@@ -33,7 +33,22 @@ inline void check_root(int64_t root, int world_size, const char* what) {
                     "; it must be 0 to ", world_size - 1);
 }
 
-inline void check_same_dtype(const at::Tensor& input, const at::Tensor& output, const char* what) {
+inline void check_same_device(const at::Tensor& a, const at::Tensor& b, const char* what) {
+  TORCH_CHECK_VALUE(a.device() == b.device(), "ring: ", what, ": got tensors on ", a.device(),
+                    " and on ", b.device(), "; all must be on one device");
+}
+
+// The tensors of gather and scatter that only the root has.
+inline void check_root_only(const TensorLists& lists, int rank, int64_t root, const char* what,
+                            const char* argument) {
+  TORCH_CHECK_VALUE(lists.empty() || (lists.size() == 1 && lists[0].empty()), "ring: ", what,
+                    ": got ", argument, " tensors on rank ", rank, ", but only the root, rank ",
+                    root, ", has ", argument, "s");
+}
+
+// One dtype, one device.
+inline void check_alike(const at::Tensor& input, const at::Tensor& output, const char* what) {
+  check_same_device(input, output, what);
   TORCH_CHECK_VALUE(input.scalar_type() == output.scalar_type(), "ring: ", what,
                     ": the input has dtype=", input.scalar_type(),
                     " and the output dtype=", output.scalar_type());
@@ -47,7 +62,7 @@ inline void check_numel(int64_t numel, int64_t wanted, const char* what, const c
 inline void check_list(const Tensors& tensors, const char* what) {
   for (const at::Tensor& tensor : tensors) {
     check_tensor(tensor, what);
-    check_same_dtype(tensors[0], tensor, what);
+    check_alike(tensors[0], tensor, what);
   }
 }
 
@@ -84,6 +99,20 @@ inline std::vector<Output> outputs_of(const Writables& writables, const Elements
     outputs.push_back({writable.flat().data_ptr(), elements.count(writable.flat())});
   }
   return outputs;
+}
+
+// What an operation reads and writes, for Launch::memory.
+inline void add_memory(Tensors& memory, const at::Tensor& tensor) { memory.push_back(tensor); }
+inline void add_memory(Tensors& memory, const Writable& data) { memory.push_back(data.flat()); }
+template <typename Item>
+void add_memory(Tensors& memory, const std::vector<Item>& items) {
+  for (const Item& item : items) add_memory(memory, item);
+}
+template <typename... Items>
+Tensors memory_of(const Items&... items) {
+  Tensors memory;
+  (add_memory(memory, items), ...);
+  return memory;
 }
 
 // Equal pieces of a flat tensor, one per rank.

@@ -41,7 +41,8 @@ RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
     : Backend(rank, world_size),
       options_(std::move(options)),
       communicator_(make_communicator(store, rank, world_size, *options_)),
-      queue_(std::make_shared<Queue>()) {
+      queue_(std::make_shared<Queue>()),
+      store_(store) {
   init();
 }
 
@@ -49,25 +50,33 @@ RingBackend::~RingBackend() {
   close("the process group is closed", /*abort=*/false);
   // Here, as ending them waits for their threads.
   without_gil([&] {
+    device_group_.reset();
     queue_.reset();
     communicator_.reset();
   });
 }
 
-void RingBackend::shutdown() { close("the process group is closed", /*abort=*/false); }
+// The device first: ending it in good order takes all ranks, which the host's group brings
+// together.
+void RingBackend::shutdown() {
+  if (device_group_) without_gil([&] { device_group_->shut_down(options_->timeout); });
+  close("the process group is closed", /*abort=*/false);
+}
 
 void RingBackend::abort() { close("the process group was aborted", /*abort=*/true); }
 
 void RingBackend::close(const std::string& reason, bool abort) {
   without_gil([&] {
+    const std::string who = "rank " + std::to_string(rank_) + ": " + reason;
     if (abort) {
-      communicator_->abort("rank " + std::to_string(rank_) + ": " + reason);
+      communicator_->abort(who);
     } else {
       communicator_->close(reason);
     }
     // What is queued now fails at once.
     while (queue_->help()) {
     }
+    if (device_group_) device_group_->abort(who);
   });
 }
 
@@ -92,7 +101,7 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
                                           static_cast<int>(ranks.size()), std::move(options));
 }
 
-RingBackend::WorkPtr RingBackend::launch(Launch launch, std::function<void()> run) {
+RingBackend::WorkPtr RingBackend::launch_on_host(Launch launch, std::function<void()> run) {
   const bool in_one_call = coalescing_ && coalescing_->in_one_call;
   auto work = c10::make_intrusive<CollectiveWork>(
       queue_, rank_, launch.type, ++sequence_, in_one_call ? nullptr : launch.title,
@@ -123,10 +132,45 @@ RingBackend::WorkPtr RingBackend::launch(Launch launch, std::function<void()> ru
   return work;
 }
 
+RingBackend::WorkPtr RingBackend::launch_on_device(Launch launch,
+                                                   std::function<void(streams::Collectives&)> run) {
+  DeviceGroup& group = device_group(launch.memory.front().device());
+  const std::uint64_t sequence = ++sequence_;
+  const bool in_one_call = coalescing_ && coalescing_->in_one_call;
+  if (in_one_call) launch.title = nullptr;
+  auto begin = [&group, launch, sequence, run] {
+    return with_torch_errors([&] { return group.launch(launch, sequence, run); });
+  };
+  if (!coalescing_) return begin();
+  coalescing_->device = group.device();
+  coalescing_->outputs.insert(coalescing_->outputs.end(), launch.outputs.begin(),
+                              launch.outputs.end());
+  if (!in_one_call) return begin();
+  coalescing_->held_on_device.push_back(begin);
+  return nullptr;
+}
+
+DeviceGroup& RingBackend::device_group(at::Device device) {
+  std::lock_guard lock(device_mutex_);
+  if (!device_group_) {
+    device_group_ = with_torch_errors([&] {
+      return make_cuda_group(communicator_->group(), store_, device,
+                             {options_->algorithm, options_->num_channels, options_->slice_nbytes},
+                             options_->timeout);
+    });
+  }
+  TORCH_CHECK_VALUE(device_group_->device() == device, "ring: got a tensor on ", device,
+                    ", but this rank's part of the group is on ", device_group_->device(),
+                    "; a rank has one device in a group");
+  return *device_group_;
+}
+
+bool RingBackend::supportsCoalescing() const { return missing_for_cuda().empty() && at::hasCUDA(); }
+
 RingBackend::WorkPtr RingBackend::coalesce(c10d::OpType type, const char* title,
                                            const Tensors& inputs, const Tensors& outputs,
                                            const std::function<void()>& body) {
-  auto outer = std::exchange(coalescing_, Coalescing{.in_one_call = true, .parts = {}, .held = {}});
+  auto outer = std::exchange(coalescing_, Coalescing{.in_one_call = true});
   const std::uint64_t sequence = sequence_;
   try {
     body();
@@ -137,15 +181,16 @@ RingBackend::WorkPtr RingBackend::coalesce(c10d::OpType type, const char* title,
   }
   Coalescing coalesced = *std::exchange(coalescing_, std::move(outer));
   for (Queue::Operation& operation : coalesced.held) queue_->submit(std::move(operation));
-  const auto work = join(std::move(coalesced), type, title, inputs, outputs);
-  if (coalescing_) coalescing_->parts.push_back(work);
-  return work;
+  for (const auto& begin : coalesced.held_on_device) begin();
+  if (coalescing_ && coalesced.device) {
+    coalescing_->device = coalesced.device;
+    coalescing_->outputs.insert(coalescing_->outputs.end(), outputs.begin(), outputs.end());
+  }
+  return join(std::move(coalesced), type, title, inputs, outputs);
 }
 
 // Operations of an unfinished coalescing, which an exception has ended, are under way as they are.
-void RingBackend::startCoalescing() {
-  coalescing_ = Coalescing{.in_one_call = false, .parts = {}, .held = {}};
-}
+void RingBackend::startCoalescing() { coalescing_ = Coalescing{.in_one_call = false}; }
 
 RingBackend::WorkPtr RingBackend::endCoalescing() {
   TORCH_CHECK(coalescing_, "ring: endCoalescing called without startCoalescing");
@@ -153,13 +198,25 @@ RingBackend::WorkPtr RingBackend::endCoalescing() {
               std::nullopt, {});
 }
 
-c10::intrusive_ptr<RingWork> RingBackend::join(Coalescing coalesced, c10d::OpType type,
-                                               const char* title,
-                                               const std::optional<Tensors>& inputs,
-                                               const Tensors& outputs) {
+RingBackend::WorkPtr RingBackend::join(Coalescing coalesced, c10d::OpType type, const char* title,
+                                       const std::optional<Tensors>& inputs,
+                                       const Tensors& outputs) {
+  if (coalesced.device) {
+    TORCH_CHECK_VALUE(coalesced.parts.empty(), "ring: operations on the CPU and on ",
+                      *coalesced.device, " cannot be coalesced; make one batch for each");
+    DeviceGroup& group = device_group(*coalesced.device);
+    const Launch launch{
+        type,          title, inputs.value_or(Tensors{}), coalesced.outputs, {}, options_->timeout,
+        /*async=*/true};
+    return with_torch_errors([&] {
+      return coalesced.messages.empty() ? group.join(launch, sequence_)
+                                        : group.exchange(launch, sequence_, coalesced.messages);
+    });
+  }
   auto work = c10::make_intrusive<CoalescedWork>(std::move(coalesced.parts), rank_, type, sequence_,
                                                  title, inputs, outputs, options_->timeout);
   work->start();
+  if (coalescing_) coalescing_->parts.push_back(work);
   return work;
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -12,6 +13,8 @@
 
 #include "communicator.h"
 #include "queue.h"
+#include "torch/device.h"
+#include "torch/launch.h"
 #include "torch/tensors.h"
 #include "torch/work.h"
 
@@ -39,6 +42,8 @@ class RingBackend : public c10d::Backend {
     }
 
     Algorithm algorithm = Algorithm::kAuto;
+    int num_channels = 1;          // on devices
+    std::size_t slice_nbytes = 0;  // on devices
   };
 
   RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
@@ -88,9 +93,10 @@ class RingBackend : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
   // Between the two, every operation is asynchronous; endCoalescing returns one Work for all.
-  // supportsCoalescing stays false: torch would coalesce each batch of messages, for which there is
-  // no need here as posting never blocks, and keeps a group that raised meanwhile from ever running
-  // a collective again.
+  // supportsCoalescing is true only where there are devices, whose messages must begin together: it
+  // makes torch coalesce each batch of messages, and keep a group that raised meanwhile from ever
+  // running a collective again.
+  bool supportsCoalescing() const override;
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
@@ -101,6 +107,9 @@ class RingBackend : public c10d::Backend {
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
+  // Makes this rank's part on the device now, which the first collective there does otherwise.
+  void eagerConnectSingleDevice(at::Device device) override { device_group(device); }
+
   void abort() override;
   void shutdown() override;
 
@@ -109,30 +118,44 @@ class RingBackend : public c10d::Backend {
   bool all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
  private:
-  // Checked arguments are bound into `run`, which does the whole operation and throws on failure.
-  struct Launch {
-    c10d::OpType type;
-    const char* title;  // for the profiler
-    Tensors inputs;
-    Tensors outputs;
-    std::chrono::milliseconds timeout;
-    bool async;
-  };
-  WorkPtr launch(Launch launch, std::function<void()> run);
+  // `run` does the whole operation, with checked arguments, on the communicator it is given: the
+  // host's, or that of the device that the memory lies on. It throws on failure.
+  template <typename Run>
+  WorkPtr launch(Launch launch, Run run) {
+    if (!launch.memory.empty() && !launch.memory.front().is_cpu()) {
+      return launch_on_device(std::move(launch), std::move(run));
+    }
+    return launch_on_host(std::move(launch), [communicator = communicator_, run = std::move(run)] {
+      run(*communicator);
+    });
+  }
+  WorkPtr launch_on_host(Launch launch, std::function<void()> run);
+  WorkPtr launch_on_device(Launch launch, std::function<void(streams::Collectives&)> run);
+
   WorkPtr launch_message(shm::Message::Kind kind, Tensors& tensors, int peer, int tag,
                          c10d::OpType type, const char* title);
+  WorkPtr launch_message_on_device(bool sends, Tensors& tensors, int peer, c10d::OpType type,
+                                   const char* title);
+
+  // This rank's part on the device. The first call makes it, together with all other ranks.
+  DeviceGroup& device_group(at::Device device);
 
   // The operations between startCoalescing and endCoalescing, or those of one coalesced call, which
-  // share a work and an event for the profiler, and begin only when all have been checked.
+  // share a work and an event for the profiler, and begin only when all have been checked. On a
+  // device, messages begin together at the end.
   struct Coalescing {
     bool in_one_call;
-    std::vector<c10::intrusive_ptr<RingWork>> parts;
-    std::vector<Queue::Operation> held;
+    std::vector<c10::intrusive_ptr<RingWork>> parts = {};
+    std::vector<Queue::Operation> held = {};
+    std::optional<at::Device> device = {};
+    std::vector<std::function<void()>> held_on_device = {};
+    std::vector<DeviceGroup::Message> messages = {};
+    Tensors outputs = {};
   };
   WorkPtr coalesce(c10d::OpType type, const char* title, const Tensors& inputs,
                    const Tensors& outputs, const std::function<void()>& body);
-  c10::intrusive_ptr<RingWork> join(Coalescing coalesced, c10d::OpType type, const char* title,
-                                    const std::optional<Tensors>& inputs, const Tensors& outputs);
+  WorkPtr join(Coalescing coalesced, c10d::OpType type, const char* title,
+               const std::optional<Tensors>& inputs, const Tensors& outputs);
 
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
     return timeout <= std::chrono::milliseconds(0) ? options_->timeout : timeout;
@@ -145,6 +168,10 @@ class RingBackend : public c10d::Backend {
   std::shared_ptr<Queue> queue_;
   std::atomic<std::uint64_t> sequence_ = 0;  // callbacks launch operations too
   std::optional<Coalescing> coalescing_;
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  std::mutex device_mutex_;
+  std::unique_ptr<DeviceGroup> device_group_;
 };
 
 }  // namespace ringcomm

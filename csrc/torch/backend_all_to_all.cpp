@@ -56,7 +56,7 @@ RingBackend::WorkPtr RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
   check_one_per_rank(outputs.size(), size_, what, "output tensor");
   check_list(inputs, what);
   check_outputs(outputs, what);
-  check_same_dtype(inputs[0], outputs[0], what);
+  check_alike(inputs[0], outputs[0], what);
   Tensors flat = readable(inputs);
   for (at::Tensor& input : flat) {
     for (const at::Tensor& output : outputs) {
@@ -65,10 +65,12 @@ RingBackend::WorkPtr RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
   }
   const Elements elements = elements_to_move(inputs[0].scalar_type());
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::ALLTOALL, "ring:all_to_all", inputs, outputs, timeout, opts.asyncOp},
-                [communicator = communicator_, flat, data = writable(outputs), elements, timeout] {
-                  communicator->all_to_all(inputs_of(flat, elements), outputs_of(data, elements),
-                                           elements.dtype, timeout);
+  const Writables data = writable(outputs);
+  return launch({c10d::OpType::ALLTOALL, "ring:all_to_all", inputs, outputs, memory_of(flat, data),
+                 timeout, opts.asyncOp},
+                [flat, data, elements, timeout](auto& communicator) {
+                  communicator.all_to_all(inputs_of(flat, elements), outputs_of(data, elements),
+                                          elements.dtype, timeout);
                   for (const Writable& output : data) output.commit();
                 });
 }
@@ -80,23 +82,29 @@ RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& 
   const char* what = "all_to_all_single";
   check_output(output, what);
   check_tensor(input, what);
-  check_same_dtype(input, output, what);
+  check_alike(input, output, what);
   check_splits(output, output_splits, size_, what, "output tensor");
   check_splits(input, input_splits, size_, what, "input tensor");
   const Elements elements = elements_to_move(input.scalar_type());
   at::Tensor flat = readable(input);
   if (overlap(flat, output)) flat = flat.clone();
+  const Writable data(output, false);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch(
-      {c10d::OpType::ALLTOALL_BASE, "ring:all_to_all", {input}, {output}, timeout, opts.asyncOp},
-      [communicator = communicator_, flat, data = Writable(output, false), elements, output_splits,
-       input_splits, timeout] {
-        const int n = communicator->world_size();
-        communicator->all_to_all(split_rows<Input>(flat, input_splits, elements, n),
-                                 split_rows<Output>(data.flat(), output_splits, elements, n),
-                                 elements.dtype, timeout);
-        data.commit();
-      });
+  return launch({c10d::OpType::ALLTOALL_BASE,
+                 "ring:all_to_all",
+                 {input},
+                 {output},
+                 memory_of(flat, data),
+                 timeout,
+                 opts.asyncOp},
+                [flat, data, elements, output_splits, input_splits, timeout](auto& communicator) {
+                  const int n = communicator.world_size();
+                  communicator.all_to_all(
+                      split_rows<Input>(flat, input_splits, elements, n),
+                      split_rows<Output>(data.flat(), output_splits, elements, n), elements.dtype,
+                      timeout);
+                  data.commit();
+                });
 }
 
 }  // namespace ringcomm

@@ -19,6 +19,7 @@ RingBackend::WorkPtr RingBackend::launch_message(shm::Message::Kind kind, Tensor
   TORCH_CHECK_VALUE(tag >= 0, "ring: ", what, ": the tag is ", tag, "; it must not be negative");
 
   const bool sends = kind == shm::Message::Kind::kSend;
+  if (!tensors[0].is_cpu()) return launch_message_on_device(sends, tensors, peer, type, title);
   auto writable = std::make_shared<Writable>(tensors[0], /*needs_contents=*/sends);
   const Elements elements = elements_to_move(tensors[0].scalar_type());
   auto work =
@@ -43,6 +44,24 @@ RingBackend::WorkPtr RingBackend::launch_message(shm::Message::Kind kind, Tensor
   }
   if (coalescing_) coalescing_->parts.push_back(work);
   return work;
+}
+
+// As with NCCL, messages on devices have no tags: they are received in the order they were sent.
+RingBackend::WorkPtr RingBackend::launch_message_on_device(bool sends, Tensors& tensors, int peer,
+                                                           c10d::OpType type, const char* title) {
+  TORCH_CHECK_NOT_IMPLEMENTED(peer != shm::kAnySource,
+                              "ring: recv from any source: got a tensor on ", tensors[0].device(),
+                              "; only CPU tensors can be received that way");
+  DeviceGroup& group = device_group(tensors[0].device());
+  const DeviceGroup::Message message{sends, peer, Writable(tensors[0], /*needs_contents=*/sends)};
+  if (coalescing_) {
+    coalescing_->device = group.device();
+    coalescing_->messages.push_back(message);
+    coalescing_->outputs.push_back(tensors[0]);
+    return nullptr;
+  }
+  const Launch launch{type, title, tensors, tensors, {}, options_->timeout, /*async=*/true};
+  return with_torch_errors([&] { return group.exchange(launch, sequence_, {message}); });
 }
 
 RingBackend::WorkPtr RingBackend::send(Tensors& tensors, int peer, int tag) {

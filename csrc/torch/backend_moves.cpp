@@ -1,4 +1,6 @@
 // Collectives that only move values: all-gather, broadcast, gather, scatter; and the barriers.
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include "torch/arguments.h"
 #include "torch/backend.h"
 #include "torch/errors.h"
@@ -13,15 +15,17 @@ RingBackend::WorkPtr RingBackend::allgather(TensorLists& outputs, Tensors& input
   check_one_per_rank(list.size(), size_, what, "output tensor");
   check_tensor(input, what);
   check_outputs(list, what);
-  check_same_dtype(input, list[0], what);
+  check_alike(input, list[0], what);
   check_numel(list[rank_].numel(), input.numel(), what, "output tensor of this rank");
   const Elements elements = elements_to_move(input.scalar_type());
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::ALLGATHER, "ring:all_gather", inputs, list, timeout, opts.asyncOp},
-                [communicator = communicator_, flat = readable(input), data = writable(list),
-                 elements, timeout] {
-                  communicator->all_gather(flat.const_data_ptr(), outputs_of(data, elements),
-                                           elements.dtype, timeout);
+  const at::Tensor flat = readable(input);
+  const Writables data = writable(list);
+  return launch({c10d::OpType::ALLGATHER, "ring:all_gather", inputs, list, memory_of(flat, data),
+                 timeout, opts.asyncOp},
+                [flat, data, elements, timeout](auto& communicator) {
+                  communicator.all_gather(flat.const_data_ptr(), outputs_of(data, elements),
+                                          elements.dtype, timeout);
                   for (const Writable& output : data) output.commit();
                 });
 }
@@ -31,21 +35,23 @@ RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor
   const char* what = "all_gather_into_tensor";
   check_output(output, what);
   check_tensor(input, what);
-  check_same_dtype(input, output, what);
+  check_alike(input, output, what);
   check_numel(output.numel(), input.numel() * size_, what, "output tensor");
   const Elements elements = elements_to_move(input.scalar_type());
   const auto timeout = timeout_or_default(opts.timeout);
+  const at::Tensor flat = readable(input);
+  const Writable data(output, false);
   return launch({c10d::OpType::_ALLGATHER_BASE,
                  "ring:_all_gather_base",
                  {input},
                  {output},
+                 memory_of(flat, data),
                  timeout,
                  opts.asyncOp},
-                [communicator = communicator_, flat = readable(input),
-                 data = Writable(output, false), elements, timeout] {
-                  communicator->all_gather(
+                [flat, data, elements, timeout](auto& communicator) {
+                  communicator.all_gather(
                       flat.const_data_ptr(),
-                      pieces<Output>(data.flat(), elements, communicator->world_size()),
+                      pieces<Output>(data.flat(), elements, communicator.world_size()),
                       elements.dtype, timeout);
                   data.commit();
                 });
@@ -88,15 +94,15 @@ RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::Broadc
   if (opts.rootRank != rank_) check_output(tensor, what);
   const Elements elements = elements_to_move(tensor.scalar_type());
   const int root = static_cast<int>(opts.rootRank);
+  const Writable data(tensor, /*needs_contents=*/rank_ == root);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch(
-      {c10d::OpType::BROADCAST, "ring:broadcast", tensors, tensors, timeout, opts.asyncOp},
-      [communicator = communicator_, data = Writable(tensor, rank_ == root), elements, root,
-       timeout] {
-        communicator->broadcast(data.flat().data_ptr(), elements.count(data.flat()), elements.dtype,
-                                root, timeout);
-        if (communicator->rank() != root) data.commit();
-      });
+  return launch({c10d::OpType::BROADCAST, "ring:broadcast", tensors, tensors, memory_of(data),
+                 timeout, opts.asyncOp},
+                [data, elements, root, timeout](auto& communicator) {
+                  communicator.broadcast(data.flat().data_ptr(), elements.count(data.flat()),
+                                         elements.dtype, root, timeout);
+                  if (communicator.rank() != root) data.commit();
+                });
 }
 
 RingBackend::WorkPtr RingBackend::gather(TensorLists& outputs, Tensors& inputs,
@@ -110,27 +116,27 @@ RingBackend::WorkPtr RingBackend::gather(TensorLists& outputs, Tensors& inputs,
     list = single(outputs, what, "output list");
     check_one_per_rank(list.size(), size_, what, "output tensor");
     check_outputs(list, what);
-    check_same_dtype(input, list[0], what);
+    check_alike(input, list[0], what);
     for (const at::Tensor& output : list) {
       check_numel(output.numel(), input.numel(), what, "output tensor");
     }
   } else {
-    TORCH_CHECK_VALUE(outputs.empty() || (outputs.size() == 1 && outputs[0].empty()),
-                      "ring: gather: got output tensors on rank ", rank_,
-                      ", but only the root, rank ", opts.rootRank, ", has outputs");
+    check_root_only(outputs, rank_, opts.rootRank, what, "output");
   }
   const Elements elements = elements_to_move(input.scalar_type());
   const int root = static_cast<int>(opts.rootRank);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::GATHER, "ring:gather", inputs, list, timeout, opts.asyncOp},
-                [communicator = communicator_, flat = readable(input), data = writable(list),
-                 elements, root, timeout] {
+  const at::Tensor flat = readable(input);
+  const Writables data = writable(list);
+  return launch({c10d::OpType::GATHER, "ring:gather", inputs, list, memory_of(flat, data), timeout,
+                 opts.asyncOp},
+                [flat, data, elements, root, timeout](auto& communicator) {
                   std::vector<void*> pointers;
                   for (const Writable& output : data) {
                     pointers.push_back(output.flat().data_ptr());
                   }
-                  communicator->gather(flat.const_data_ptr(), pointers, elements.count(flat),
-                                       elements.dtype, root, timeout);
+                  communicator.gather(flat.const_data_ptr(), pointers, elements.count(flat),
+                                      elements.dtype, root, timeout);
                   for (const Writable& output : data) output.commit();
                 });
 }
@@ -160,33 +166,38 @@ RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs, TensorLists& inputs,
     list = single(inputs, what, "input list");
     check_one_per_rank(list.size(), size_, what, "input tensor");
     check_list(list, what);
-    check_same_dtype(list[0], output, what);
+    check_alike(list[0], output, what);
     for (const at::Tensor& input : list) {
       check_numel(input.numel(), output.numel(), what, "input tensor");
     }
   } else {
-    TORCH_CHECK_VALUE(inputs.empty() || (inputs.size() == 1 && inputs[0].empty()),
-                      "ring: scatter: got input tensors on rank ", rank_,
-                      ", but only the root, rank ", opts.rootRank, ", has inputs");
+    check_root_only(inputs, rank_, opts.rootRank, what, "input");
   }
   const Elements elements = elements_to_move(output.scalar_type());
   const int root = static_cast<int>(opts.rootRank);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::SCATTER, "ring:scatter", list, outputs, timeout, opts.asyncOp},
-                [communicator = communicator_, flat = readable(list),
-                 data = Writable(output, false), elements, root, timeout] {
+  const Tensors flat = readable(list);
+  const Writable data(output, false);
+  return launch({c10d::OpType::SCATTER, "ring:scatter", list, outputs, memory_of(flat, data),
+                 timeout, opts.asyncOp},
+                [flat, data, elements, root, timeout](auto& communicator) {
                   std::vector<const void*> pointers;
                   for (const at::Tensor& input : flat) pointers.push_back(input.const_data_ptr());
-                  communicator->scatter(pointers, data.flat().data_ptr(),
-                                        elements.count(data.flat()), elements.dtype, root, timeout);
+                  communicator.scatter(pointers, data.flat().data_ptr(),
+                                       elements.count(data.flat()), elements.dtype, root, timeout);
                   data.commit();
                 });
 }
 
 RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& opts) {
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::BARRIER, "ring:barrier", {}, {}, timeout, opts.asyncOp},
-                [communicator = communicator_, timeout] { communicator->barrier(timeout); });
+  if (opts.device && !opts.device->is_cpu()) {
+    const c10::impl::VirtualGuardImpl device(opts.device->type());
+    device.synchronizeStream(device.getStream(*opts.device));
+  }
+  return launch_on_host(
+      {c10d::OpType::BARRIER, "ring:barrier", {}, {}, {}, timeout, opts.asyncOp},
+      [communicator = communicator_, timeout] { communicator->barrier(timeout); });
 }
 
 void RingBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {

@@ -16,20 +16,21 @@ RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::Allred
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   Writable data(tensor, true);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch(
-      {c10d::OpType::ALLREDUCE, "ring:all_reduce", tensors, tensors, timeout, opts.asyncOp},
-      [communicator = communicator_, data, elements, reduce, timeout] {
-        void* buffer = data.flat().data_ptr();
-        communicator->all_reduce(buffer, buffer, elements.count(data.flat()), reduce, timeout);
-        data.commit();
-      });
+  return launch({c10d::OpType::ALLREDUCE, "ring:all_reduce", tensors, tensors, memory_of(data),
+                 timeout, opts.asyncOp},
+                [data, elements, reduce, timeout](auto& communicator) {
+                  void* buffer = data.flat().data_ptr();
+                  communicator.all_reduce(buffer, buffer, elements.count(data.flat()), reduce,
+                                          timeout);
+                  data.commit();
+                });
 }
 
 bool RingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const char* what = "all_reduce";
   check_output(tensor, what);
   Writable data(tensor, true);
-  if (coalescing_ || !data.flat().is_same(tensor)) return false;
+  if (coalescing_ || !tensor.is_cpu() || !data.flat().is_same(tensor)) return false;
   const Elements elements = elements_to_reduce(tensor.scalar_type(), op, what);
   const Reduce reduce = make_reduce(elements, op, what);
   if (!queue_->try_enter()) return false;
@@ -51,11 +52,16 @@ RingBackend::WorkPtr RingBackend::allreduce_sparse(Tensors& tensors,
   const at::Tensor& tensor = single(tensors, "all_reduce", "tensor");
   check_sparse(tensor, opts.reduceOp);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::_ALLREDUCE_SPARSE, "ring:sparse_all_reduce", tensors, tensors,
-                 timeout, opts.asyncOp},
-                [communicator = communicator_, tensor, timeout] {
-                  all_reduce_sparse(*communicator, tensor, timeout);
-                });
+  return launch_on_host({c10d::OpType::_ALLREDUCE_SPARSE,
+                         "ring:sparse_all_reduce",
+                         tensors,
+                         tensors,
+                         {},
+                         timeout,
+                         opts.asyncOp},
+                        [communicator = communicator_, tensor, timeout] {
+                          all_reduce_sparse(*communicator, tensor, timeout);
+                        });
 }
 
 RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
@@ -79,13 +85,14 @@ RingBackend::WorkPtr RingBackend::reduce(Tensors& tensors, const c10d::ReduceOpt
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   Writable data(tensor, true);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::REDUCE, "ring:reduce", tensors, tensors, timeout, opts.asyncOp},
-                [communicator = communicator_, data, elements, reduce,
-                 root = static_cast<int>(opts.rootRank), timeout] {
+  return launch({c10d::OpType::REDUCE, "ring:reduce", tensors, tensors, memory_of(data), timeout,
+                 opts.asyncOp},
+                [data, elements, reduce, root = static_cast<int>(opts.rootRank),
+                 timeout](auto& communicator) {
                   void* buffer = data.flat().data_ptr();
-                  communicator->reduce(buffer, buffer, elements.count(data.flat()), reduce, root,
-                                       timeout);
-                  if (communicator->rank() == root) data.commit();
+                  communicator.reduce(buffer, buffer, elements.count(data.flat()), reduce, root,
+                                      timeout);
+                  if (communicator.rank() == root) data.commit();
                 });
 }
 
@@ -97,19 +104,20 @@ RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, TensorLists& 
   check_one_per_rank(list.size(), size_, what, "input tensor");
   check_output(output, what);
   check_list(list, what);
-  check_same_dtype(list[0], output, what);
+  check_alike(list[0], output, what);
   check_numel(output.numel(), list[rank_].numel(), what, "output tensor");
   const Elements elements = elements_to_reduce(output.scalar_type(), opts.reduceOp, what);
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch(
-      {c10d::OpType::REDUCE_SCATTER, "ring:reduce_scatter", list, outputs, timeout, opts.asyncOp},
-      [communicator = communicator_, flat = readable(list), data = Writable(output, false),
-       elements, reduce, timeout] {
-        communicator->reduce_scatter(inputs_of(flat, elements), data.flat().data_ptr(), reduce,
-                                     timeout);
-        data.commit();
-      });
+  const Tensors flat = readable(list);
+  const Writable data(output, false);
+  return launch({c10d::OpType::REDUCE_SCATTER, "ring:reduce_scatter", list, outputs,
+                 memory_of(flat, data), timeout, opts.asyncOp},
+                [flat, data, elements, reduce, timeout](auto& communicator) {
+                  communicator.reduce_scatter(inputs_of(flat, elements), data.flat().data_ptr(),
+                                              reduce, timeout);
+                  data.commit();
+                });
 }
 
 RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -117,21 +125,23 @@ RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::T
   const char* what = "reduce_scatter_tensor";
   check_output(output, what);
   check_tensor(input, what);
-  check_same_dtype(input, output, what);
+  check_alike(input, output, what);
   check_numel(input.numel(), output.numel() * size_, what, "input tensor");
   const Elements elements = elements_to_reduce(output.scalar_type(), opts.reduceOp, what);
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   const auto timeout = timeout_or_default(opts.timeout);
+  const at::Tensor flat = readable(input);
+  const Writable data(output, false);
   return launch({c10d::OpType::_REDUCE_SCATTER_BASE,
                  "ring:_reduce_scatter_base",
                  {input},
                  {output},
+                 memory_of(flat, data),
                  timeout,
                  opts.asyncOp},
-                [communicator = communicator_, flat = readable(input),
-                 data = Writable(output, false), elements, reduce, timeout] {
-                  communicator->reduce_scatter(
-                      pieces<Input>(flat, elements, communicator->world_size()),
+                [flat, data, elements, reduce, timeout](auto& communicator) {
+                  communicator.reduce_scatter(
+                      pieces<Input>(flat, elements, communicator.world_size()),
                       data.flat().data_ptr(), reduce, timeout);
                   data.commit();
                 });

@@ -3,6 +3,8 @@
 
 #include <exception>
 
+#include "status.h"
+
 namespace ringcomm {
 
 // Rethrows `error` as torch knows it: an Error of kind kInvalidArgument as ValueError, of any other
@@ -10,5 +12,15 @@ namespace ringcomm {
 [[noreturn]] void rethrow_for_torch(std::exception_ptr error);
 
 std::exception_ptr for_torch(std::exception_ptr error);
+
+// body(), with the core's errors thrown as torch's.
+template <typename Body>
+auto with_torch_errors(Body&& body) {
+  try {
+    return body();
+  } catch (const Error&) {
+    rethrow_for_torch(std::current_exception());
+  }
+}
 
 }  // namespace ringcomm

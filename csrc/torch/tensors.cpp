@@ -3,6 +3,9 @@
 #include <ATen/MemoryOverlap.h>
 
 #include <optional>
+#include <string>
+
+#include "torch/device.h"
 
 namespace ringcomm {
 namespace {
@@ -81,11 +84,13 @@ void check_tensor(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_VALUE(tensor.defined(), "ring: ", what, ": got an undefined tensor");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ring: ", what, ": got a tensor of layout ",
                     tensor.layout(), "; only dense (strided) tensors can be sent");
+  if (tensor.device().is_cpu()) return;
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().is_cuda(), "ring: ", what, ": got a tensor on ",
+                              tensor.device(), "; only CPU and CUDA tensors can be sent");
+  const std::string missing = missing_for_cuda();
   TORCH_CHECK_NOT_IMPLEMENTED(
-      tensor.device().is_cpu(), "ring: ", what, ": got a tensor on ", tensor.device(),
-      ", but this build of ringcomm has no executor for that device, only shared memory for CPU "
-      "tensors. Move the tensor to the CPU, or let another backend serve the device: "
-      "init_process_group(\"cpu:ring,cuda:nccl\").");
+      missing.empty(), "ring: ", what, ": got a tensor on ", tensor.device(), ", but ", missing,
+      ". Or let another backend serve the device: init_process_group(\"cpu:ring,cuda:nccl\").");
 }
 
 void check_output(const at::Tensor& tensor, const char* what) {

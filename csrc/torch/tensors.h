@@ -9,8 +9,8 @@
 
 namespace ringcomm {
 
-// Throws ValueError (layout) or NotImplementedError (device) unless it is a dense CPU tensor.
-// `what` is the collective, for the message.
+// Throws ValueError (layout) or NotImplementedError (device) unless it is a dense tensor on the CPU
+// or, if this build can send those, on a CUDA device. `what` is the collective, for the message.
 void check_tensor(const at::Tensor& tensor, const char* what);
 
 // As check_tensor, for a tensor that is written: a ValueError also where elements share memory.
@@ -25,6 +25,7 @@ class Writable {
  public:
   explicit Writable(const at::Tensor& tensor, bool needs_contents);
 
+  const at::Tensor& tensor() const { return tensor_; }
   const at::Tensor& flat() const { return flat_; }
   void commit() const;
 

@@ -14,10 +14,13 @@ def create_backend(
     world_size: int,
     timeout: timedelta,
     algorithm: str,
+    num_channels: int,
+    slice_nbytes: int,
     group_name: str,
     global_ranks: Sequence[int],
 ) -> Backend: ...
 def all_reduce_now(backend: Backend, tensor: torch.Tensor, op: ReduceOp.RedOpType) -> bool: ...
+def missing_for_cuda() -> str: ...
 def reduce_local(
     inputs: Sequence[torch.Tensor], output: torch.Tensor, op: ReduceOp.RedOpType
 ) -> None: ...

@@ -1,0 +1,57 @@
+#include "nccl/api.h"
+
+#include <nvtx3/nvToolsExt.h>
+
+#include <string>
+
+#include "nccl/errors.h"
+#include "reduce/device.h"
+
+namespace ringcomm::nccl {
+
+void Api::group_start() { RINGCOMM_CHECK(ncclGroupStart()); }
+
+void Api::send(const void* data, std::size_t nbytes, int peer, Comm comm, Stream stream) {
+  RINGCOMM_CHECK(ncclSend(data, nbytes, ncclUint8, peer, comm, stream));
+}
+
+void Api::recv(void* data, std::size_t nbytes, int peer, Comm comm, Stream stream) {
+  RINGCOMM_CHECK(ncclRecv(data, nbytes, ncclUint8, peer, comm, stream));
+}
+
+void Api::group_end(Comm) { RINGCOMM_CHECK(ncclGroupEnd()); }
+
+void Api::reduce(const Reduction& reduction, const void* const* inputs, int num_inputs,
+                 void* output, std::size_t count, Stream stream) {
+  RINGCOMM_CHECK(reduce_device(reduction, inputs, num_inputs, &output, 1, count, stream));
+}
+
+void Api::copy(void* to, const void* from, std::size_t nbytes, Stream stream) {
+  RINGCOMM_CHECK(cudaMemcpyAsync(to, from, nbytes, cudaMemcpyDeviceToDevice, stream));
+}
+
+void Api::record(Event event, Stream stream) { RINGCOMM_CHECK(cudaEventRecord(event, stream)); }
+
+void Api::wait(Stream stream, Event event, streams::Wait) {
+  RINGCOMM_CHECK(cudaStreamWaitEvent(stream, event, 0));
+}
+
+void Api::push_collective(const char* name) {
+  profiled_ = nvtxRangePushA((std::string("ring:") + name).c_str()) >= 0;
+}
+
+void Api::push_range(const Pipeline& pipeline, int tick) {
+  if (!profiled_) return;
+  std::string name;
+  pipeline.at(tick, [&](int step, int slice) {
+    name += std::string(name.empty() ? "" : ", ") + "step " + std::to_string(step) + " slice " +
+            std::to_string(slice);
+  });
+  nvtxRangePushA(name.c_str());
+}
+
+void Api::pop_range() {
+  if (profiled_) nvtxRangePop();
+}
+
+}  // namespace ringcomm::nccl

@@ -1,0 +1,82 @@
+#include "nccl/comms.h"
+
+#include <dlfcn.h>
+
+#include <utility>
+
+#include "nccl/errors.h"
+
+namespace ringcomm::nccl {
+namespace {
+
+ncclConfig_t config_of(bool blocking, int max_ctas) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = blocking ? 1 : 0;
+  config.maxCTAs = max_ctas;
+  config.splitShare = 0;  // every channel has connections and an abort flag of its own
+  return config;
+}
+
+}  // namespace
+
+CommSetup::CommSetup(const ncclUniqueId& id, int rank, int world_size, int num_comms, int max_ctas)
+    : rank_(rank), num_comms_(num_comms), max_ctas_(max_ctas) {
+  ncclConfig_t config = config_of(/*blocking=*/false, max_ctas);
+  RINGCOMM_CHECK(ncclCommInitRankConfig(&parent_, world_size, id, rank, &config));
+}
+
+CommSetup::CommSetup(CommSetup&& other) noexcept
+    : rank_(other.rank_),
+      num_comms_(other.num_comms_),
+      max_ctas_(other.max_ctas_),
+      parent_(std::exchange(other.parent_, nullptr)),
+      child_(std::exchange(other.child_, nullptr)),
+      comms_(std::move(other.comms_)) {}
+
+CommSetup::~CommSetup() {
+  abort(comms_);
+  if (parent_ != nullptr) ncclCommAbort(parent_);
+}
+
+bool CommSetup::progress() {
+  while (static_cast<int>(comms_.size()) < num_comms_) {
+    ncclResult_t state = ncclSuccess;
+    RINGCOMM_CHECK(ncclCommGetAsyncError(parent_, &state));
+    if (state == ncclInProgress) return false;
+    check(state, child_ == nullptr && comms_.empty() ? "ncclCommInitRankConfig" : "ncclCommSplit");
+    if (child_ != nullptr) comms_.push_back(std::exchange(child_, nullptr));
+    if (static_cast<int>(comms_.size()) == num_comms_) break;
+    ncclConfig_t config = config_of(/*blocking=*/true, max_ctas_);
+    RINGCOMM_CHECK(ncclCommSplit(parent_, /*color=*/0, /*key=*/rank_, &child_, &config));
+  }
+  return true;
+}
+
+std::vector<ncclComm_t> CommSetup::take() { return std::exchange(comms_, {}); }
+
+void abort(std::vector<ncclComm_t>& comms) {
+  for (const ncclComm_t comm : std::exchange(comms, {})) ncclCommAbort(comm);
+}
+
+void interrupt(const std::vector<ncclComm_t>& comms) {
+  using Revoke = ncclResult_t (*)(ncclComm_t, int);
+  // From NCCL 2.28.7 on. Before, a thread that waits for a lost peer stays where it is.
+  static const auto revoke = reinterpret_cast<Revoke>(dlsym(RTLD_DEFAULT, "ncclCommRevoke"));
+  if (revoke == nullptr) return;
+  for (const ncclComm_t comm : comms) revoke(comm, 0);
+}
+
+void destroy(std::vector<ncclComm_t>& comms) {
+  for (const ncclComm_t comm : comms) RINGCOMM_CHECK(ncclCommFinalize(comm));
+  for (const ncclComm_t comm : std::exchange(comms, {})) RINGCOMM_CHECK(ncclCommDestroy(comm));
+}
+
+void check_async(const std::vector<ncclComm_t>& comms) {
+  for (const ncclComm_t comm : comms) {
+    ncclResult_t state = ncclSuccess;
+    RINGCOMM_CHECK(ncclCommGetAsyncError(comm, &state));
+    check(state, "an asynchronous operation of NCCL");
+  }
+}
+
+}  // namespace ringcomm::nccl

@@ -1,0 +1,84 @@
+// CUDA's streams and events with an owner, and the device they belong to.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+#include "nccl/errors.h"
+
+namespace ringcomm::nccl {
+
+// Makes a device current while it lives.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) {
+    RINGCOMM_CHECK(cudaGetDevice(&previous_));
+    if (previous_ != device) RINGCOMM_CHECK(cudaSetDevice(device));
+  }
+  ~DeviceGuard() { cudaSetDevice(previous_); }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int previous_ = 0;
+};
+
+// Lets this thread ask about events while another one captures a graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { RINGCOMM_CHECK(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// A stream that does not wait for the legacy default stream, of the current device. Of the highest
+// priority, so that messages, which peers wait for, get in before the user's kernels.
+class Stream {
+ public:
+  Stream() {
+    int least = 0, greatest = 0;
+    RINGCOMM_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    RINGCOMM_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest));
+  }
+  ~Stream() {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
+  Stream& operator=(Stream&&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { RINGCOMM_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  ~Event() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  cudaEvent_t get() const { return event_; }
+
+  // Whether all that the event was recorded behind is done.
+  bool happened() const {
+    const cudaError_t result = cudaEventQuery(event_);
+    if (result == cudaErrorNotReady) return false;
+    check(result, "cudaEventQuery(event)");
+    return true;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace ringcomm::nccl
