@@ -131,15 +131,13 @@ def run(options: argparse.Namespace) -> None:
             table.add_row(
                 function.__name__,
                 contender.name,
-                *(
-                    f"{readable_seconds(t)}\n{rate / 1024**3:.3g} GB/s"
-                    for t, rate in every.tolist()
-                ),
-                f"\n{figure / 1e9:.3g} GB/s",
+                *(f"{readable_seconds(t)}\n{rate / 1024**3:.3g}" for t, rate in every.tolist()),
+                f"\n{figure / 1e9:.3g}",
             )
     if rank == 0:
         console = Console(soft_wrap=True)
         console.print(f"world_size={world_size}, num_elements={options.num_elements}, float32")
+        console.print("durations, and below them bandwidths in GB/s\n")
         console.print(table)
 
 

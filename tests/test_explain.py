@@ -137,6 +137,7 @@ class Page:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ring", "direct"])
 def test_stepping_through_the_page(browser: object, tmp_path: Path, algorithm: str) -> None:
     from selenium.webdriver.common.keys import Keys

@@ -34,8 +34,13 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
   std::size_t most = 0;
   for (const Chunk& chunk : chunks) most = std::max(most, chunk.count);
   const std::size_t slice_count = slot_nbytes / element_nbytes;
-  const Job job{program,        chunks,      reduction,
-                element_nbytes, slice_count, (most + slice_count - 1) / slice_count};
+  const Job job{program,
+                chunks,
+                reduction,
+                element_nbytes,
+                slice_count,
+                (most + slice_count - 1) / slice_count,
+                current_span_sink()};
   for (int l = 0; l < kLanes; ++l) {
     lanes_[l].slots.resize(num_slots);
     for (Slot& slot : lanes_[l].slots) slot.readers.clear();
@@ -78,6 +83,10 @@ bool Executor::advance(const Job& job, int l) {
       slot = group_.segment().outbox(group_.rank, l) +
              lane.next_slot * job.slice_count * job.element_nbytes;
     }
+    const Span span(job.spans, [&] {
+      const int step = action.recv_step >= 0 ? action.recv_step : action.send_step;
+      return "step " + std::to_string(step) + " slice " + std::to_string(lane.round);
+    });
     perform(job, l, action, offset, std::min(job.slice_count, chunk.count - offset), slot);
   }
   if (++lane.action == job.program.actions.size()) {

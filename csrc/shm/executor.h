@@ -22,6 +22,7 @@
 #include "reduce/host.h"
 #include "shm/group.h"
 #include "shm/idle.h"
+#include "spans.h"
 
 namespace ringcomm::shm {
 
@@ -58,6 +59,7 @@ class Executor {
     std::size_t element_nbytes;
     std::size_t slice_count;  // elements in a slot
     std::size_t num_rounds;
+    SpanSink* spans;
   };
 
   // Does the lane's next action, if its slices and a slot are there. False: it must wait.

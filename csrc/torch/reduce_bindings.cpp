@@ -21,18 +21,6 @@ namespace {
 
 constexpr const char* kWhat = "reduce_local";
 
-void reduce_on_device(const Reduction& reduction, const std::vector<const void*>& inputs,
-                      void* output, std::size_t count, const at::Device& device) {
-#ifdef RINGCOMM_WITH_CUDA
-  const c10::cuda::CUDAGuard guard(device);
-  C10_CUDA_CHECK(reduce_device(reduction, inputs.data(), static_cast<int>(inputs.size()), &output,
-                               1, count, c10::cuda::getCurrentCUDAStream()));
-#else
-  TORCH_CHECK_NOT_IMPLEMENTED(false, "ring: ", kWhat,
-                              ": ringcomm was built without CUDA; got a tensor on ", device);
-#endif
-}
-
 void reduce_local(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
                   c10d::ReduceOp::RedOpType op) {
   TORCH_CHECK_VALUE(!inputs.empty(), "ring: ", kWhat, ": takes at least one input, got none");
@@ -56,13 +44,19 @@ void reduce_local(const std::vector<at::Tensor>& inputs, const at::Tensor& outpu
       .divisor = op == c10d::ReduceOp::AVG ? static_cast<int>(inputs.size()) : 1};
   const std::size_t count = elements.count(output);
   void* result = output.data_ptr();
+#ifdef RINGCOMM_WITH_CUDA
   if (output.is_cuda()) {
-    reduce_on_device(reduction, pointers, result, count, output.device());
-  } else {
-    TORCH_CHECK_NOT_IMPLEMENTED(output.is_cpu(), "ring: ", kWhat,
-                                ": takes CPU and CUDA tensors, got one on ", output.device());
-    reduce_host(reduction, pointers.data(), static_cast<int>(pointers.size()), &result, 1, count);
+    const c10::cuda::CUDAGuard guard(output.device());
+    C10_CUDA_CHECK(reduce_device(reduction, pointers.data(), static_cast<int>(pointers.size()),
+                                 &result, 1, count, c10::cuda::getCurrentCUDAStream()));
+    return;
   }
+#endif
+  TORCH_CHECK_NOT_IMPLEMENTED(output.is_cpu(), "ring: ", kWhat,
+                              ": takes CPU tensors, and CUDA tensors where ringcomm was built with "
+                              "CUDA; got one on ",
+                              output.device());
+  reduce_host(reduction, pointers.data(), static_cast<int>(pointers.size()), &result, 1, count);
 }
 
 }  // namespace

@@ -1,0 +1,172 @@
+"""Times the reductions alone: ringcomm's host and device code, torch's own operation, and a copy.
+
+    python benchmarks/reduce_kernels.py --dtypes float32,bfloat16 --ops sum,max --sizes 64K,16M
+
+One process, one thread, one GPU if there is one. Two inputs make one output; GB/s counts the bytes
+read and written, three times the size, over the median time. The copy, of which the last column is
+the share, counts two. All are timed in turn, and every result is compared with torch's first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch.distributed import ReduceOp
+
+from ringcomm import _C
+from ringcomm.bench import machine
+from ringcomm.bench.options import DTYPES, nbytes, number, several
+from ringcomm.bench.plot import readable
+
+FIELDS = ("device", "dtype", "op", "nbytes", "ringcomm_s", "torch_s", "copy_s")
+TORCH_OPS = {"sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum}
+RING_OPS = {
+    "sum": ReduceOp.SUM,
+    "prod": ReduceOp.PRODUCT,
+    "min": ReduceOp.MIN,
+    "max": ReduceOp.MAX,
+}
+_SAMPLE_NBYTES = 1 << 22  # what a sample moves at least, so that the clock does not matter
+
+
+def sizes(text: str) -> list[int]:
+    return [nbytes(part) for part in text.split(",")]
+
+
+def timer(call: Callable[[], object], device: torch.device, repeats: int) -> Callable[[], float]:
+    """A function that returns the seconds that one call takes."""
+
+    def on_host() -> float:
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        return (time.perf_counter() - start) / repeats
+
+    def on_device() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(repeats):
+            call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / repeats
+
+    return on_device if device.type == "cuda" else on_host
+
+
+def reference(op: str, a: torch.Tensor, b: torch.Tensor, output: torch.Tensor) -> None:
+    TORCH_OPS[op](a, b, out=output)
+
+
+def measure(
+    device: torch.device, dtype: torch.dtype, op: str, size: int, samples: int
+) -> dict[str, float]:
+    """Median seconds, by "ringcomm_s", "torch_s" and "copy_s"; torch's is NaN where it has no op.
+
+    Raises:
+        RuntimeError: a result differs from torch's.
+    """
+    count = max(1, size // dtype.itemsize)
+    generator = torch.Generator().manual_seed(0)
+    a, b = (
+        torch.randint(1, 8, (count,), generator=generator).to(device).to(dtype) for _ in range(2)
+    )
+    output, expected = torch.empty_like(a), torch.empty_like(a)
+    calls = {
+        "ringcomm_s": lambda: _C.reduce_local([a, b], output, RING_OPS[op]),
+        "torch_s": lambda: reference(op, a, b, expected),
+        "copy_s": lambda: output.copy_(a),
+    }
+    try:
+        calls["torch_s"]()
+    except (NotImplementedError, RuntimeError):  # float8: torch lacks most ops
+        del calls["torch_s"]
+        expected = TORCH_OPS[op](a.float(), b.float()).to(dtype)
+    calls["ringcomm_s"]()
+    if not torch.equal(output.view(torch.uint8), expected.view(torch.uint8)):
+        raise RuntimeError(f"{op} of {count} {dtype} on {device} differs from torch's")
+    repeats = max(1, _SAMPLE_NBYTES // (count * dtype.itemsize))
+    timers = {name: timer(call, device, repeats) for name, call in calls.items()}
+    taken: dict[str, list[float]] = {name: [] for name in timers}
+    for sample in range(samples + 2):
+        for name, seconds in timers.items():
+            if sample >= 2:
+                taken[name].append(seconds())
+            else:
+                seconds()
+    medians = {name: statistics.median(all_taken) for name, all_taken in taken.items()}
+    return {"torch_s": float("nan"), **medians}
+
+
+def table(rows: list[dict[str, object]]) -> Table:
+    result = Table("device", "dtype", "op", "nbytes", box=None)
+    for name in ("ringcomm", "torch", "copy", "of the copy"):
+        result.add_column(name if name == "of the copy" else f"{name}\nGB/s", justify="right")
+    for row in rows:
+        size = int(row["nbytes"])
+        rates = [
+            factor * size / row[f"{name}_s"] / 1e9
+            for name, factor in (("ringcomm", 3), ("torch", 3), ("copy", 2))
+        ]
+        shown = ["-" if rate != rate else f"{rate:.1f}" for rate in rates]
+        result.add_row(
+            *(str(row[field]) for field in FIELDS[:3]),
+            readable(size),
+            *shown,
+            f"{rates[0] / rates[2]:.0%}",
+        )
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--devices",
+        type=several(("cpu", "cuda")),
+        default=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"],
+    )
+    parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default=["float", "bfloat16"])
+    parser.add_argument("--ops", type=several(tuple(TORCH_OPS)), default=["sum"])
+    parser.add_argument("--sizes", type=sizes, default="64K,1M,64M", help="bytes of each buffer")
+    parser.add_argument("--iters", type=number(1), default=15, help="samples (default: 15)")
+    parser.add_argument("--csv", type=Path, help="write the seconds to this file, too")
+    options = parser.parse_args()
+    if "cuda" in options.devices and not torch.cuda.is_available():
+        parser.error("--devices cuda needs a GPU, and torch finds none")
+    torch.set_num_threads(1)
+    rows: list[dict[str, object]] = []
+    cases = list(itertools.product(options.devices, options.dtypes, options.ops, options.sizes))
+    console = Console(soft_wrap=True, highlight=False)
+    terminal = Console(stderr=True)
+    for device, name, op, size in track(
+        cases, "measuring", console=terminal, transient=True, disable=not terminal.is_terminal
+    ):
+        dtype = getattr(torch, DTYPES[name])
+        seconds = measure(torch.device(device), dtype, op, size, options.iters)
+        rows.append({"device": device, "dtype": name, "op": op, "nbytes": size, **seconds})
+    for key, value in machine.describe(torch.device(options.devices[-1]), []).items():
+        console.print(f"# {key:<9}{value}")
+    console.print(table(rows))
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, FIELDS)
+            writer.writeheader()
+            writer.writerows(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
