@@ -154,32 +154,117 @@ def test_agrees_with_the_longest_path(data):
     assert result.seconds == pytest.approx(float(expected), rel=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@st.composite
+def symmetric_plans(draw, hosts: int, ranks_per_host: int) -> list[Plan]:
+    """Plans that are each other's shifts over hosts, or over hosts and ranks, and compute nothing.
+
+    A message goes so many hosts and ranks further, and the same shifted messages are received.
+    """
+    n = hosts * ranks_per_host
+    same_for_all = draw(st.booleans())
+    message = st.tuples(
+        st.integers(0, hosts - 1), st.integers(0, ranks_per_host - 1), st.integers(1, 3)
+    )
+    plans: list[list[Step]] = [[] for _ in range(n)]
+    for _ in range(draw(st.integers(1, 3))):
+        common = draw(st.lists(message, max_size=4))
+        of_column = [
+            common if same_for_all else draw(st.lists(message, max_size=3))
+            for _ in range(ranks_per_host)
+        ]
+        sends: list[list[Transfer]] = [[] for _ in range(n)]
+        recvs: list[list[Transfer]] = [[] for _ in range(n)]
+        adds = draw(st.booleans())
+        for host in range(hosts):
+            for local in range(ranks_per_host):
+                for further, along, num_chunks in of_column[local]:
+                    to = (host + further) % hosts * ranks_per_host + (
+                        local + along
+                    ) % ranks_per_host
+                    rank = host * ranks_per_host + local
+                    if to != rank:
+                        sends[rank].append(Transfer(to, 0, num_chunks))
+                        recvs[to].append(Transfer(rank, 0, num_chunks, adds))
+        for steps, send, recv in zip(plans, sends, recvs, strict=True):
+            steps.append(Step(send, recv))
+    return [Plan(3, steps) for steps in plans]
+
+
+@settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_one_rank_stands_for_all_to_the_last_bit(data):
-    """Plans that are the same but for an empty step at one rank's end are simulated in full."""
+    """Plans that are the same but for an empty step at one rank's end are simulated in full.
+
+    There are few different times, so that many things happen at once.
+    """
     hosts, ranks_per_host = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
     n = hosts * ranks_per_host
-    algorithm = data.draw(st.sampled_from(["ring", "direct", "one_shot", "hierarchical"]))
-    more = {"ranks_per_host": ranks_per_host} if algorithm == "hierarchical" else {}
-    plans = ringcomm.plan.all_reduce(algorithm, world_size=n, **more)
-    times = st.floats(0, 1e-3)
+    kind = data.draw(st.sampled_from(["any", "ring", "direct", "one_shot", "hierarchical"]))
+    if kind == "any":
+        plans = data.draw(symmetric_plans(hosts, ranks_per_host))
+    else:
+        more = {"ranks_per_host": ranks_per_host} if kind == "hierarchical" else {}
+        plans = list(ringcomm.plan.all_reduce(kind, world_size=n, **more))
+    times, bandwidths = st.sampled_from([0.0, 1.0, 2.0, 0.7]), st.sampled_from([1.0, 2.0, 0.3, inf])
+    link = st.builds(Link, times, bandwidths, times)
     network = Network(
-        Link(data.draw(times), data.draw(st.floats(1e6, 1e12)), data.draw(times)),
-        Link(data.draw(times), data.draw(st.floats(1e6, 1e12)), data.draw(times)),
+        data.draw(link),
+        data.draw(link),
         ranks_per_host=ranks_per_host,
-        nics_per_host=data.draw(st.sampled_from([None, 1])),
-        reduce_bandwidth=data.draw(st.floats(1e6, 1e12)),
+        nics_per_host=data.draw(st.sampled_from([None, 1, 2 - ranks_per_host % 2])),
+        reduce_bandwidth=data.draw(bandwidths),
     )
-    nbytes, slice_nbytes = data.draw(st.integers(0, 10**7)), data.draw(st.integers(10**5, 10**7))
-    last = Plan(plans.num_chunks, [*plans[n - 1].steps, Step()])
-    in_full = Plans("all_reduce", [*plans[: n - 1], last])
-    few = plans.simulate(nbytes, network, slice_nbytes=slice_nbytes)
+    nbytes, slice_nbytes = data.draw(st.integers(0, 9)), data.draw(st.sampled_from([inf, 1, 0.7]))
+    last = Plan(plans[-1].num_chunks, [*plans[-1].steps, Step()])
+    few = Plans("all_reduce", plans).simulate(nbytes, network, slice_nbytes=slice_nbytes)
+    in_full = Plans("all_reduce", [*plans[:-1], last])
     all_of_them = in_full.simulate(nbytes, network, slice_nbytes=slice_nbytes)
     assert few.seconds == all_of_them.seconds
     assert few.num_messages == all_of_them.num_messages
     assert few.ranks_simulated <= ranks_per_host
     assert all_of_them.ranks_simulated == n
+
+
+def test_ties_are_broken_alike_on_all_hosts():
+    """3 hosts of 4 with 2 cards: two messages are at a card at once, of 1 s and of 3 s.
+
+    The one from the next host comes before the one from the host after that, on every host, so that
+    rank 0 of a host has its own after 4 s, and then takes 3 s to send what rank 3 waits for.
+    """
+
+    def plan(rank: int) -> Plan:
+        host, local = divmod(rank, 4)
+        one, two = (host + 1) % 3 * 4, (host + 2) % 3 * 4  # that many hosts further
+        first, then = {
+            0: (Step([Transfer(one, 0)], [Transfer(two, 0)]), Step([Transfer(host * 4 + 3, 0, 3)])),
+            1: (Step([], [Transfer(one + 2, 0, 3)]), Step()),
+            2: (Step([Transfer(two + 1, 0, 3)]), Step()),
+            3: (Step(), Step([], [Transfer(host * 4, 0, 3)])),
+        }[local]
+        return Plan(3, [first, then])
+
+    network = Network(Link(0, 1.0), ranks_per_host=4, nics_per_host=2)
+    plans = [plan(rank) for rank in range(12)]
+    in_full = [*plans[:-1], Plan(3, [*plans[-1].steps, Step()])]
+    for some, simulated in ((plans, 4), (in_full, 12)):
+        result = Plans("all_reduce", some).simulate(3, network)
+        assert (result.seconds, result.ranks_simulated) == (7, simulated)
+
+
+def test_consecutive_ranks_share_a_card():
+    """Of 2 hosts of 4 with 2 cards each, ranks 0 and 1 share one, ranks 0 and 2 do not."""
+
+    def both_send(other: int) -> float:
+        send, recv = (
+            lambda peer: Step(sends=[Transfer(peer, 0)]),
+            lambda peer: Step(recvs=[Transfer(peer, 0)]),
+        )
+        of_rank = {0: send(4), 4: recv(0), other: send(4 + other), 4 + other: recv(other)}
+        plans = [Plan(1, [of_rank[rank]] if rank in of_rank else []) for rank in range(8)]
+        network = Network(Link(), Link(0, 1.0), ranks_per_host=4, nics_per_host=2)
+        return Plans("all_reduce", plans).simulate(1, network).seconds
+
+    assert [both_send(other) for other in (1, 2, 3)] == [2, 1, 1]
 
 
 @pytest.mark.parametrize(
