@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -20,79 +19,100 @@ from ringcomm.bench.cases import COLLECTIVES, Case, case_of
 from ringcomm.bench.contenders import make_contenders
 from ringcomm.bench.copies import copy_bandwidth
 from ringcomm.bench.options import DTYPES, check, device_type, sizes
-from ringcomm.bench.sampling import measure
+from ringcomm.bench.sampling import Result, measure
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures, and on rank 0 reports. Returns 1 if a result was wrong, else 0."""
+    """Measures, and on rank 0 reports. Returns 1 if a result was wrong, else 0.
+
+    Raises:
+        ValueError: the options do not fit the group or the machine.
+        RuntimeError: a backend cannot be had, or failed on some ranks.
+    """
     torch.set_num_threads(1)
     timeout = timedelta(seconds=options.timeout)
     device = _device(options)
     ringcomm.init(timeout)
-    world_size = dist.get_world_size()
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     check(options, world_size)
     contenders = make_contenders(options.backends, options.algorithms, timeout)
-    speaks = dist.get_rank() == 0
     header = machine.describe(device, options.backends)
-    width = max(len("backend"), *(len(contender.name) for contender in contenders))
-    table = report.Table(width, options.spread)
-    rows: list[report.Row] = []
-    say = Console(quiet=not speaks, soft_wrap=True, highlight=False, markup=False).print
-    for name, value in header.items():
-        say(f"# {name:<9}{value}")
-    say(f"# ranks    {world_size}, {device.type} tensors")
-    say(f"# samples  {options.iters} of each, in turn: medians; ratios to {contenders[0].name}")
+    header["ranks"] = f"{world_size}, {device.type} tensors"
+    header["samples"] = f"{options.iters} of each, in turn: medians; ratios to {contenders[0].name}"
+    cases = list(_cases(options, rank, world_size, device))
 
-    # Its bar is on the terminal that errors go to, so that it is never in a file of results.
-    progress = Progress(
-        console=Console(stderr=True), transient=True, disable=not (speaks and sys.stderr.isatty())
-    )
-    cases = list(_cases(options, dist.get_rank(), world_size, device))
-    turns = len(cases) * (options.iters + options.warmup_iters)
-    previous, left_out = "", dict[tuple[str, str], str]()
-    with progress:
-        task = progress.add_task("measuring", total=turns)
-        for case in cases:
-            if case.collective.name != previous:
-                previous = case.collective.name
-                say(f"#\n# {previous}")
-                for line in table.heading():
-                    say(line)
-            results, reasons = measure(
+    console = Console(quiet=rank != 0, soft_wrap=True, highlight=False, markup=False)
+    output = _Output(console, [contender.name for contender in contenders], options.spread)
+    output.begin(header)
+    shows_bar = rank == 0 and console.is_terminal
+    # The bar moves between cases only: a thread that moved it would take time from the samples.
+    with Progress(
+        console=console, transient=True, auto_refresh=False, disable=not shows_bar
+    ) as progress:
+        for case in progress.track(cases, description="measuring"):
+            results, left_out = measure(
                 contenders,
                 case,
                 samples=options.iters,
                 warmups=options.warmup_iters,
                 checks=options.check,
                 graph_launches=options.cudagraph,
-                after_turn=lambda: progress.advance(task),
             )
-            for contender in contenders:
-                both = [
-                    report.row_of(case, contender.name, in_place, results[key])
-                    if (key := (contender.name, in_place)) in results
-                    else None
-                    for in_place in (False, True)
-                ]
-                rows += [row for row in both if row is not None]
-                if any(both):
-                    say(table.line(*both))
-                else:
-                    what = f"{contender.name}, {case.collective.name} {case.op} {case.dtype}"
-                    left_out[what, reasons[contender.name]] = ""
-    for what, reason in left_out:
-        say(f"# not measured: {what}: {reason}")
+            output.add(case, results, left_out)
     copy_rates = {}
     if options.plot:
         nbytes = sorted({case.nbytes for case in cases if case.nbytes > 0})
         copy_rates = {size: copy_bandwidth(size, device) for size in nbytes}
-    wrong = sum(row.wrong for row in rows)
-    say(f"# wrong elements: {wrong} {'OK' if wrong == 0 else 'FAILED'}")
-    if speaks:
-        _write(options, header, rows, copy_rates)
+    wrong = output.end()
+    if rank == 0:
+        _write(options, header, output.rows, copy_rates)
     ringcomm.barrier()
     ringcomm.destroy_process_group()
     return 1 if wrong else 0
+
+
+class _Output:
+    """The lines that rank 0 prints, each as soon as it is known, and the rows for the files."""
+
+    def __init__(self, console: Console, contenders: list[str], spread: bool) -> None:
+        self.rows: list[report.Row] = []
+        self._contenders = contenders
+        self._table = report.Table(max(map(len, ["backend", *contenders])), spread)
+        self._say = console.print
+        self._collective = ""
+        self._left_out: dict[str, str] = {}
+
+    def begin(self, header: dict[str, str]) -> None:
+        for name, value in header.items():
+            self._say(f"# {name:<9}{value}")
+
+    def add(
+        self, case: Case, results: dict[tuple[str, bool], Result], left_out: dict[str, str]
+    ) -> None:
+        if case.collective.name != self._collective:
+            self._collective = case.collective.name
+            for line in ("#", f"# {self._collective}", *self._table.heading()):
+                self._say(line)
+        for name in self._contenders:
+            rows = {
+                in_place: report.row_of(case, name, in_place, results[name, in_place])
+                for in_place in (False, True)
+                if (name, in_place) in results
+            }
+            if rows:
+                self._say(self._table.line(rows.get(False), rows.get(True)))
+                self.rows += rows.values()
+            else:
+                what = f"{name}, {case.collective.name} {case.op} {case.dtype}"
+                self._left_out[what] = left_out[name]
+
+    def end(self) -> int:
+        """Returns how many elements were wrong."""
+        for what, reason in self._left_out.items():
+            self._say(f"# not measured: {what}: {reason}")
+        wrong = sum(row.wrong for row in self.rows)
+        self._say(f"# wrong elements: {wrong} {'OK' if wrong == 0 else 'FAILED'}")
+        return wrong
 
 
 def _device(options: argparse.Namespace) -> torch.device:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,7 +87,6 @@ def measure(
     warmups: int,
     checks: int = 1,
     graph_launches: int = 0,
-    after_turn: Callable[[], None] = lambda: None,
 ) -> tuple[dict[tuple[str, bool], Result], dict[str, str]]:
     """Measures a case; all ranks call it, and get the same.
 
@@ -96,7 +94,6 @@ def measure(
         samples: how many of each contender, after `warmups` that do not count.
         checks: calls whose results are compared before the samples; one more is after them.
         graph_launches: calls in a CUDA graph that is replayed, or 0.
-        after_turn: called when each contender was sampled once.
 
     Returns:
         Results by the contender's name and whether it worked in place, and, by name, why a
@@ -118,7 +115,6 @@ def measure(
     for turn in taken:
         for index, entry in enumerate(entries.values()):
             turn[index] = entry.sample()
-        after_turn()
     for entry in entries.values():
         entry.check()
     wrong = torch.tensor([entry.wrong for entry in entries.values()])
