@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,27 @@ def test_under_torchrun_with_dtypes_ops_and_algorithms() -> None:
     assert sorted(backends) == ["gloo"] * 2 + ["ring/direct"] * 4 + ["ring/ring"] * 4
     assert "# not measured: gloo, all_reduce sum torch.float8_e4m3fn: " in result.stdout
     assert "p99" in result.stdout
+
+
+def test_a_backend_that_is_wrong_fails() -> None:
+    """One element too high on one rank, in every third call."""
+    program = (
+        "import itertools, sys, torch.distributed as dist; right = dist.all_reduce;"
+        "calls = itertools.count()\n"
+        "def wrong(tensor, *args, **kwargs):\n"
+        "    right(tensor, *args, **kwargs)\n"
+        "    tensor[7] += next(calls) % 3 == 0\n"
+        "dist.all_reduce = wrong\n"
+        "from ringcomm.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = str(listener.getsockname()[1])
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    result = run("-c", program, "bench", "all_reduce", "--backends", "ring", *FEW, **rank)
+    assert result.returncode == 1, result.stderr
+    assert "FAILED" in result.stdout
+    assert any(line[9] == "1" for line in data_lines(result.stdout))
 
 
 @pytest.mark.slow
