@@ -174,13 +174,17 @@ def _overlap_table(found: Sequence[Overlap]) -> Table:
     from ringcomm.cli.timing import readable_seconds
 
     table = Table(
-        title="\ncommunication and the computation to hide it behind, both at peak rates", box=None
+        title="\ncommunication and the computation to hide it behind, both at peak rates",
+        box=None,
+        padding=(0, 1, 0, 0),
     )
-    for name in ("", "hosts", "data", "sent", "computed", "ratio", "hidden", "crossover"):
-        table.add_column(name, justify="left" if name in ("", "hidden", "crossover") else "right")
+    numbers = ("data", "sent", "computed", "ratio")
+    for name in ("beside", "collective", "hosts", *numbers, "hidden", "crossover"):
+        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
     for one in found:
         table.add_row(
             one.name,
+            one.collective,
             "across" if one.crosses_hosts else "inside",
             f"{one.nbytes / 1e6:,.1f} MB",
             readable_seconds(one.communication),
@@ -196,6 +200,10 @@ def _answer(yes: bool) -> str:
     return "[green]yes[/]" if yes else "[bold red]no[/]"
 
 
+def _label(one: Overlap) -> str:
+    return f"{one.name}: {one.collective}"
+
+
 def _draw(path: Path, model: Transformer, machine: Machine, layout: Layout) -> None:
     """The ratio of each communication over tokens: of a shorter sequence, then of more of them."""
     from matplotlib.figure import Figure
@@ -208,7 +216,7 @@ def _draw(path: Path, model: Transformer, machine: Machine, layout: Layout) -> N
     lines = [overlaps(model, machine, one) for one in layouts]
     tokens = [one.num_tokens for one in layouts]
     for series in zip(*lines, strict=True):
-        axes.plot(tokens, [one.ratio for one in series], marker="o", ms=3, label=series[0].name)
+        axes.plot(tokens, [one.ratio for one in series], marker="o", ms=3, label=_label(series[0]))
     axes.axhline(1, color="gray", ls="--", label="as long as the computation: hidden below")
     axes.axvline(layout.num_tokens, color="gray", ls=":", label="this layout")
     axes.set_xscale("log", base=2)

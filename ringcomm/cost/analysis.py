@@ -21,7 +21,10 @@ class Overlap:
     """Communication and the computation that it can be hidden behind.
 
     Args:
-        name: what communicates, and beside what; gather is an all-gather, scatter a reduce-scatter.
+        name: the parallelism, and the computation: the forward or backward pass (of one layer for
+            ZeRO-3, of the next stage for PP), or a linear.
+        collective: what communicates: the gradients (DP, ZeRO-1 and 2 backward), the parameters
+            (forward), a layer's parameters and gradients (ZeRO-3), activations (TP, PP).
         crosses_hosts: some of it goes over the links between hosts, at whose pace all of it runs.
         nbytes: the data: what an all-reduce sums, an all-gather ends with, a stage sends.
         communication: seconds.
@@ -31,6 +34,7 @@ class Overlap:
     """
 
     name: str
+    collective: str
     crosses_hosts: bool
     nbytes: float
     communication: float
@@ -75,11 +79,10 @@ def _data_parallel(model: Transformer, machine: Machine, layout: Layout) -> Iter
         seconds = layer / machine.flops
         nbytes = model.params_per_layer * machine.element_nbytes / layout.tp
         gather = communication.all_gather_seconds(nbytes, layout.dp, link.bandwidth, link.latency)
+        yield Overlap("ZeRO-3, forward", "all-gather", crosses, nbytes, gather, seconds, crossover)
         yield Overlap(
-            "ZeRO-3: gather a layer, forward", crosses, nbytes, gather, seconds, crossover
-        )
-        yield Overlap(
-            "ZeRO-3: gather, scatter a layer, backward",
+            "ZeRO-3, backward",
+            "gather, scatter",
             crosses,
             2 * nbytes,
             2 * gather,
@@ -93,14 +96,28 @@ def _data_parallel(model: Transformer, machine: Machine, layout: Layout) -> Iter
     latency = math.ceil(nbytes / BUCKET_NBYTES) * link.latency
     half = communication.all_gather_seconds(nbytes, layout.dp, link.bandwidth, latency)
     if layout.zero == 0:
-        name = "DP: all-reduce gradients, backward"
-        yield Overlap(name, crosses, nbytes, 2 * half, backward_seconds, crossover)
+        yield Overlap(
+            "DP, backward", "all-reduce", crosses, nbytes, 2 * half, backward_seconds, crossover
+        )
         return
-    name = f"ZeRO-{layout.zero}: scatter gradients, backward"
-    half_crossover = f"≥ {math.ceil(tokens / 2):,} tokens"
-    yield Overlap(name, crosses, nbytes, half, backward_seconds, half_crossover)
-    name = f"ZeRO-{layout.zero}: gather parameters, forward"
-    yield Overlap(name, crosses, nbytes, half, backward_seconds / 2, crossover)
+    yield Overlap(
+        f"ZeRO-{layout.zero}, backward",
+        "reduce-scatter",
+        crosses,
+        nbytes,
+        half,
+        backward_seconds,
+        f"≥ {math.ceil(tokens / 2):,} tokens",
+    )
+    yield Overlap(
+        f"ZeRO-{layout.zero}, forward",
+        "all-gather",
+        crosses,
+        nbytes,
+        half,
+        backward_seconds / 2,
+        crossover,
+    )
 
 
 def _tensor_parallel(model: Transformer, machine: Machine, layout: Layout) -> Iterator[Overlap]:
@@ -110,17 +127,18 @@ def _tensor_parallel(model: Transformer, machine: Machine, layout: Layout) -> It
     h, tokens = model.hidden_size, layout.num_tokens
     nbytes = tokens * h * machine.element_nbytes
     seconds = communication.all_gather_seconds(nbytes, layout.tp, link.bandwidth, link.latency)
-    for name, features in (
-        ("gather, then QKV", h + 2 * model.kv_size),
-        ("attention, then scatter", h),
-        ("gather, then MLP", (2 if model.gated else 1) * model.ffn_size),
-        ("MLP, then scatter", model.ffn_size),
+    for name, collective, features in (
+        ("QKV", "all-gather", h + 2 * model.kv_size),
+        ("attention out", "reduce-scatter", h),
+        ("MLP in", "all-gather", (2 if model.gated else 1) * model.ffn_size),
+        ("MLP out", "reduce-scatter", model.ffn_size),
     ):
         most = communication.tensor_parallel_crossover(
             features, machine.flops, link.bandwidth, machine.element_nbytes
         )
         yield Overlap(
-            f"TP: {name}",
+            f"TP, {name}",
+            collective,
             crosses,
             nbytes,
             seconds,
@@ -147,7 +165,8 @@ def _pipeline_parallel(model: Transformer, machine: Machine, layout: Layout) -> 
         machine.element_nbytes,
     )
     yield Overlap(
-        "PP: send activations, forward",
+        "PP, forward",
+        "send",
         crosses,
         nbytes,
         communication.send_seconds(nbytes, link.bandwidth, link.latency),
