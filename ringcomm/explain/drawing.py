@@ -18,6 +18,7 @@ from ringcomm.explain.contributions import Cells, History, Move, follow
 MAX_WORLD_SIZE = 16
 MAX_CHUNKS = 64
 _NOW = "#d1570c"
+_BEND = -0.15  # of arrows, outward on a ring
 
 
 def draw(plans: Plans, path: Path) -> None:
@@ -96,29 +97,36 @@ def _draw_ring(axes: Axes, world_size: int, moves: list[Move]) -> None:
         axes.add_patch(Circle(place, radius, color=_color(rank, world_size), zorder=2))
         axes.text(*place, str(rank), ha="center", va="center", fontsize=8, zorder=3)
     for move in moves:
-        (x0, y0), (x1, y1) = places[move.sender], places[move.receiver]
-        bend = 0.15
-        axes.add_patch(
-            FancyArrowPatch(
-                (x0, y0),
-                (x1, y1),
-                connectionstyle=f"arc3,rad={bend}",
-                arrowstyle="-|>",
-                shrinkA=9,
-                shrinkB=9,
-                mutation_scale=8,
-                color=_NOW,
-                linewidth=0.8,
-            )
-        )
+        _draw_arrow(axes, places[move.sender], places[move.receiver], radius)
         if move.num_chunks > 0 and len(moves) <= 2 * world_size:
-            # The middle of the arc.
-            x = (x0 + x1) / 2 + bend / 2 * (y1 - y0)
-            y = (y0 + y1) / 2 - bend / 2 * (x1 - x0)
             last = move.first_chunk + move.num_chunks - 1
             text = str(last) if move.num_chunks == 1 else f"{move.first_chunk}–{last}"
             box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": _NOW, "lw": 0.5}
+            (x0, y0), (x1, y1) = places[move.sender], places[move.receiver]
+            x, y = (x0 + x1) / 2 + _BEND / 2 * (y1 - y0), (y0 + y1) / 2 - _BEND / 2 * (x1 - x0)
             axes.text(x, y, text, ha="center", va="center", fontsize=6, bbox=box)
+
+
+def _draw_arrow(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], radius: float
+) -> None:
+    """An arc from the rim of one rank's circle to the rim of another's."""
+    (x0, y0), (x1, y1) = start, end
+    part = 1.2 * radius / math.dist(start, end)
+    dx, dy = part * (x1 - x0), part * (y1 - y0)
+    axes.add_patch(
+        FancyArrowPatch(
+            (x0 + dx, y0 + dy),
+            (x1 - dx, y1 - dy),
+            connectionstyle=f"arc3,rad={_BEND}",
+            arrowstyle="-|>",
+            shrinkA=0,
+            shrinkB=0,
+            mutation_scale=9,
+            color=_NOW,
+            linewidth=0.8,
+        )
+    )
 
 
 def _draw_buffers(axes: Axes, world_size: int, cells: Cells) -> None:
