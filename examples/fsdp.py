@@ -22,17 +22,20 @@ PER_RANK = 8
 
 def make_network() -> nn.Sequential:
     torch.manual_seed(0)
-    layers = [nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(3)]
+    dim = 8 * dist.get_world_size()  # so that every rank can have an equal part
+    layers = [
+        nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim)) for _ in range(3)
+    ]
     return nn.Sequential(*layers).double().to(device())
 
 
 def train(network: nn.Module, part: slice) -> torch.optim.Optimizer:
-    """AdamW on a part of each batch, of rows that world_size * PER_RANK has."""
+    """Trains with AdamW on the given rows of each batch."""
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.01)
     generator = torch.Generator().manual_seed(0)
-    rows = dist.get_world_size() * PER_RANK
+    shape = (PER_RANK * dist.get_world_size(), network[0][0].in_features)
     for _ in range(STEPS):
-        batch = torch.randn(rows, 32, generator=generator, dtype=torch.float64).to(device())
+        batch = torch.randn(shape, generator=generator, dtype=torch.float64).to(device())
         optimizer.zero_grad()
         (network(batch[part]) - batch[part].roll(1, dims=1)).square().mean().backward()
         optimizer.step()

@@ -131,7 +131,7 @@ def main() -> None:
     all_gather_network()
 
     torch.manual_seed(0)
-    whole = Block(vocabulary=50, dim=8).double().to(device())
+    whole = Block(vocabulary=50, dim=2 * dist.get_world_size()).double().to(device())
     expected = run(whole).detach()
     title("an embedding divided by rows, a layer by columns, one by rows")
     column_row_and_vocabulary(whole, expected)

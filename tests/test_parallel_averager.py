@@ -130,7 +130,7 @@ def misuse(rank: Rank) -> None:
             GradientAverager([parameter], **arguments)
     with pytest.raises(ValueError, match="no parameter that requires a gradient"):
         GradientAverager([torch.nn.Parameter(torch.zeros(2), requires_grad=False)])
-    averager = GradientAverager([parameter])
+    averager = GradientAverager([parameter, parameter])
     parameter.sum().backward()
     with pytest.raises(RuntimeError, match="more than 1 times in one step"):
         parameter.sum().backward()

@@ -166,6 +166,7 @@ def in_groups(rank: Rank) -> None:
 
 
 def refusals(rank: Rank) -> None:
+    forward, backward = [Action("forward", 0)], [Action("backward", 0)]
     pipeline = pipeline_of(make_stage(0), gpipe, 4)
     with pytest.raises(ValueError, match="stage 0 of 1 needs inputs, got None"):
         pipeline.step()
@@ -175,8 +176,11 @@ def refusals(rank: Rank) -> None:
         pipeline.step(torch.zeros(8, DIM), torch.zeros(0, DIM))
     with pytest.raises(ValueError, match="num_microbatches=0"):
         pipeline_of(make_stage(0), gpipe, 0)
+    for actions in ([], forward, forward * 2 + backward, forward + backward * 2):
+        with pytest.raises(ValueError, match="one forward and one backward of each, got"):
+            pipeline_of(make_stage(0), lambda *_, actions=actions: actions, 1)
     with pytest.raises(ValueError, match="waits for ever"):
-        pipeline_of(make_stage(0), lambda *_: [Action("backward", 0), Action("forward", 0)], 1)
+        pipeline_of(make_stage(0), lambda *_: backward + forward, 1)
 
 
 def in_turn(rank: Rank, checks: list[Any]) -> None:

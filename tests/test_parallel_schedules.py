@@ -110,8 +110,9 @@ def test_bad_arguments(schedule: Schedule, arguments: tuple[int, int, int]) -> N
 
 
 def test_no_timeline() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        bubble_fraction([])
+    for timeline in ([], [Interval(0, Action("forward", 0), 1.0, 1.0)]):
+        with pytest.raises(ValueError, match="no action that takes time"):
+            bubble_fraction(timeline)
 
 
 def test_bubble_of_a_measured_timeline() -> None:

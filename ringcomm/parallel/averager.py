@@ -78,12 +78,15 @@ class GradientAverager:
                 "bucket_nbytes and backwards must be positive, got "
                 f"bucket_nbytes={bucket_nbytes} and backwards={backwards}"
             )
-        wanted = [parameter for parameter in parameters if parameter.requires_grad]
+        wanted = [p for p in dict.fromkeys(parameters) if p.requires_grad]
         if not wanted:
             raise ValueError("there is no parameter that requires a gradient")
         self._group = group
         self._backwards = backwards
         self._buckets = [_Bucket.of(part) for part in _parts(wanted[::-1], bucket_nbytes)]
+        self._bucket_of: dict[torch.Tensor, _Bucket] = {
+            parameter: bucket for bucket in self._buckets for parameter in bucket.parameters
+        }
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._count)  # type: ignore[no-untyped-call]
             for parameter in wanted
@@ -119,22 +122,23 @@ class GradientAverager:
 
     def _begin_step(self) -> None:
         self._works: list[Work] = []
-        self._missing = {
-            parameter: self._backwards
-            for bucket in self._buckets
-            for parameter in bucket.parameters
-        }
+        self._missing: dict[torch.Tensor, int] = dict.fromkeys(self._bucket_of, self._backwards)
+        for bucket in self._buckets:
+            bucket.num_incomplete = len(bucket.parameters)
 
     def _count(self, parameter: torch.Tensor) -> None:
         """One backward has added to a parameter's gradient."""
-        self._missing[cast(nn.Parameter, parameter)] -= 1
-        if self._missing[cast(nn.Parameter, parameter)] < 0:
+        self._missing[parameter] -= 1
+        if self._missing[parameter] < 0:
             raise RuntimeError(
                 f"backward reached a parameter more than {self._backwards} times in one step; "
                 "call finish() after each step, and set `backwards` to accumulate"
             )
-        while self.num_started < self.num_buckets and not any(
-            self._missing[p] for p in self._buckets[self.num_started].parameters
+        if self._missing[parameter] == 0:
+            self._bucket_of[parameter].num_incomplete -= 1
+        while (
+            self.num_started < self.num_buckets
+            and self._buckets[self.num_started].num_incomplete == 0
         ):
             self._start_next()
 
@@ -147,6 +151,7 @@ class GradientAverager:
 @dataclass
 class _Bucket:
     parameters: list[nn.Parameter]
+    num_incomplete: int  # gradients that backward still adds to
     buffer: torch.Tensor  # all gradients, one after the other
     views: list[torch.Tensor]  # of the buffer, in the parameters' shapes
 
@@ -158,7 +163,7 @@ class _Bucket:
             part.view_as(parameter)
             for part, parameter in zip(torch.split(buffer, counts), parameters, strict=True)
         ]
-        return cls(parameters, buffer, views)
+        return cls(parameters, len(parameters), buffer, views)
 
     def pack(self) -> None:
         for parameter, view in zip(self.parameters, self.views, strict=True):

@@ -63,6 +63,8 @@ class Pipeline:
         schedules = [
             schedule(number, self.num_stages, num_microbatches) for number in range(self.num_stages)
         ]
+        for actions in schedules:
+            _check_complete(actions, num_microbatches)
         replay(schedules)
         self._actions = schedules[self.rank]
         self.stage, self.loss = stage, loss
@@ -122,6 +124,19 @@ class Pipeline:
                 f"{self.num_microbatches} equal micro-batches"
             )
         return batch.tensor_split(self.num_microbatches)
+
+
+def _check_complete(actions: Sequence[Action], num_microbatches: int) -> None:
+    wanted = [
+        Action(phase, index)
+        for phase in ("backward", "forward")
+        for index in range(num_microbatches)
+    ]
+    if sorted(actions) != wanted:
+        raise ValueError(
+            f"a schedule of {num_microbatches} micro-batches must have one forward and one "
+            f"backward of each, got {[f'{phase} {index}' for phase, index in actions]}"
+        )
 
 
 class _Step:

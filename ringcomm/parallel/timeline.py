@@ -48,13 +48,13 @@ def replay(
         for stage, actions in enumerate(schedules):
             for action in actions[len(done[stage]) :]:
                 needed = _needed(stage, action, len(schedules))
-                if any(need not in ends for need in needed):
+                if needed is not None and needed not in ends:
                     break
-                before = done[stage][-1].end if done[stage] else 0
-                begin = max([before, *(ends[need] for need in needed)])
-                end = begin + duration[action.phase]
-                ends[stage, action] = end
-                done[stage].append(Interval(stage, action, begin, end))
+                begin = done[stage][-1].end if done[stage] else 0
+                if needed is not None:
+                    begin = max(begin, ends[needed])
+                ends[stage, action] = begin + duration[action.phase]
+                done[stage].append(Interval(stage, action, begin, ends[stage, action]))
                 progress = True
     for stage, actions in enumerate(schedules):
         if len(done[stage]) < len(actions):
@@ -66,11 +66,13 @@ def replay(
     return [interval for stage in done for interval in stage]
 
 
-def _needed(stage: int, action: Action, num_stages: int) -> list[tuple[int, Action]]:
+def _needed(stage: int, action: Action, num_stages: int) -> tuple[int, Action] | None:
+    """What a neighbour, or for the last stage's backwards the stage itself, must have done."""
     if action.phase == "forward":
-        return [(stage - 1, action)] if stage > 0 else []
-    own = (stage, Action("forward", action.microbatch))
-    return [own, (stage + 1, action)] if stage + 1 < num_stages else [own]
+        return (stage - 1, action) if stage > 0 else None
+    if stage + 1 < num_stages:
+        return stage + 1, action
+    return stage, Action("forward", action.microbatch)
 
 
 def _check_orders(schedules: Sequence[Sequence[Action]]) -> None:
@@ -89,10 +91,10 @@ def bubble_fraction(timeline: Sequence[Interval]) -> float:
     """The part of all stages' time in which they are idle, from the first begin to the last end.
 
     Raises:
-        ValueError: the timeline is empty.
+        ValueError: no time passes.
     """
-    if not timeline:
-        raise ValueError("the timeline is empty")
+    if not any(interval.begin < interval.end for interval in timeline):
+        raise ValueError(f"the timeline has no action that takes time: {list(timeline)}")
     num_stages = len({interval.stage for interval in timeline})
     begin = min(interval.begin for interval in timeline)
     end = max(interval.end for interval in timeline)
