@@ -25,8 +25,8 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatt
 def launch(main: Callable[[], None], nproc: int = 4, at_least: int = 1) -> None:
     """Calls main on every rank of a default group, and ends the program if a rank fails.
 
-    The ranks are torchrun's, if that (or mpirun, or srun) started this program. Else this starts
-    the program again, once per rank.
+    The ranks are torchrun's, if that started this program. Else this starts the program again, once
+    per rank.
 
     Args:
         nproc: how many ranks to start if the command line does not say.

@@ -113,13 +113,16 @@ def train(schedule: parallel.Schedule, loss: torch.Tensor, reference: nn.Module)
 
     timelines: list[list[parallel.Interval]] = [[] for _ in range(world_size)]
     dist.all_gather_object(timelines, pipeline.timeline)
-    # What the ranks did in which order, with one unit of time for a forward and two for a backward.
-    carried_out = parallel.replay([[action for _, action, *_ in rank] for rank in timelines])
-    bubble = parallel.bubble_fraction(carried_out)
-    by_clock = parallel.bubble_fraction([interval for rank in timelines for interval in rank])
+    by_clock = parallel.bubble_fraction(
+        [interval for timeline in timelines for interval in timeline]
+    )
+    # The same actions in the same order, if a forward takes one unit of time and a backward two.
+    actions = [[interval.action for interval in timeline] for timeline in timelines]
+    idealized = parallel.replay(actions)
+    bubble = parallel.bubble_fraction(idealized)
     formula = (world_size - 1) / (MICROBATCHES + world_size - 1)
     if rank == 0:
-        print(parallel.draw(carried_out))
+        print(parallel.draw(idealized))
         print(f"idle {bubble:.1%}, by the clock {by_clock:.1%}; (p-1)/(m+p-1) = {formula:.1%}")
     say(f"gradients equal, {pipeline.peak_in_flight} micro-batches in flight at most")
     assert math.isclose(bubble, formula)

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from launch import device, launch, say, title
 from torch import nn
 from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import functional
 
 from ringcomm.parallel import (
@@ -40,6 +40,11 @@ STAGES, TENSOR = 2, 2
 VOCABULARY, DIM, LENGTH = 21, 16, 6
 MICROBATCHES, ROWS, STEPS = 4, 3, 5  # ROWS of one micro-batch
 LEARNING_RATE = 0.5
+
+
+def make_mesh(num_copies: int) -> DeviceMesh:
+    shape, names = (num_copies, STAGES, TENSOR), ("data", "pipeline", "tensor")
+    return init_device_mesh(device().type, shape, mesh_dim_names=names)
 
 
 class FeedForward(nn.Module):
@@ -103,11 +108,8 @@ def main() -> None:
     if world_size % (STAGES * TENSOR):
         sys.exit(f"this example needs a multiple of {STAGES * TENSOR} ranks, got {world_size}")
     num_copies = world_size // (STAGES * TENSOR)
-    mesh = init_device_mesh(
-        device().type,
-        (num_copies, STAGES, TENSOR),
-        mesh_dim_names=("data", "pipeline", "tensor"),
-    )
+    mesh = make_mesh(num_copies)
+    backward = make_mesh(num_copies) if dist.get_backend() == "nccl" else mesh  # see Pipeline
     copy, number, _ = mesh.get_coordinate()
 
     title(f"{num_copies} copies x {STAGES} stages x {TENSOR} parts of each layer")
@@ -124,6 +126,7 @@ def main() -> None:
         dtype=torch.float64,
         device=device(),
         group=mesh.get_group("pipeline"),
+        gradient_group=backward.get_group("pipeline"),
     )
     optimizer = torch.optim.SGD(parameters, LEARNING_RATE, momentum=0.9)
     losses = []
