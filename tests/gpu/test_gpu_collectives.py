@@ -1,0 +1,220 @@
+"""Every collective on GPUs, against NCCL's own and against results known in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from gpus import Gpu, needs_gpu, on_gpus
+from torch.distributed import ReduceOp
+from values import FLOATS, MOVED, REDUCED, assert_same_bits, ops_for, reduce_op, reduced, values
+
+pytestmark = [needs_gpu, pytest.mark.slow]
+
+ALGORITHMS = ["ring", "direct"]
+WORLD_SIZES = [2, 4, 8]
+
+# What ProcessGroupNCCL of these ops does not do, or defines otherwise: product of bools.
+NCCL_OPS = {"SUM", "PRODUCT", "MIN", "MAX", "AVG"}
+
+
+def counts(world_size: int, dtype: torch.dtype) -> list[int]:
+    return [0, 1, world_size - 1, world_size + 1, 1000, (3 << 20) // dtype.itemsize + 7]
+
+
+def inputs_of(gpu: Gpu, count: int, dtype: torch.dtype, op: str = "SUM") -> list[torch.Tensor]:
+    return [values(r, count, dtype, op) for r in range(gpu.world_size)]
+
+
+def all_reduce_options(op: str) -> dist.AllreduceOptions:
+    options = dist.AllreduceOptions()
+    options.reduceOp = reduce_op(op)
+    return options
+
+
+def check_all_reduce(gpu: Gpu) -> None:
+    for dtype in REDUCED:
+        for op in ops_for(dtype):
+            for count in counts(gpu.world_size, dtype):
+                inputs = inputs_of(gpu, count, dtype, op)
+                tensor = inputs[gpu.rank].to(gpu.device)
+                gpu.ring.allreduce([tensor], all_reduce_options(op)).wait()
+                case = f"all_reduce of {count} {dtype}, {op}"
+                assert_same_bits(tensor.cpu(), reduced(inputs, op), case)
+
+
+def check_against_nccl(gpu: Gpu) -> None:
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8):
+        for op in NCCL_OPS - ({"AVG"} if dtype.is_floating_point else set()):
+            for count in counts(gpu.world_size, dtype):
+                tensor = values(gpu.rank, count, dtype, op).to(gpu.device)
+                theirs = tensor.clone()
+                gpu.ring.allreduce([tensor], all_reduce_options(op)).wait()
+                gpu.nccl.allreduce([theirs], all_reduce_options(op)).wait()
+                assert_same_bits(tensor.cpu(), theirs.cpu(), f"{count} {dtype}, {op}")
+
+
+def check_scattered_and_gathered(gpu: Gpu) -> None:
+    n = gpu.world_size
+    for dtype in MOVED:
+        for count in counts(n, dtype):
+            inputs = inputs_of(gpu, count, dtype)
+            own = inputs[gpu.rank].to(gpu.device)
+            gathered = torch.empty(n * count, dtype=dtype, device=gpu.device)
+            gpu.ring._allgather_base(gathered, own).wait()
+            assert_same_bits(gathered.cpu(), torch.cat(inputs), f"all_gather of {count} {dtype}")
+    for dtype in REDUCED:
+        for op in ops_for(dtype):
+            count = 1001
+            inputs = inputs_of(gpu, n * count, dtype, op)
+            options = dist.ReduceScatterOptions()
+            options.reduceOp = reduce_op(op)
+            output = torch.empty(count, dtype=dtype, device=gpu.device)
+            gpu.ring._reduce_scatter_base(output, inputs[gpu.rank].to(gpu.device), options).wait()
+            expected = reduced(inputs, op).view(n, count)[gpu.rank]
+            assert_same_bits(output.cpu(), expected, f"reduce_scatter of {dtype}, {op}")
+
+
+def uneven(gpu: Gpu) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Collectives with counts that differ between ranks, and with views that are not contiguous."""
+    n, me, device = gpu.world_size, gpu.rank, gpu.device
+    parts = [values(r, 100 * r + r, torch.float32) for r in range(n)]
+    outputs = [torch.empty_like(part, device=device) for part in parts]
+    gpu.ring.allgather([outputs], [parts[me].to(device)]).wait()
+    for output, part in zip(outputs, parts, strict=True):
+        yield "all_gather", output, part
+
+    wide = values(me, 4000, torch.float32).to(device).view(40, 100)
+    gpu.ring.allreduce([wide.t()[::2]]).wait()
+    expected = sum(values(r, 4000, torch.float32).view(40, 100).t()[::2] for r in range(n))
+    yield "all_reduce of a view", wide.t()[::2], expected
+
+    splits_in = [(me + r) % 3 * 50 for r in range(n)]
+    splits_out = [(r + me) % 3 * 50 for r in range(n)]
+    source = torch.cat([torch.full((k,), 100.0 * me + r) for r, k in enumerate(splits_in)])
+    target = torch.empty(sum(splits_out), device=device)
+    gpu.ring.alltoall_base(target, source.to(device), splits_out, splits_in).wait()
+    expected = torch.cat([torch.full((k,), 100.0 * r + me) for r, k in enumerate(splits_out)])
+    yield "all_to_all_single", target, expected
+
+
+def check_rooted_and_uneven(gpu: Gpu) -> None:
+    n, me, device = gpu.world_size, gpu.rank, gpu.device
+    for root in (0, n - 1):
+        for count in counts(n, torch.int32):
+            inputs = inputs_of(gpu, count, torch.int32)
+            own = inputs[me].to(device)
+            tensor = own.clone()
+            options = dist.BroadcastOptions()
+            options.rootRank = root
+            gpu.ring.broadcast([tensor], options).wait()
+            assert_same_bits(tensor.cpu(), inputs[root], "broadcast")
+
+            tensor = own.clone()
+            options = dist.ReduceOptions()
+            options.rootRank = root
+            gpu.ring.reduce([tensor], options).wait()
+            expected = reduced(inputs, "SUM") if me == root else inputs[me]
+            assert_same_bits(tensor.cpu(), expected, "reduce")
+
+            options = dist.GatherOptions()
+            options.rootRank = root
+            outputs = [[torch.empty_like(own) for _ in range(n)]] if me == root else []
+            gpu.ring.gather(outputs, [own], options).wait()
+            for got, sent in zip(outputs[0] if outputs else [], inputs, strict=False):
+                assert_same_bits(got.cpu(), sent, "gather")
+
+            options = dist.ScatterOptions()
+            options.rootRank = root
+            tensor = torch.empty_like(own)
+            lists = [[one.to(device) for one in inputs]] if me == root else []
+            gpu.ring.scatter([tensor], lists, options).wait()
+            assert_same_bits(tensor.cpu(), inputs[me], "scatter")
+    for name, got, expected in uneven(gpu):
+        assert_same_bits(got.cpu(), expected, name)
+
+
+def check_messages(gpu: Gpu) -> None:
+    """All send first, to the next rank and back, one by one and in batches."""
+    n, me, device = gpu.world_size, gpu.rank, gpu.device
+    for count in (1, 1000, 1 << 20):
+        sent = values(me, count, torch.float32).to(device)
+        got = [torch.empty_like(sent) for _ in range(2)]
+        gpu.ring._start_coalescing()
+        gpu.ring.send([sent], (me + 1) % n, 0)
+        gpu.ring.send([sent], (me - 1) % n, 0)
+        gpu.ring.recv([got[0]], (me - 1) % n, 0)
+        gpu.ring.recv([got[1]], (me + 1) % n, 0)
+        gpu.ring._end_coalescing().wait()
+        for tensor, peer in zip(got, ((me - 1) % n, (me + 1) % n), strict=True):
+            assert_same_bits(tensor.cpu(), values(peer, count, torch.float32), "batched messages")
+        works = [
+            gpu.ring.send([sent], (me + 1) % n, 0),
+            gpu.ring.recv([got[0].zero_()], (me - 1) % n, 0),
+        ]
+        for work in works:
+            work.wait()
+        expected = values((me - 1) % n, count, torch.float32)
+        assert_same_bits(got[0].cpu(), expected, "messages one by one")
+
+
+def rounding(gpu: Gpu, dtype: torch.dtype) -> tuple[float, float, float]:
+    """The largest errors of ring and NCCL against the float64 sum, in ulps of that."""
+    count = 1 << 18
+    inputs = []
+    for r in range(gpu.world_size):
+        generator = torch.Generator().manual_seed(r)
+        inputs.append(torch.randn(count, generator=generator).to(dtype))
+    exact = torch.stack([one.double() for one in inputs]).sum(0)
+    ulp = torch.finfo(dtype).eps * 2.0 ** torch.floor(torch.log2(exact.abs().clamp(min=2.0**-12)))
+    ours, theirs = (inputs[gpu.rank].to(gpu.device) for _ in range(2))
+    gpu.ring.allreduce([ours]).wait()
+    gpu.nccl.allreduce([theirs]).wait()
+    errors = [((got.cpu().double() - exact).abs() / ulp) for got in (ours, theirs)]
+    return errors[0].max().item(), errors[1].max().item(), errors[0].mean().item()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_all_reduce,
+        check_against_nccl,
+        check_scattered_and_gathered,
+        check_rooted_and_uneven,
+        check_messages,
+    ],
+)
+def test_collectives(check, world_size: int, algorithm: str) -> None:
+    on_gpus(check, world_size, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_any_number_of_channels(channels: int) -> None:
+    on_gpus(check_scattered_and_gathered, 2, algorithm="ring", channels=channels)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("world_size", WORLD_SIZES)
+def test_low_precision_is_at_least_as_exact_as_nccl(world_size: int, dtype: torch.dtype) -> None:
+    assert dtype in FLOATS
+    for ring, nccl, _ in on_gpus(rounding, world_size, dtype, algorithm="ring"):
+        assert ring <= nccl
+    for direct, _, _ in on_gpus(rounding, world_size, dtype, algorithm="direct"):
+        assert direct <= 0.5 + 1e-3  # the sum in float32 is not quite the exact one
+
+
+def test_a_refusal_leaves_the_group_usable() -> None:
+    def body(gpu: Gpu) -> None:
+        with pytest.raises(ValueError, match="one device"):
+            outputs = [torch.empty(4) for _ in range(gpu.world_size)]
+            gpu.ring.allgather([outputs], [torch.ones(4, device=gpu.device)])
+        tensor = torch.ones(4, device=gpu.device)
+        gpu.ring.allreduce([tensor], dist.AllreduceOptions()).wait()
+        assert tensor.cpu().tolist() == [gpu.world_size] * 4
+        assert dist.AllreduceOptions().reduceOp == ReduceOp.SUM
+
+    on_gpus(body, 2)
