@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console(quiet=rank != 0, soft_wrap=True, highlight=False, markup=False)
     output = _Output(console, [contender.name for contender in contenders], options.spread)
     output.begin(header)
-    shows_bar = rank == 0 and console.is_terminal
+    shows_bar = rank == 0 and console.is_terminal and not console.is_dumb_terminal
     # The bar moves between cases only: a thread that moved it would take time from the samples.
     with Progress(
         console=console, transient=True, auto_refresh=False, disable=not shows_bar

@@ -60,6 +60,8 @@ def _mpirun(command: Sequence[str], nproc: int) -> int:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
     }
+    if not sys.stdout.isatty():
+        environment["TERM"] = "dumb"  # Open MPI's ranks see a terminal in any case
     ranks = [mpirun, *flags, "-n", str(nproc), sys.executable, *command]
     return subprocess.run(ranks, env=environment).returncode
 
