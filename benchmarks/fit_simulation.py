@@ -2,22 +2,26 @@
 
     python benchmarks/fit_simulation.py --csv benchmarks/results/fit_simulation.csv
 
-The model has two numbers: a rank spends `overhead` seconds on each transfer and 1 / `bandwidth`
-seconds on each byte of it. Over shared memory there is no network: moving bytes and adding them is
-all work of the ranks' cores. So where ranks outnumber cores they take turns, and everything lasts
-world_size / cores times as long; that factor is given, not fitted. The two numbers are fitted to
-the times of some numbers of ranks (least squares of the relative errors), and all others are
-predicted by `ringcomm.plan.simulate`.
+Over shared memory there is no network. A transfer costs `latency`, in which its receiver waits
+until it notices it, and 1 / `bandwidth` seconds per byte, in which a core copies or adds. Where
+ranks outnumber cores, a core serves one rank while another waits, so that latency stays what it is,
+but the work on bytes takes world_size / cores times as long; this factor is given. The two numbers
+are fitted to the times of 2, 4 and 8 ranks (least squares of the relative errors), and
+`ringcomm.plan.simulate` predicts the other numbers of ranks.
+
+Sizes are those for which the buffers of all ranks stay in the cache. Beyond it bandwidth is
+another: with these numbers, times of 2 MiB on 8 ranks come out a third too low.
 
 A sample starts after a barrier and takes as long as the slowest rank. Of all samples the least
-counts: what the machine does when it is left alone. The numbers of ranks are measured in turns, so
-that on a machine which others use, too, each meets a quiet moment.
+counts: what the machine does when it is left alone. The numbers of ranks and sizes are measured in
+turns, so that on a machine which others use, too, each meets a quiet moment.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import os
 import sys
@@ -30,6 +34,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.distributed import ProcessGroup
 
 import ringcomm
 from ringcomm.bench.options import number
@@ -39,47 +44,49 @@ from ringcomm.groups import launched
 from ringcomm.plan import Link, Network, simulate
 
 WORLD_SIZES = range(2, 9)
+SAMPLES = 20  # in each turn
 FITTED = (2, 4, 8)  # numbers of ranks; the others are predicted
-SIZES = [1 << i for i in range(18, 25)]  # 256 KiB to 16 MiB
+SIZES = [1 << i for i in range(17, 21)]  # 128 KiB to 1 MiB
 FIELDS = ("world_size", "nbytes", "measured_s", "predicted_s", "error")
 Key = tuple[int, int]  # world_size, nbytes
 
 
-def least_seconds(nbytes: int, samples: int) -> float:
-    """The least time of one all-reduce of float32. All ranks call it, and get the same."""
-    tensor = torch.zeros(nbytes // 4)
-    taken = torch.empty(1 + samples, dtype=torch.float64)
-    for i in range(len(taken)):
-        ringcomm.barrier()
-        start = time.perf_counter()
-        ringcomm.all_reduce(tensor)
-        taken[i] = time.perf_counter() - start
-    ringcomm.all_reduce(taken, ringcomm.ReduceOp.MAX)
-    return float(taken[1:].min())
-
-
-def measure(file: Path, samples: int) -> None:
-    """As one of the ranks: writes the times of all sizes to `file`."""
+def measure(file: Path, turns: int) -> None:
+    """As one of the most ranks: writes the times to `file`, as world_size, nbytes and seconds."""
+    os.environ["RINGCOMM_ALGORITHM"] = "ring"
     torch.set_num_threads(1)
     ringcomm.init(timedelta(seconds=120))
-    times = [least_seconds(nbytes, samples) for nbytes in SIZES]
+    groups = {n: ringcomm.new_group(list(range(n))) for n in WORLD_SIZES}
+    least = {key: float("inf") for key in itertools.product(WORLD_SIZES, SIZES)}
+    for _ in range(turns):
+        for world_size, nbytes in least:
+            if ringcomm.get_rank() < world_size:
+                seconds = least_seconds(nbytes, groups[world_size])
+                least[world_size, nbytes] = min(least[world_size, nbytes], seconds)
+            ringcomm.barrier()
     if ringcomm.get_rank() == 0:
-        file.write_text(json.dumps(times))
+        file.write_text(json.dumps([(*key, seconds) for key, seconds in least.items()]))
     ringcomm.destroy_process_group()
 
 
-def measured(turns: int, samples: int) -> dict[Key, float]:
-    os.environ["RINGCOMM_ALGORITHM"] = "ring"
-    least: dict[Key, float] = {}
+def least_seconds(nbytes: int, group: ProcessGroup) -> float:
+    """The least time of one all-reduce of float32. All ranks of the group get the same."""
+    tensor = torch.zeros(nbytes // 4)
+    taken = torch.empty(1 + SAMPLES, dtype=torch.float64)
+    for i in range(len(taken)):
+        ringcomm.barrier(group)
+        start = time.perf_counter()
+        ringcomm.all_reduce(tensor, group=group)
+        taken[i] = time.perf_counter() - start
+    ringcomm.all_reduce(taken, ringcomm.ReduceOp.MAX, group)
+    return float(taken[1:].min())
+
+
+def measured(turns: int) -> dict[Key, float]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "times.json"
-        for _ in range(turns):
-            for world_size in WORLD_SIZES:
-                run_ranks([__file__, "--rank", str(file), "--samples", str(samples)], world_size)
-                for nbytes, seconds in zip(SIZES, json.loads(file.read_text()), strict=True):
-                    key = world_size, nbytes
-                    least[key] = min(seconds, least.get(key, seconds))
-    return least
+        run_ranks([__file__, "--rank", str(file), "--turns", str(turns)], max(WORLD_SIZES))
+        return {(n, nbytes): seconds for n, nbytes, seconds in json.loads(file.read_text())}
 
 
 def slowdown(world_size: int, cores: int) -> float:
@@ -88,20 +95,20 @@ def slowdown(world_size: int, cores: int) -> float:
 
 
 def fit(times: dict[Key, float], cores: int) -> Link:
-    """The link whose ring takes the measured times: they are linear in its two numbers."""
-    rows, ones = [], []
-    for (n, nbytes), seconds in times.items():
-        if n in FITTED:
-            factor = slowdown(n, cores) / seconds
-            rows.append([2 * (n - 1) * factor, 2 * (n - 1) / n * nbytes * factor])
-            ones.append(1.0)
-    (overhead, seconds_per_byte), *_ = np.linalg.lstsq(np.array(rows), np.array(ones), rcond=None)
-    return Link(0.0, 1 / seconds_per_byte, overhead)
+    """The link that predicts the measured times best: they are linear in its two numbers."""
+    rows = [
+        [2 * (n - 1) / seconds, 2 * (n - 1) / n * nbytes * slowdown(n, cores) / seconds]
+        for (n, nbytes), seconds in times.items()
+        if n in FITTED
+    ]
+    (latency, seconds_per_byte), *_ = np.linalg.lstsq(
+        np.array(rows), np.ones(len(rows)), rcond=None
+    )
+    return Link(latency, 1 / seconds_per_byte)
 
 
 def predict(link: Link, world_size: int, nbytes: int, cores: int) -> float:
-    factor = slowdown(world_size, cores)
-    shared = Link(0.0, link.bandwidth / factor, link.overhead * factor)
+    shared = Link(link.latency, link.bandwidth / slowdown(world_size, cores))
     return simulate(
         "all_reduce", "ring", world_size=world_size, nbytes=nbytes, network=Network(shared)
     ).seconds
@@ -115,7 +122,7 @@ def table(rows: list[dict[str, float]], link: Link, cores: int) -> Table:
         "predicted",
         "error",
         title=f"ring all-reduce over shared memory, {cores} cores\nfitted to {FITTED} ranks: "
-        f"{link.overhead * 1e6:.2f} µs a transfer, {link.bandwidth / 1e9:.2f} GB/s",
+        f"{link.latency * 1e6:.1f} µs a transfer, {link.bandwidth / 1e9:.2f} GB/s",
         box=None,
     )
     for column in result.columns:
@@ -133,17 +140,16 @@ def table(rows: list[dict[str, float]], link: Link, cores: int) -> Table:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="fits the simulation to this machine")
-    parser.add_argument("--turns", type=number(1), default=3, help="(default: %(default)s)")
-    parser.add_argument("--samples", type=number(1), default=50, help="(default: %(default)s)")
+    parser.add_argument("--turns", type=number(1), default=50, help="(default: %(default)s)")
     parser.add_argument("--csv", type=Path, help="write measured and predicted seconds here, too")
     parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if launched():
-        measure(options.rank, options.samples)
+        measure(options.rank, options.turns)
         return 0
     cores = len(os.sched_getaffinity(0))
     try:
-        times = measured(options.turns, options.samples)
+        times = measured(options.turns)
     except RanksFailedError as error:
         print(error, file=sys.stderr)
         return 1
