@@ -32,6 +32,8 @@ class Communicator {
   using Timeout = std::chrono::milliseconds;
 
   Communicator(Store& store, int rank, int world_size, Algorithm algorithm, Timeout timeout);
+  // Leaves the group.
+  ~Communicator() { close("the communicator is gone"); }
 
   int rank() const { return group_.rank; }
   int world_size() const { return group_.world_size; }

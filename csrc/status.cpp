@@ -36,13 +36,14 @@ std::string describe_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
-std::string describe_mismatch(const std::vector<Call>& calls) {
+std::string describe_mismatch(const std::vector<std::optional<Call>>& calls) {
   std::vector<Opinion> opinions;
   for (std::size_t r = 0; r < calls.size(); ++r) {
+    if (!calls[r]) continue;
     auto same = std::find_if(opinions.begin(), opinions.end(),
-                             [&](const Opinion& o) { return o.call.matches(calls[r]); });
+                             [&](const Opinion& o) { return o.call.matches(*calls[r]); });
     if (same == opinions.end()) {
-      opinions.push_back({calls[r], {}});
+      opinions.push_back({*calls[r], {}});
       same = opinions.end() - 1;
     }
     same->ranks.push_back(static_cast<int>(r));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -29,6 +31,10 @@ class Error : public std::runtime_error {
  private:
   ErrorKind kind_;
 };
+
+inline std::exception_ptr make_error(ErrorKind kind, const std::string& message) {
+  return std::make_exception_ptr(Error(kind, message));
+}
 
 // A collective call as the ranks compare it: see matches().
 struct Call {
@@ -59,8 +65,8 @@ std::string describe_numbered(const Call& call);
 // "rank 3", "ranks 0, 2 and 5"
 std::string describe_ranks(const std::vector<int>& ranks);
 
-// Groups ranks by what they called and says who disagrees; calls[r] is rank r's.
-std::string describe_mismatch(const std::vector<Call>& calls);
+// Groups ranks by what they called and says who disagrees; calls[r] is rank r's, if it is known.
+std::string describe_mismatch(const std::vector<std::optional<Call>>& calls);
 
 // "1.5 s", "30 min"
 std::string describe_seconds(double seconds);

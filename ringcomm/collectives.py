@@ -13,7 +13,7 @@ Whatever is said here of one function holds for all:
   ranks.
 - async_op=True returns a Work at once; the tensors must be left alone until its wait() returns. A
   rank outside of the group gets None and a warning.
-- TypeError, ValueError and NotImplementedError (tensors that are not on the CPU) are raised by the
+- TypeError, ValueError and NotImplementedError (a device without an executor) are raised by the
   rank that passes bad arguments, before anything is sent. torch.distributed.DistBackendError is
   raised on every rank, by the call or by wait(), if the ranks' calls differ, time runs out, a rank
   died, or the group is closed.

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from ringcomm import _toolchain
+
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "cpp-tests"
 SANITIZERS = {
@@ -34,12 +36,24 @@ def core_sources() -> list[Path]:
     return sorted(source for folder in folders for source in folder.glob("*.cpp"))
 
 
+def cuda_headers() -> list[Path]:
+    """Where cuda_runtime_api.h and nccl.h are, to test csrc/nccl/ on a host that plays the GPU."""
+    nvcc = _toolchain.find_nvcc()
+    nccl = next(iter(_toolchain.in_wheels("nccl/include/nccl.h")), None)
+    return [Path(_toolchain.toolkit_root(nvcc)) / "include", nccl.parent] if nvcc and nccl else []
+
+
+def needs_cuda_headers(test: Path) -> bool:
+    return test.stem.startswith("test_nccl")
+
+
 def ninja_file() -> str:
     """Says how each test program comes about: the core as a library, so that tests take parts."""
+    system = " ".join(f"-isystem {folder}" for folder in cuda_headers())
     lines = [
         f"cxx = {os.environ.get('CXX', 'c++')}",
         f"flags = -std=c++20 -O1 -g -fno-omit-frame-pointer -Wall -Wextra -pthread "
-        f"-I{ROOT}/csrc -I{ROOT}/tests/cpp",
+        f"-I{ROOT}/csrc -I{ROOT}/tests/cpp {system}",
         "rule compile",
         "  command = $cxx $flags $sanitize -MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
@@ -47,23 +61,25 @@ def ninja_file() -> str:
         "rule archive",
         "  command = rm -f $out && ar crs $out $in",
         "rule link",
-        "  command = $cxx $sanitize -pthread $in -lrt -o $out",
+        "  command = $cxx $sanitize -pthread $in -lrt -ldl -o $out",
     ]
     for sanitizer, flags in SANITIZERS.items():
         tests = [test for name, test in CASES if name == sanitizer]
         if not tests:
             continue
+        nccl = sorted((ROOT / "csrc" / "nccl").glob("*.cpp")) if system else []
         objects = {
             source: f"{sanitizer}/{source.relative_to(ROOT)}.o"
-            for source in [*core_sources(), *tests]
+            for source in [*core_sources(), *nccl, *tests]
         }
         for source, built in objects.items():
             lines += [f"build {built}: compile {source}", f"  sanitize = {flags}"]
         core = " ".join(objects[source] for source in core_sources())
         lines.append(f"build {sanitizer}/core.a: archive {core}")
         for test in tests:
+            own = " ".join(objects[source] for source in nccl if needs_cuda_headers(test))
             lines += [
-                f"build {sanitizer}/{test.stem}: link {objects[test]} {sanitizer}/core.a",
+                f"build {sanitizer}/{test.stem}: link {objects[test]} {own} {sanitizer}/core.a",
                 f"  sanitize = {flags}",
             ]
     return "\n".join(lines) + "\n"
@@ -96,6 +112,8 @@ def written_ninja_file() -> None:
     ("sanitizer", "test"), CASES, ids=lambda value: getattr(value, "stem", value)
 )
 def test_core(sanitizer: str, test: Path) -> None:
+    if needs_cuda_headers(test) and not cuda_headers():
+        pytest.skip("no CUDA toolkit, or no NCCL wheel, whose headers it needs")
     jobs = len(os.sched_getaffinity(0))
     run(sys.executable, "-m", "ninja", f"-j{jobs}", f"{sanitizer}/{test.stem}", timeout=600)
     run(BUILD / sanitizer / test.stem, timeout=240)

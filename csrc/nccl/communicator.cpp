@@ -117,14 +117,15 @@ void Communicator::publish_comms() {
 // different ideas of what was sent, so that breaks the group.
 template <typename Body>
 void Communicator::guarded(const std::string& what, Body&& body) {
+  std::unique_lock lock(mutex_);
+  if (const std::exception_ptr error = failure()) std::rethrow_exception(error);
+  if (group_.broken()) group_.check(what);
   try {
-    std::lock_guard lock(mutex_);
-    if (const std::exception_ptr error = failure()) std::rethrow_exception(error);
-    if (group_.broken()) group_.check(what);
     const DeviceGuard guard(device_);
     body();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kLibrary) throw;
+    lock.unlock();
     const Error described(ErrorKind::kLibrary, "rank " + std::to_string(rank()) + " in " + what +
                                                    " on device " + std::to_string(device_) + ": " +
                                                    error.what());
@@ -191,7 +192,12 @@ void Communicator::abort(const std::string& reason) {
 }
 
 void Communicator::end() {
-  std::unique_lock lock(mutex_, kPatienceForAbort);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  const shm::Clock::time_point begin = shm::Clock::now();
+  while (!lock.owns_lock() && shm::Clock::now() - begin < kPatienceForAbort) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    lock.try_lock();
+  }
   if (!lock.owns_lock()) {
     // A thread waits inside NCCL for a peer that will not come.
     std::vector<ncclComm_t> comms;

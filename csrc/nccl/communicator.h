@@ -91,7 +91,7 @@ class Communicator : public streams::Collectives {
   shm::Board board_;
   const int device_;
   // Held while this rank is inside NCCL, and while its communicators are aborted.
-  std::timed_mutex mutex_;
+  std::mutex mutex_;
   mutable std::mutex failure_mutex_;
   std::exception_ptr failure_;             // guarded by failure_mutex_
   std::vector<ncclComm_t> interruptible_;  // so are these: all communicators

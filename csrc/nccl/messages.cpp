@@ -80,11 +80,12 @@ void Messages::connect(const std::vector<int>& peers, const shm::Deadline& deadl
       }
     }
   }
+  await(group_, deadline, "connecting to " + describe_ranks(peers), [&setups] {
+    bool all = true;
+    for (auto& [peer, setup] : setups) all = setup.progress() && all;
+    return all;
+  });
   for (auto& [peer, setup] : setups) {
-    await(group_, deadline, "connecting to rank " + std::to_string(peer), [&setups] {
-      return std::all_of(setups.begin(), setups.end(),
-                         [](auto& entry) { return entry.second.progress(); });
-    });
     const std::vector<ncclComm_t> comms = setup.take();
     pairs_.emplace(peer, Pair{{comms[0], Stream()}, {comms[1], Stream()}});
   }

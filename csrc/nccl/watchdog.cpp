@@ -80,6 +80,7 @@ void Watchdog::look() {
       ++it;
       continue;
     }
+    check_agreement(*it);
     if (it->sequence > 0) board_.complete(it->sequence);
     unused_.push_back(std::move(it->end));
     it = pending_.erase(it);
@@ -92,6 +93,7 @@ void Watchdog::look() {
   const Pending& first = pending_.front();
   if (group_.broken()) group_.check(first.what);
   check_library_();
+  check_agreement(first);
   check_peers(first);
   for (const Pending& pending : pending_) check_deadline(pending);
 }
@@ -110,14 +112,16 @@ std::string Watchdog::describe_awaited(const Pending& pending) {
   return group_.describe_peer(pending.peer);
 }
 
+// Also of what is done: NCCL may not notice that ranks sent each other something else.
+void Watchdog::check_agreement(const Pending& pending) {
+  if (pending.sequence == 0) return;
+  const std::string mismatch = board_.describe_mismatch(pending.sequence);
+  if (mismatch.empty()) return;
+  throw Error(ErrorKind::kMismatch, "rank " + std::to_string(group_.rank) + " in " + pending.what +
+                                        ": the ranks disagree: " + mismatch);
+}
+
 void Watchdog::check_peers(const Pending& pending) {
-  const std::string who = "rank " + std::to_string(group_.rank) + " in " + pending.what;
-  if (pending.sequence > 0) {
-    const std::string mismatch = board_.describe_mismatch(pending.sequence);
-    if (!mismatch.empty()) {
-      throw Error(ErrorKind::kMismatch, who + ": the ranks disagree: " + mismatch);
-    }
-  }
   for (int peer = 0; peer < group_.world_size; ++peer) {
     const bool involved =
         pending.sequence > 0 ? board_.completed(peer) < pending.sequence : peer == pending.peer;
@@ -126,7 +130,8 @@ void Watchdog::check_peers(const Pending& pending) {
     const shm::Clock::time_point now = shm::Clock::now();
     if (missed_since_ == shm::Clock::time_point{}) missed_since_ = now;
     if (now - missed_since_ < kGrace) return;
-    throw Error(ErrorKind::kPeerDied, who + " after " +
+    throw Error(ErrorKind::kPeerDied, "rank " + std::to_string(group_.rank) + " in " +
+                                          pending.what + " after " +
                                           describe_seconds(pending.deadline.waited()) + ": rank " +
                                           std::to_string(peer) + " will not answer, " + how);
   }

@@ -50,6 +50,7 @@ class Watchdog {
   // Forgets what is done; throws what is wrong with the rest.
   void look();
   void check_deadline(const Pending& pending);
+  void check_agreement(const Pending& pending);
   void check_peers(const Pending& pending);
   std::string describe_awaited(const Pending& pending);
 

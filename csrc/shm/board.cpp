@@ -1,5 +1,6 @@
 #include "shm/board.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <vector>
@@ -46,21 +47,17 @@ std::optional<Call> Board::find(int rank, std::uint64_t sequence) {
   }
   if (entry.sequence.load(std::memory_order_relaxed) != sequence) return std::nullopt;
   Call call;
-  std::memcpy(&call, words.data(), sizeof(call));
+  std::memcpy(static_cast<void*>(&call), words.data(), sizeof(call));
   return call;
 }
 
 std::string Board::describe_mismatch(std::uint64_t sequence) {
-  const std::optional<Call> own = find(group_.rank, sequence);
-  if (!own) return "";
-  std::vector<Call> calls(group_.world_size, *own);
-  bool differs = false;
-  for (int r = 0; r < group_.world_size; ++r) {
-    const std::optional<Call> theirs = find(r, sequence);
-    if (!theirs || theirs->matches(*own)) continue;
-    calls[r] = *theirs;
-    differs = true;
-  }
+  std::vector<std::optional<Call>> calls;
+  for (int r = 0; r < group_.world_size; ++r) calls.push_back(find(r, sequence));
+  const std::optional<Call>& own = calls[group_.rank];
+  const bool differs = std::any_of(calls.begin(), calls.end(), [&](const auto& theirs) {
+    return own && theirs && !theirs->matches(*own);
+  });
   return differs ? ringcomm::describe_mismatch(calls) : "";
 }
 

@@ -34,7 +34,7 @@ void Exchange::await_all(const Deadline& deadline) {
 }
 
 void Exchange::mismatch() {
-  std::vector<Call> calls;
+  std::vector<std::optional<Call>> calls;
   for (int r = 0; r < group_.world_size; ++r) calls.push_back(announcement(r).call);
   end();
   throw Error(ErrorKind::kMismatch, "rank " + std::to_string(group_.rank) + " in collective #" +

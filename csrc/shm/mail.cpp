@@ -12,7 +12,6 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLookEvery{50};  // at deadlines and processes
 constexpr microseconds kYieldFor{200};
 constexpr microseconds kLongestSleep{1000};
 
@@ -20,10 +19,6 @@ constexpr microseconds kLongestSleep{1000};
 microseconds nap(Clock::time_point since) {
   const auto idle = std::chrono::duration_cast<microseconds>(Clock::now() - since);
   return idle < kYieldFor ? microseconds(0) : std::min(kLongestSleep, idle / 10);
-}
-
-std::exception_ptr make_error(ErrorKind kind, const std::string& text) {
-  return std::make_exception_ptr(Error(kind, text));
 }
 
 void complete(Message& message, std::exception_ptr error) {
@@ -275,66 +270,6 @@ std::exception_ptr Mail::check_fits(const Message& recv, int source, DType dtype
                         std::to_string(source) +
                         " sent count=" + std::to_string(nbytes / element_size(dtype)) +
                         ", dtype=" + name(dtype) + ". The message was dropped.");
-}
-
-// Ends operations that are past their deadline, whose peer is gone, or whose group is broken.
-void Mail::expire(Done& done) {
-  const Clock::time_point now = Clock::now();
-  look_next_ = now + kLookEvery;
-  auto why = [&](Message& message) -> std::exception_ptr {
-    const std::string who = "rank " + std::to_string(group_.rank) + " in " + describe(message);
-    try {
-      group_.check(describe(message));
-    } catch (const Error&) {
-      return std::current_exception();
-    }
-    std::string how;
-    if (message.peer != kAnySource && message.peer != group_.rank &&
-        group_.gone(message.peer, &how)) {
-      return make_error(ErrorKind::kPeerDied, who + " after " +
-                                                  describe_seconds(message.deadline.waited()) +
-                                                  ": the peer will not answer, " + how);
-    }
-    if (now - message.deadline.start <= message.deadline.timeout) return nullptr;
-    std::string text = who + " Timed out after " + describe_seconds(message.deadline.waited());
-    if (message.peer != kAnySource) {
-      text += ", waiting for " + group_.describe_peer(message.peer);
-    }
-    // Half a message cannot be taken back: what follows on this edge would be misread.
-    if (message.under_way) {
-      return std::make_exception_ptr(group_.fail(ErrorKind::kTimeout, text));
-    }
-    return make_error(ErrorKind::kTimeout, text);
-  };
-  // What the peer sent before it went still counts.
-  auto unread = [&](const Message& message) {
-    if (message.kind == Message::Kind::kSend || message.peer == kAnySource) return false;
-    const MailEdge& edge = group_.segment().mail_edge(message.peer, group_.rank);
-    return edge.posted.load(std::memory_order_acquire) != edge.taken.load();
-  };
-  auto expire_in = [&](auto& queue) {
-    for (auto it = queue.begin(); it != queue.end();) {
-      const std::shared_ptr<Message> message = *it;
-      const std::exception_ptr error = unread(*message) ? nullptr : why(*message);
-      if (!error) {
-        ++it;
-        continue;
-      }
-      it = queue.erase(it);
-      finish(message, error, done);
-    }
-  };
-  for (auto& queue : sends_) expire_in(queue);
-  expire_in(recvs_);
-  for (Arriving& arriving : arriving_) {
-    std::shared_ptr<Message>& recv =
-        arriving.early != nullptr ? arriving.early->claimed_by : arriving.into;
-    if (!recv || unread(*recv)) continue;
-    if (const std::exception_ptr error = why(*recv)) {
-      finish(std::exchange(recv, nullptr), error, done);
-      arriving.discard = true;
-    }
-  }
 }
 
 void Mail::finish(const std::shared_ptr<Message>& message, std::exception_ptr error, Done& done) {

@@ -96,7 +96,10 @@ class Mail {
   bool accept(int peer, MailSlot& first, Done& done);
   void take(int peer, MailSlot& slot, Done& done);
   bool claim_early(const std::shared_ptr<Message>& recv, Done& done);
+  // In mail_expiry.cpp.
   void expire(Done& done);
+  std::exception_ptr why_hopeless(const Message& message, Clock::time_point now);
+  bool has_unread(const Message& message);
   void finish(const std::shared_ptr<Message>& message, std::exception_ptr error, Done& done);
   std::exception_ptr check_fits(const Message& recv, int source, DType dtype, std::size_t nbytes);
   // Without the lock, as completions may post again. The completion of `own`, if it is among them,

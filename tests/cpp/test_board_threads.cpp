@@ -7,7 +7,9 @@
 
 #include "calls.h"
 #include "check.h"
+#include "errors.h"
 #include "memory_store.h"
+#include "one_mapping.h"
 #include "shm/board.h"
 
 namespace {
@@ -35,10 +37,6 @@ Call numbered(std::uint64_t sequence, std::size_t count) {
   return call;
 }
 
-void check_contains(const std::string& text, const std::string& part) {
-  CHECK_WITH(text.find(part) != std::string::npos, part + " in: " + text);
-}
-
 }  // namespace
 
 TEST(calls_are_found_until_they_are_overwritten) {
@@ -55,7 +53,7 @@ TEST(who_called_something_else_is_told) {
   const Groups groups = make_groups();
   for (int r = 0; r < kRanks; ++r) Board(*groups[r]).enqueue(numbered(1, r == 2 ? 7 : 8));
   Board board(*groups[0]);
-  check_contains(board.describe_mismatch(1), "rank 2 called all_reduce(count=7");
+  CHECK_CONTAINS(board.describe_mismatch(1), "rank 2 called all_reduce(count=7");
   board.enqueue(numbered(2, 8));
   CHECK_EQ(board.describe_mismatch(2), "");  // the others may still call the same
 }
@@ -65,16 +63,16 @@ TEST(who_is_awaited_is_told) {
   Board board(*groups[0]), other(*groups[1]), last(*groups[2]);
   board.enqueue(numbered(1, 8));
   other.enqueue(numbered(1, 8));
-  check_contains(board.describe_awaited(1), "rank 2: rank 2 has enqueued #0");
+  CHECK_CONTAINS(board.describe_awaited(1), "rank 2: rank 2 has enqueued #0");
   last.enqueue(numbered(1, 8));
   other.complete(1);
-  check_contains(board.describe_awaited(1), "rank 2: rank 2 has enqueued #1 and completed #0");
+  CHECK_CONTAINS(board.describe_awaited(1), "rank 2: rank 2 has enqueued #1 and completed #0");
   last.complete(1);
-  check_contains(board.describe_awaited(1), "this rank's own device");
+  CHECK_CONTAINS(board.describe_awaited(1), "this rank's own device");
   groups[2]->close("the end");
   board.enqueue(numbered(2, 8));
   other.enqueue(numbered(2, 8));
-  check_contains(board.describe_awaited(2), "rank 2 (it has closed the group)");
+  CHECK_CONTAINS(board.describe_awaited(2), "rank 2 (it has closed the group)");
 }
 
 TEST(what_is_read_while_it_is_overwritten_is_not_believed) {

@@ -13,6 +13,7 @@
 
 #include "check.h"
 #include "collective_cases.h"
+#include "errors.h"
 #include "memory_store.h"
 #include "one_mapping.h"
 
@@ -21,29 +22,14 @@ namespace {
 using namespace ringcomm;
 using namespace std::chrono_literals;
 using cases::Case;
+using check::check_error;
+using check::contains;
 using ranks::kPatience;
 using ranks::with_group;
 using shm::Clock;
 
 constexpr Reduce kSum{DType::kFloat32, ReduceOp::kSum};
 constexpr std::size_t kLarge = 100'000;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-// That `body` throws an Error of this kind, whose text has all the parts.
-template <typename Body>
-void check_error(ErrorKind kind, const std::vector<std::string>& parts, Body&& body) {
-  try {
-    body();
-    check::fail(__FILE__, __LINE__, "no error with: " + parts[0]);
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    CHECK_WITH(error.kind() == kind, text);
-    for (const std::string& part : parts) CHECK_WITH(contains(text, part), part + " in: " + text);
-  }
-}
 
 void check_works(Communicator& communicator) {
   for (const std::size_t count : {std::size_t{10}, kLarge}) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.h"
+#include "errors.h"
 #include "memory_store.h"
 #include "one_mapping.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 using namespace ringcomm;
 using namespace std::chrono_literals;
+using check::check_error;
 using ranks::kPatience;
 using ranks::with_group;
 using shm::kAnySource;
@@ -80,20 +82,6 @@ void wait_idly(const Pending& operation) {
     throw std::runtime_error("an operation made no progress in the background");
   }
   operation->completed.get();
-}
-
-template <typename Body>
-void check_error(ErrorKind kind, const std::vector<std::string>& parts, Body&& body) {
-  try {
-    body();
-    check::fail(__FILE__, __LINE__, "no error with: " + parts[0]);
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    CHECK_WITH(error.kind() == kind, text);
-    for (const std::string& part : parts) {
-      CHECK_WITH(text.find(part) != std::string::npos, part + " in: " + text);
-    }
-  }
 }
 
 std::vector<std::int32_t> numbers(std::size_t count, int first) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "check.h"
+#include "errors.h"
 #include "memory_store.h"
 #include "one_mapping.h"
 
@@ -19,30 +20,11 @@ namespace {
 
 using namespace ringcomm;
 using namespace std::chrono_literals;
+using check::contains;
+using check::error_of;
 using ranks::kPatience;
 using ranks::MemoryStore;
 using ranks::with_group;
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-// What `body` throws, as text; its Error must be of this kind.
-template <typename Body>
-std::string error_of(ErrorKind kind, Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK_WITH(error.kind() == kind, std::string(error.what()));
-    return error.what();
-  } catch (const std::exception& error) {
-    check::fail(__FILE__, __LINE__, std::string("another exception: ") + error.what());
-  }
-  return "no error";
-}
-
-#define CHECK_CONTAINS(text, part) \
-  CHECK_WITH(contains(text, part), std::string(part) + " in: " + text)
 
 // Where the segment whose name is set in the store lies; "" for other keys and values.
 std::string path_in(const std::string& key, const std::string& value) {

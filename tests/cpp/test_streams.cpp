@@ -48,7 +48,6 @@ class Rank : public streams::Collectives {
         user_(stream("user")),
         origin_(stream("origin")),
         event_(simulator.new_event()),
-        scratch_(setting.layout.scratch_nbytes()),
         executor_(rank, setting.layout, channels(setting.layout), simulator.new_event()) {}
 
   // Something the user does with the memory, such as filling or checking it.
@@ -64,14 +63,14 @@ class Rank : public streams::Collectives {
   std::vector<Channel<simulated::Api>> channels(const Layout& layout) {
     std::vector<Channel<simulated::Api>> all;
     for (int c = 0; c < layout.num_channels; ++c) {
+      scratch_.emplace_back(layout.channel_scratch_nbytes());
       const std::string name = std::to_string(c);
-      Channel<simulated::Api> channel{
-          .comm = c,
-          .communication = stream("communication " + name),
-          .reduction = stream("reduction " + name),
-          .scratch = scratch_.data() + c * layout.channel_scratch_nbytes(),
-          .communicated = simulator_.new_event(),
-          .reduced = {}};
+      Channel<simulated::Api> channel{.comm = c,
+                                      .communication = stream("communication " + name),
+                                      .reduction = stream("reduction " + name),
+                                      .scratch = scratch_[c].data(),
+                                      .communicated = simulator_.new_event(),
+                                      .reduced = {}};
       for (int e = 0; e < layout.slices_in_flight; ++e) {
         channel.reduced.push_back(simulator_.new_event());
       }
@@ -92,7 +91,8 @@ class Rank : public streams::Collectives {
   simulated::Simulator& simulator_;
   simulated::Api api_;
   const int user_, origin_, event_;
-  std::vector<std::byte> scratch_;
+  // By channel, and exactly as long as the layout promises: AddressSanitizer sees more.
+  std::deque<std::vector<std::byte>> scratch_;
   Executor<simulated::Api> executor_;
 };
 

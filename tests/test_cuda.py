@@ -1,0 +1,48 @@
+"""CUDA where there is no GPU: a clear error, and a group that goes on. tests/gpu has the rest."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, on_processes
+
+from ringcomm import _C, _build_info
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is visible")
+
+
+def connect(rank: Rank) -> str:
+    group = dist.distributed_c10d._get_default_group()
+    backend = group._get_backend(torch.device("cpu"))
+    assert not backend.supports_coalescing
+    with pytest.raises(dist.DistBackendError) as raised:
+        backend.eager_connect_single_device(torch.device("cuda", 0))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [rank.world_size] * 3
+    return str(raised.value)
+
+
+def test_a_group_on_a_device_that_is_not_there_is_an_error() -> None:
+    for text in on_processes(connect, 2, backend="ring"):
+        if _build_info.CPU_ONLY_REASON is None:
+            assert "cuda:0: cudaGetDeviceCount(&num_devices) failed with cudaError" in text
+        else:
+            assert "ringcomm was built for CPUs only" in text
+
+
+def test_the_build_says_what_it_lacks() -> None:
+    assert (_C.missing_for_cuda() == "") == (_build_info.CPU_ONLY_REASON is None)
+
+
+@pytest.mark.parametrize("name", ["RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES"])
+@pytest.mark.parametrize("value", ["0", "-1", "four"])
+def test_settings_must_be_positive_integers(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"{name} is '{value}'; it must be a positive integer"):
+        dist.init_process_group("ring", store=dist.HashStore(), rank=0, world_size=1)
+    if dist.is_initialized():
+        dist.destroy_process_group()
