@@ -251,6 +251,8 @@ def test_overlaps_of_each_kind():
     assert not found["ZeRO-3"].crosses_hosts  # ranks 0 and 2
     assert found["PP"].crosses_hosts  # ranks 0 and 4
     assert found["PP"].nbytes == 4096 * 4096 * 2 / 2
+    strided = cost.overlaps(model, MACHINE, cost.Layout(dp=4, tp=2))
+    assert strided[0].crosses_hosts  # ranks 0, 2, 4 and 6
     assert cost.overlaps(model, MACHINE, cost.Layout()) == []
     zero1 = cost.overlaps(model, MACHINE, cost.Layout(dp=2, zero=1))
     (whole,) = cost.overlaps(model, MACHINE, cost.Layout(dp=2))
