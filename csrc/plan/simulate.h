@@ -10,8 +10,7 @@
 //   - It then issues the step's sends, in the plan's order. A message of m bytes occupies the
 //     sending port for  overhead + m / bandwidth.
 //   - Its first byte is at the receiver `latency` after it left, and there it occupies the
-//   receiving
-//     port for as long. Ports serve in the order of requests.
+//     receiving port for as long. Ports serve in the order of requests.
 //   - When the sends have left and the receives have arrived, the rank's engine adds what is to be
 //     added, in  bytes / reduce_bandwidth.  Then the step is done.
 //
@@ -27,20 +26,25 @@
 // same. Where plans are symmetric (plan/orbits.h), one rank of each orbit is simulated, and what it
 // sends to a rank is delivered to that rank's representative. This gives the result of simulating
 // all ranks, to the last bit:
-//   Events are carried out in the order of (time, step, slice, kind, tie). Ties between messages
-//   are
-// broken by the place among the sender's sends, then by how many hosts the sender is away and its
-// place on its host, which a shift does not change. An event reads and changes the state of its own
-// rank, or of ports of its host, and causes only later events in this order, because every message
-// is received in the step in which it is sent. Suppose all events up to some point of the order
-// were carried out, and that so far the shifts map states to states and pending events to pending
-// events. Of the next events, which are each other's images, none depends on another's changes:
-// they are of different hosts, or of ranks with ports of their own. They read equal states, so that
-// they change these equally and cause events that are each other's images again. At the beginning
-// all states are equal and the first steps begin everywhere; so it holds to the end. Hence, when a
-// message leaves for some rank, its image leaves for that rank's representative at the same time,
-// and every message to the representative is the image of one that a representative sends.
-//   make_workload (plan/workload.h) checks what this rests on: that the plans are symmetric, that
+//
+//   - Events are carried out in the order of (time, step, slice, kind, tie). An event reads and
+//     changes the state of its own rank, or of ports of its host, and causes only later events in
+//     this order, because every message is received in the step in which it is sent.
+//   - Ties between messages are broken by the place among the sender's sends, then by how many
+//     hosts the sender is away and its place on its host. Shifts by hosts change none of these.
+//     Shifts of kGrid change the last, but there a port is one rank's, and to one rank, in one
+//     step, only one message has a given place among the sends.
+//   - Suppose that all events up to some point of the order were carried out, and that the shifts
+//     map the states and the pending events onto themselves. The next events are each other's
+//     images. None depends on another's changes, since these are on different hosts, or at ranks
+//     with ports of their own. They read equal states, so they change them equally and cause events
+//     that are each other's images again. At the beginning all states are equal and the first steps
+//     begin everywhere; so this holds to the end.
+//   - Hence, when a message leaves for some rank, its image leaves for that rank's representative
+//     at the same time, and every message to a representative is the image of one that a
+//     representative sends.
+//
+// make_workload (plan/workload.h) checks what this rests on: that the plans are symmetric, that
 // messages are received in step, and that ports belong to what is simulated. Without symmetry all
 // ranks are simulated.
 //
