@@ -24,7 +24,7 @@ import math
 from ringcomm._algorithms import choose
 from ringcomm._C.plan import Plan, PlanError, Step, Transfer
 from ringcomm._network import LINKS, Link, Network
-from ringcomm._plans import Plans
+from ringcomm._plans import Plans, integer
 from ringcomm._simulator import Simulation, Simulator
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
 # Plans that are compared: those of all ranks up to here, of a sample of them in larger groups.
 _MOST_COMPARED = 512
 _SAMPLE = 64
+_MOST_SIMULATED = 1 << 18  # ranks; a ring of so many takes some ten seconds
 
 
 def all_reduce(
@@ -210,7 +211,7 @@ def simulate(
     Args:
         collective: ``"all_reduce"``, ..., as the functions of this module are called.
         algorithm: one of theirs. ``"hierarchical"`` has the network's hosts.
-        world_size: number of ranks, from 1.
+        world_size: number of ranks, from 1 to 262144.
         nbytes: of the whole buffer on one rank, which the chunks of the plan divide equally.
         network: what they run on.
         root: of collectives that have one.
@@ -220,6 +221,7 @@ def simulate(
         ValueError: an unknown collective or algorithm, a network that does not fit world_size, a
             number out of range, or more than can be simulated.
     """
+    world_size = integer("world_size", world_size, 1, _MOST_SIMULATED)
     prepared = _prepared(collective, algorithm, world_size, root, network)
     return prepared.run(nbytes, slice_nbytes)
 

@@ -329,7 +329,8 @@ RING = {"world_size": 4, "nbytes": 1, "network": Network(Link(0, 1))}
             {"network": Network(Link(0, 1), ranks_per_host=4, nics_per_host=3)},
             "nics_per_host must divide ranks_per_host, which is 4, got 3",
         ),
-        ({"world_size": 0}, "world_size must be between 1 and 1073741824, got 0"),
+        ({"world_size": 0}, "world_size must be between 1 and 262144, got 0"),
+        ({"world_size": 2**30}, "world_size must be between 1 and 262144, got 1073741824"),
         ({"nbytes": 2**40, "slice_nbytes": 1}, "larger slices are fewer"),
     ],
 )

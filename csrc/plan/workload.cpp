@@ -11,7 +11,7 @@
 namespace ringcomm {
 namespace {
 
-constexpr std::size_t kMaxTransfers = std::size_t{1} << 24;
+constexpr std::size_t kMaxTransfers = std::size_t{1} << 22;
 
 using PlanOf = std::function<Plan(int rank)>;
 

@@ -276,6 +276,15 @@ TEST(plans_that_do_not_match_are_refused) {
            "deadlock: some ranks wait for ever; verify says which");
 }
 
+TEST(more_transfers_than_are_simulated_are_refused) {
+  const auto plan_of = [](int rank) {
+    const std::vector<Transfer> recvs(rank == 0 ? (1 << 22) + 1 : 0, {1, 0, 1, false});
+    return Plan{1, {{{}, recvs}}};
+  };
+  CHECK_EQ(message_of<std::invalid_argument>([&] { seconds(2, plan_of, one_host(2), 1); }),
+           "plans of differing ranks are simulated up to 4194304 transfers, and these have more");
+}
+
 TEST(wrong_arguments_are_refused) {
   const auto ring = [](int rank) { return ring_all_reduce(rank, 4); };
   const auto error = [&](const Network& network, double nbytes = 1, double slice_nbytes = 1) {
