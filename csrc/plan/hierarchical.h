@@ -2,8 +2,8 @@
 //
 // A ring around all ranks moves everything at the pace of its slowest link, the one between hosts.
 // Here only what a host has already summed up crosses it. With L ranks on each of H hosts, rank
-// h*L + l is the l-th on host h. The ranks stand in a grid whose rows and columns are rings (2
-// hosts of 3 ranks):
+// h*L + l is the l-th on host h. The ranks stand in a grid whose rows and columns are rings, here
+// of 2 hosts of 3 ranks:
 //
 //                 column 0      column 1      column 2
 //
@@ -38,8 +38,8 @@
 //      inside a host    2 (L-1)/L * nbytes        in  2 (L-1)  latencies
 //      across hosts     2 (H-1)/H * nbytes/L      in  2 (H-1)  latencies
 //
-// sent by each rank. Together that is the flat ring's volume, 2 (n-1)/n * nbytes, of which less than
-// an L-th part crosses hosts, in 2 (H+L-2) instead of 2 (H*L-1) latencies.
+// sent by each rank. Together that is the flat ring's volume, 2 (n-1)/n * nbytes, of which less
+// than an L-th part crosses hosts, in 2 (H+L-2) instead of 2 (H*L-1) latencies.
 //
 // Which chunks make up part l? An all-reduce is free to choose: chunks l*H, ..., l*H + H-1, so that
 // a part is one range. Reduce-scatter and all-gather promise chunk r to rank r, so that their part
@@ -54,8 +54,7 @@
 namespace ringcomm {
 
 // world_size chunks. ranks_per_host consecutive ranks share a host. Throw std::invalid_argument for
-// a rank outside of 0 ... world_size-1 and for a ranks_per_host that is not a divisor of
-// world_size.
+// a rank outside of 0 ... world_size-1 and for a ranks_per_host that does not divide world_size.
 
 // Before: all chunks on every rank. After: chunk r on rank r is the sum, the others are partial.
 Plan hierarchical_reduce_scatter(int rank, int world_size, int ranks_per_host);
