@@ -19,43 +19,35 @@ ncclConfig_t config_of(bool blocking, int max_ctas) {
 
 }  // namespace
 
-CommSetup::CommSetup(const ncclUniqueId& id, int rank, int world_size, int num_comms, int max_ctas)
-    : rank_(rank), num_comms_(num_comms), max_ctas_(max_ctas) {
+Comms::Comms(const ncclUniqueId& id, int rank, int world_size, int number, int max_ctas)
+    : rank_(rank), number_(number), max_ctas_(max_ctas) {
   ncclConfig_t config = config_of(/*blocking=*/false, max_ctas);
   RINGCOMM_CHECK(ncclCommInitRankConfig(&parent_, world_size, id, rank, &config));
 }
 
-CommSetup::CommSetup(CommSetup&& other) noexcept
-    : rank_(other.rank_),
-      num_comms_(other.num_comms_),
-      max_ctas_(other.max_ctas_),
-      parent_(std::exchange(other.parent_, nullptr)),
-      child_(std::exchange(other.child_, nullptr)),
-      comms_(std::move(other.comms_)) {}
-
-CommSetup::~CommSetup() {
-  abort(comms_);
-  if (parent_ != nullptr) ncclCommAbort(parent_);
-}
-
-bool CommSetup::progress() {
-  while (static_cast<int>(comms_.size()) < num_comms_) {
+bool Comms::progress() {
+  while (static_cast<int>(comms_.size()) < number_) {
     ncclResult_t state = ncclSuccess;
     RINGCOMM_CHECK(ncclCommGetAsyncError(parent_, &state));
     if (state == ncclInProgress) return false;
     check(state, child_ == nullptr && comms_.empty() ? "ncclCommInitRankConfig" : "ncclCommSplit");
     if (child_ != nullptr) comms_.push_back(std::exchange(child_, nullptr));
-    if (static_cast<int>(comms_.size()) == num_comms_) break;
+    if (static_cast<int>(comms_.size()) == number_) break;
     ncclConfig_t config = config_of(/*blocking=*/true, max_ctas_);
     RINGCOMM_CHECK(ncclCommSplit(parent_, /*color=*/0, /*key=*/rank_, &child_, &config));
   }
   return true;
 }
 
-std::vector<ncclComm_t> CommSetup::take() { return std::exchange(comms_, {}); }
+void Comms::abort() {
+  for (const ncclComm_t comm : std::exchange(comms_, {})) ncclCommAbort(comm);
+  if (parent_ != nullptr) ncclCommAbort(std::exchange(parent_, nullptr));
+}
 
-void abort(std::vector<ncclComm_t>& comms) {
-  for (const ncclComm_t comm : std::exchange(comms, {})) ncclCommAbort(comm);
+void Comms::destroy() {
+  for (const ncclComm_t comm : comms_) RINGCOMM_CHECK(ncclCommFinalize(comm));
+  for (const ncclComm_t comm : std::exchange(comms_, {})) RINGCOMM_CHECK(ncclCommDestroy(comm));
+  abort();  // the first one, which has never had anything to do
 }
 
 void interrupt(const std::vector<ncclComm_t>& comms) {
@@ -64,11 +56,6 @@ void interrupt(const std::vector<ncclComm_t>& comms) {
   static const auto revoke = reinterpret_cast<Revoke>(dlsym(RTLD_DEFAULT, "ncclCommRevoke"));
   if (revoke == nullptr) return;
   for (const ncclComm_t comm : comms) revoke(comm, 0);
-}
-
-void destroy(std::vector<ncclComm_t>& comms) {
-  for (const ncclComm_t comm : comms) RINGCOMM_CHECK(ncclCommFinalize(comm));
-  for (const ncclComm_t comm : std::exchange(comms, {})) RINGCOMM_CHECK(ncclCommDestroy(comm));
 }
 
 void check_async(const std::vector<ncclComm_t>& comms) {

@@ -62,12 +62,17 @@ Communicator::Communicator(shm::Group& group, Store& store, int device, const Op
 Communicator::~Communicator() {
   watchdog_.reset();
   end();
+  // What was aborted still runs to its end, in scratch that is about to be freed.
+  for (const Lane& lane : lanes_) {
+    cudaStreamSynchronize(lane.communication.get());
+    cudaStreamSynchronize(lane.reduction.get());
+  }
 }
 
-std::vector<ncclComm_t> Communicator::make_comms(Store& store, const Options& options,
-                                                 Timeout timeout) {
+std::unique_ptr<Comms> Communicator::make_comms(Store& store, const Options& options,
+                                                Timeout timeout) {
   const int num_channels = checked(options.layout, world_size()).num_channels;
-  if (world_size() == 1) return std::vector<ncclComm_t>(num_channels, nullptr);
+  if (world_size() == 1) return nullptr;
   const shm::Deadline deadline = shm::Deadline::in(timeout);
   const DeviceGuard guard(device_);
   ncclUniqueId id;
@@ -78,17 +83,19 @@ std::vector<ncclComm_t> Communicator::make_comms(Store& store, const Options& op
     const std::string text = store.get(kIdKey, timeout);
     std::memcpy(id.internal, text.data(), std::min(text.size(), sizeof(id.internal)));
   }
-  CommSetup setup(id, rank(), world_size(), num_channels, std::max(1, kMostCtas / num_channels));
+  auto comms = std::make_unique<Comms>(id, rank(), world_size(), num_channels,
+                                       std::max(1, kMostCtas / num_channels));
   await(group_, deadline, "making NCCL communicators on device " + std::to_string(device_),
-        [&] { return setup.progress(); });
-  return setup.take();
+        [&] { return comms->progress(); });
+  return comms;
 }
 
 Communicator::Executor Communicator::make_executor(const Options& options,
                                                    const Allocate& allocate) {
   const DeviceGuard guard(device_);
   std::vector<streams::Channel<Api>> channels;
-  for (const ncclComm_t comm : comms_) {
+  for (int c = 0; c < options.layout.num_channels; ++c) {
+    const ncclComm_t comm = comms_ ? comms_->get()[c] : nullptr;
     Lane& lane = lanes_.emplace_back();
     for (int e = 0; e < options.layout.slices_in_flight; ++e) lane.reduced.emplace_back();
     const cudaStream_t stream = lane.communication.get();
@@ -108,9 +115,8 @@ Communicator::Executor Communicator::make_executor(const Options& options,
 void Communicator::publish_comms() {
   std::lock_guard lock(failure_mutex_);
   interruptible_ = messages_.comms();
-  for (const ncclComm_t comm : comms_) {
-    if (comm != nullptr) interruptible_.push_back(comm);
-  }
+  if (!comms_) return;
+  interruptible_.insert(interruptible_.end(), comms_->get().begin(), comms_->get().end());
 }
 
 // Runs `body` as the only one inside NCCL. A library that fails half way leaves the ranks with
@@ -212,7 +218,7 @@ void Communicator::end() {
     std::lock_guard guard(failure_mutex_);
     interruptible_.clear();
   }
-  if (world_size() > 1) nccl::abort(comms_);
+  if (comms_) comms_->abort();
   messages_.abort();
 }
 
@@ -229,12 +235,12 @@ void Communicator::shut_down(Timeout timeout) {
   }
   set_failure(Error(ErrorKind::kClosed, "the process group is closed"));
   watchdog_.reset();
-  if (clean && world_size() > 1) {
+  if (clean && comms_) {
     std::scoped_lock lock(mutex_, failure_mutex_);
     interruptible_.clear();
     const DeviceGuard guard(device_);
     messages_.destroy();
-    destroy(comms_);
+    comms_->destroy();
   }
   end();
 }

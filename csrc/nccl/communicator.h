@@ -68,10 +68,10 @@ class Communicator : public streams::Collectives {
 
   // What a channel holds.
   struct Lane {
+    std::shared_ptr<void> scratch;
     Stream communication, reduction;
     Event communicated;
     std::vector<Event> reduced;
-    std::shared_ptr<void> scratch;
   };
 
   void run(Call call, const Program& program, std::span<const Chunk> chunks,
@@ -85,7 +85,7 @@ class Communicator : public streams::Collectives {
   template <typename Body>
   void guarded(const std::string& what, Body&& body);
   void publish_comms();
-  std::vector<ncclComm_t> make_comms(Store& store, const Options& options, Timeout timeout);
+  std::unique_ptr<Comms> make_comms(Store& store, const Options& options, Timeout timeout);
 
   shm::Group& group_;
   shm::Board board_;
@@ -98,7 +98,7 @@ class Communicator : public streams::Collectives {
   Api api_;
   Stream origin_;
   Event began_;
-  std::vector<ncclComm_t> comms_;
+  std::unique_ptr<Comms> comms_;  // by channel; null if there is but one rank
   std::vector<Lane> lanes_;
   Executor executor_;
   Messages messages_;

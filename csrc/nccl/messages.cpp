@@ -52,17 +52,18 @@ std::vector<cudaStream_t> Messages::run(const std::vector<Message>& messages, cu
 
   std::vector<cudaStream_t> streams;
   for (const Message& message : messages) {
-    streams.push_back(edge_of(message).stream.get());
+    streams.push_back(pairs_.at(message.peer).streams[direction_of(message)].get());
     RINGCOMM_CHECK(cudaStreamWaitEvent(streams.back(), begin, 0));
   }
   RINGCOMM_CHECK(ncclGroupStart());
-  for (const Message& m : messages) {
-    const Edge& edge = edge_of(m);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Message& m = messages[i];
+    const ncclComm_t comm = pairs_.at(m.peer).comms->get()[direction_of(m)];
     const int peer = m.peer > group_.rank ? 1 : 0;  // in the pair
     if (m.is_send) {
-      RINGCOMM_CHECK(ncclSend(m.data, m.nbytes, ncclUint8, peer, edge.comm, edge.stream.get()));
+      RINGCOMM_CHECK(ncclSend(m.data, m.nbytes, ncclUint8, peer, comm, streams[i]));
     } else {
-      RINGCOMM_CHECK(ncclRecv(m.data, m.nbytes, ncclUint8, peer, edge.comm, edge.stream.get()));
+      RINGCOMM_CHECK(ncclRecv(m.data, m.nbytes, ncclUint8, peer, comm, streams[i]));
     }
   }
   RINGCOMM_CHECK(ncclGroupEnd());
@@ -72,26 +73,23 @@ std::vector<cudaStream_t> Messages::run(const std::vector<Message>& messages, cu
 // All pairs at once, so that ranks may name their peers in any order. The lower rank of a pair says
 // where to meet before any rank waits to be told.
 void Messages::connect(const std::vector<int>& peers, const shm::Deadline& deadline) {
-  std::map<int, CommSetup> setups;
+  std::map<int, std::unique_ptr<Comms>> meeting;
   for (const bool lower : {true, false}) {
     for (const int peer : peers) {
-      if ((group_.rank < peer) == lower && !setups.contains(peer)) {
-        setups.emplace(peer, set_up(peer, deadline));
+      if ((group_.rank < peer) == lower && !meeting.contains(peer)) {
+        meeting.emplace(peer, begin_to_meet(peer, deadline));
       }
     }
   }
-  await(group_, deadline, "connecting to " + describe_ranks(peers), [&setups] {
+  await(group_, deadline, "connecting to " + describe_ranks(peers), [&meeting] {
     bool all = true;
-    for (auto& [peer, setup] : setups) all = setup.progress() && all;
+    for (auto& [peer, comms] : meeting) all = comms->progress() && all;
     return all;
   });
-  for (auto& [peer, setup] : setups) {
-    const std::vector<ncclComm_t> comms = setup.take();
-    pairs_.emplace(peer, Pair{{comms[0], Stream()}, {comms[1], Stream()}});
-  }
+  for (auto& [peer, comms] : meeting) pairs_.emplace(peer, Pair{std::move(comms), {}});
 }
 
-CommSetup Messages::set_up(int peer, const shm::Deadline& deadline) {
+std::unique_ptr<Comms> Messages::begin_to_meet(int peer, const shm::Deadline& deadline) {
   const int low = std::min(group_.rank, peer), high = std::max(group_.rank, peer);
   ncclUniqueId id;
   if (group_.rank == low) {
@@ -101,35 +99,28 @@ CommSetup Messages::set_up(int peer, const shm::Deadline& deadline) {
     const std::string text = store_.get(key_of(low, high), deadline.timeout);
     std::memcpy(id.internal, text.data(), std::min(text.size(), sizeof(id.internal)));
   }
-  return CommSetup(id, group_.rank == low ? 0 : 1, 2, 2, kMessageCtas);
+  return std::make_unique<Comms>(id, group_.rank == low ? 0 : 1, 2, 2, kMessageCtas);
 }
 
-Messages::Edge& Messages::edge_of(const Message& message) {
-  Pair& pair = pairs_.at(message.peer);
-  const bool upwards = message.is_send == (group_.rank < message.peer);
-  return upwards ? pair.up : pair.down;
+Messages::Direction Messages::direction_of(const Message& message) const {
+  return message.is_send == (group_.rank < message.peer) ? kUp : kDown;
 }
 
 std::vector<ncclComm_t> Messages::comms() const {
   std::vector<ncclComm_t> all;
   for (const auto& [peer, pair] : pairs_) {
-    all.push_back(pair.up.comm);
-    all.push_back(pair.down.comm);
+    all.insert(all.end(), pair.comms->get().begin(), pair.comms->get().end());
   }
   return all;
 }
 
 void Messages::abort() {
-  std::vector<ncclComm_t> all = comms();
-  nccl::abort(all);
-  pairs_.clear();
+  for (auto& [peer, pair] : pairs_) pair.comms->abort();
 }
 
 // In the order of the pairs, which is the same for both of each.
 void Messages::destroy() {
-  std::vector<ncclComm_t> all = comms();
-  nccl::destroy(all);
-  pairs_.clear();
+  for (auto& [peer, pair] : pairs_) pair.comms->destroy();
 }
 
 }  // namespace ringcomm::nccl

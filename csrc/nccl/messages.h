@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "nccl/comms.h"
@@ -49,19 +50,16 @@ class Messages {
   void destroy();
 
  private:
-  // One direction between this rank and a peer.
-  struct Edge {
-    ncclComm_t comm;
-    Stream stream;
-  };
-  // The two of a pair: up leads from the lower rank to the higher one.
+  // Up leads from the lower rank to the higher one.
+  enum Direction { kUp, kDown };
   struct Pair {
-    Edge up, down;
+    std::unique_ptr<Comms> comms;  // by direction
+    Stream streams[2];
   };
 
   void connect(const std::vector<int>& peers, const shm::Deadline& deadline);
-  CommSetup set_up(int peer, const shm::Deadline& deadline);
-  Edge& edge_of(const Message& message);
+  std::unique_ptr<Comms> begin_to_meet(int peer, const shm::Deadline& deadline);
+  Direction direction_of(const Message& message) const;
 
   shm::Group& group_;
   Store& store_;
