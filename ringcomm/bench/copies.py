@@ -1,4 +1,6 @@
-"""How fast this machine copies memory: the limit that no collective can pass."""
+"""How fast this machine copies memory, as a mark for collectives: what a rank receives has to be
+written at least once. In place, where what is written was just read, a copy can be a little slower.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""busbw and time over size, a line per backend, with what copying memory permits."""
+"""busbw and time over size, a line per backend, and one for a copy of what a rank receives."""
 
 from __future__ import annotations
 
