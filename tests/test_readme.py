@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 import ringcomm
+from ringcomm.cli import main
 from ringcomm.cli.launch import run_ranks
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
-PYTHON, PLAIN = (
-    re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S) for language in ("python", "")
+PYTHON, SHELL, PLAIN = (
+    re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
+    for language in ("python", "sh", "")
 )
 
 
@@ -46,3 +49,12 @@ def test_exported_names() -> None:
     names = set(re.findall(r"`(\w+)`", section))
     rest = {"ReduceOp", "Work", "get_rank", "get_world_size", "init", "plan"}
     assert names | rest == set(ringcomm.__all__)
+
+
+@pytest.mark.parametrize("command", ["simulate", "cost"])
+def test_output_of_commands(command: str, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    (shell,) = [block for block in SHELL if block.startswith(f"python -m ringcomm {command} ")]
+    assert main(shlex.split(shell.replace("\\\n", ""))[3:]) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert "\n".join(["```", *printed, "```"]) in README
