@@ -33,10 +33,10 @@ int Orbits::shifted(int rank, int reference) const {
   return host * ranks_per_host_ + local;
 }
 
-bool Orbits::agree(const Plan& representative, int rank, const Plan& plan) const {
-  const auto shape = [&](std::vector<Transfer> transfers, bool ordered) {
+bool Orbits::agree(const Plan& expected, int rank, const Plan& plan) const {
+  const auto shape = [&](std::vector<Transfer> transfers, int reference, bool ordered) {
     for (Transfer& transfer : transfers) {
-      transfer.peer = shifted(transfer.peer, rank);
+      transfer.peer = shifted(transfer.peer, reference);
       transfer.first_chunk = 0;
     }
     if (!ordered) std::ranges::stable_sort(transfers, {}, &Transfer::peer);
@@ -44,17 +44,12 @@ bool Orbits::agree(const Plan& representative, int rank, const Plan& plan) const
   };
   const auto same = [&](const std::vector<Transfer>& mine, const std::vector<Transfer>& theirs,
                         bool ordered) {
-    if (mine.size() != theirs.size()) return false;
-    std::vector<Transfer> expected = theirs;
-    for (Transfer& transfer : expected) transfer.first_chunk = 0;
-    if (!ordered) std::ranges::stable_sort(expected, {}, &Transfer::peer);
-    return shape(mine, ordered) == expected;
+    return shape(mine, rank, ordered) == shape(theirs, representative(rank), ordered);
   };
-  return std::ranges::equal(plan.steps, representative.steps,
-                            [&](const Step& mine, const Step& theirs) {
-                              return same(mine.sends, theirs.sends, /*ordered=*/true) &&
-                                     same(mine.recvs, theirs.recvs, /*ordered=*/false);
-                            });
+  return std::ranges::equal(plan.steps, expected.steps, [&](const Step& mine, const Step& theirs) {
+    return same(mine.sends, theirs.sends, /*ordered=*/true) &&
+           same(mine.recvs, theirs.recvs, /*ordered=*/false);
+  });
 }
 
 }  // namespace ringcomm

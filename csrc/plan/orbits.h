@@ -32,10 +32,10 @@ class Orbits {
   // Where `rank` comes to stand under the shift that carries `reference` to its representative.
   int shifted(int rank, int reference) const;
 
-  // Whether `plan` of `rank` is its representative's, shifted: as many steps, and in each the same
-  // sends in the same order and the same receives, the order of those from different peers aside.
-  // All peers must be ranks.
-  bool agree(const Plan& representative, int rank, const Plan& plan) const;
+  // Whether `plan` of `rank` is what its representative's, `expected`, becomes when shifted: as
+  // many steps, and in each the same sends in the same order and the same receives, the order of
+  // those from different peers aside. All peers must be ranks.
+  bool agree(const Plan& expected, int rank, const Plan& plan) const;
 
  private:
   Symmetry symmetry_;

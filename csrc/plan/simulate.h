@@ -51,7 +51,7 @@
 // Cost, on one core of an AMD EPYC (Zen 4): 60 ns for each simulated message where there are few
 // ranks, 0.2 to 0.9 us where there are a thousand and the events no longer fit the cache. The ring
 // of 16,384 ranks takes 2 ms for the 32,766 messages of the one rank simulated, or 22 ms for eight
-// ranks, if hosts have eight; comparing its plans takes 6 ms for each. Memory is that of the
+// ranks, if hosts have eight; comparing its plans takes 6 to 9 ms for each. Memory is that of the
 // simulated tasks.
 #pragma once
 
