@@ -39,6 +39,7 @@ class Gpu:
     rank: int
     world_size: int
     device: torch.device
+    algorithm: str
     ring: Any
     nccl: Any
 
@@ -70,7 +71,7 @@ def joined(rank: Rank, index: int, algorithm: str, channels: int) -> Iterator[Gp
             for nbytes in (1, 8 << 20):
                 backend.allreduce([torch.ones(nbytes, dtype=torch.uint8, device=device)]).wait()
         torch.cuda.current_stream().synchronize()
-        yield Gpu(rank.rank, rank.world_size, device, ring, nccl)
+        yield Gpu(rank.rank, rank.world_size, device, algorithm, ring, nccl)
         torch.cuda.current_stream().synchronize()
     ring.shutdown()
     nccl.shutdown()
