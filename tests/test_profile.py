@@ -99,6 +99,7 @@ def test_trace(tmp_path: Path) -> None:
         output,
     )
     assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
     events = json.loads(output.read_text())["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names == {"rank 0", "rank 1"}

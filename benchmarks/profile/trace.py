@@ -112,6 +112,7 @@ def main() -> int:
     if (options.device == "cuda" or options.nsys) and not torch.cuda.is_available():
         parser.error("--device cuda and --nsys need a GPU, and torch finds none")
     os.environ["RINGCOMM_ALGORITHM"] = options.algorithm
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each rank reports that it has no GPU
     return run_on_ranks(run, options)
 
 
