@@ -36,9 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument(
         "--nproc",
         type=_positive,
-        default=4,
-        help="number of processes, on the CPU (default: %(default)s); a launcher's own, if one "
-        "started this",
+        help="number of processes (default: one for each GPU if there are several, else 4 on the "
+        "CPU); a launcher's own, if one started this",
     )
     demo.add_argument(
         "--epochs", type=_positive, default=10, help="passes over the data (default: %(default)s)"

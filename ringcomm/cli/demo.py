@@ -1,4 +1,8 @@
-"""python -m ringcomm demo: data-parallel training over the ring, checked and compared with gloo."""
+"""python -m ringcomm demo: data-parallel training over the ring, checked and compared.
+
+On GPUs, one per rank, if there are two or more and enough for all ranks, and compared with NCCL;
+else on the CPU, and compared with gloo.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from rich.table import Table
 from torch.distributed import ProcessGroup
 
 import ringcomm
+from ringcomm import _C
 from ringcomm.cli import training
 from ringcomm.cli.launch import RanksFailedError, run_ranks
 from ringcomm.cli.timing import AllReduce, median_seconds, readable_nbytes, readable_seconds
@@ -25,8 +30,13 @@ TOLERANCE = 1e-5
 NBYTES = (1 << 10, 1 << 20, 16 << 20)
 
 
-def run(nproc: int, epochs: int) -> int:
-    """Is one rank if a launcher started it, else starts `nproc` ranks. Returns the exit code."""
+def run(nproc: int | None, epochs: int) -> int:
+    """Is one rank if a launcher started it, else starts `nproc` ranks. Returns the exit code.
+
+    Args:
+        nproc: one for each GPU if not given, or four on the CPU.
+        epochs: passes over the data.
+    """
     try:
         import sklearn  # noqa: F401
     except ModuleNotFoundError:
@@ -39,31 +49,41 @@ def run(nproc: int, epochs: int) -> int:
     if launched():
         return _rank(epochs)
     try:
-        run_ranks(["-m", "ringcomm", "demo", "--epochs", str(epochs)], nproc)
+        run_ranks(["-m", "ringcomm", "demo", "--epochs", str(epochs)], nproc or _usable_gpus() or 4)
     except RanksFailedError as error:
         print(f"The demo failed: {error}; what it said is above.", file=sys.stderr)
         return 1
     return 0
 
 
+def _usable_gpus() -> int:
+    """How many GPUs there are; 0 if there is but one, or this build cannot use them."""
+    number = torch.cuda.device_count() if not _C.missing_for_cuda() else 0
+    return number if number >= 2 else 0
+
+
 def _rank(epochs: int) -> int:
     torch.set_num_threads(1)
     ringcomm.init(TIMEOUT)
     rank, world_size = ringcomm.get_rank(), ringcomm.get_world_size()
-    gloo = cast(ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
+    device, peer = torch.device("cpu"), "gloo"
+    if _usable_gpus() >= world_size:
+        device, peer = torch.device("cuda", rank), "nccl"
+        torch.cuda.set_device(device)
+    other_group = cast(ProcessGroup, dist.new_group(backend=peer, timeout=TIMEOUT))
     console = Console(quiet=rank != 0, soft_wrap=True)
 
     def ring_average(tensor: torch.Tensor) -> None:
         ringcomm.all_reduce(tensor, ringcomm.ReduceOp.AVG)
 
-    def gloo_average(tensor: torch.Tensor) -> None:
-        dist.all_reduce(tensor, group=gloo)
+    def peer_average(tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor, group=other_group)
         tensor /= world_size
 
     def report(epoch: int, loss: float) -> None:
         console.print(f"epoch {epoch:3}   loss {loss:.4f}   " + "█" * round(20 * loss))
 
-    train_digits, test_digits = training.load_digits()
+    train_digits, test_digits = training.load_digits(device)
     batch = min(training.BATCH_PER_RANK, len(train_digits.images) // world_size) * world_size
     share = slice(rank, None, world_size)
     console.print(
@@ -77,10 +97,10 @@ def _rank(epochs: int) -> int:
         f"{len(test_digits.images)} images it has not seen\n"
     )
 
-    by_gloo = training.train(train_digits, batch, epochs, gloo_average, share)
+    by_peer = training.train(train_digits, batch, epochs, peer_average, share)
     alone = training.train(train_digits, batch, epochs, lambda tensor: None)
     passed = True
-    for other, name in ((alone, "one process"), (by_gloo, "gloo")):
+    for other, name in ((alone, "one process"), (by_peer, peer)):
         difference = training.max_difference(network, other)
         agrees = difference <= TOLERANCE
         passed &= agrees
@@ -89,21 +109,21 @@ def _rank(epochs: int) -> int:
             f"the same batches: max difference {difference:.1e}, tolerance {TOLERANCE:.0e}"
         )
 
-    table = Table("nbytes", "ring", "gloo", "gloo / ring", "max difference", box=None)
+    table = Table("nbytes", "ring", peer, f"{peer} / ring", "max difference", box=None)
     for column in table.columns:
         column.justify = "right"
     kinds: dict[str, AllReduce] = {
         "ring": ringcomm.all_reduce,
-        "gloo": lambda tensor: dist.all_reduce(tensor, group=gloo),
+        peer: lambda tensor: dist.all_reduce(tensor, group=other_group),
     }
     for nbytes in (*NBYTES[:1], training.parameter_nbytes(network), *NBYTES[1:]):
-        seconds = median_seconds(kinds, nbytes)
+        seconds = median_seconds(kinds, nbytes, device=device)
         table.add_row(
             readable_nbytes(nbytes),
             readable_seconds(seconds["ring"]),
-            readable_seconds(seconds["gloo"]),
-            f"{seconds['gloo'] / seconds['ring']:.1f}",
-            f"{_difference(nbytes, gloo):.1e}",
+            readable_seconds(seconds[peer]),
+            f"{seconds[peer] / seconds['ring']:.1f}",
+            f"{_difference(nbytes, other_group, device):.1e}",
         )
     console.print("\nall_reduce of float32, median times\n")
     console.print(table)
@@ -112,10 +132,11 @@ def _rank(epochs: int) -> int:
     return 0 if passed else 1
 
 
-def _difference(nbytes: int, gloo: ProcessGroup) -> float:
-    """Between the ring's and gloo's sums of the same random numbers."""
-    by_ring = torch.randn(nbytes // 4, generator=torch.Generator().manual_seed(dist.get_rank()))
-    by_gloo = by_ring.clone()
+def _difference(nbytes: int, other_group: ProcessGroup, device: torch.device) -> float:
+    """Between the sums of the same random numbers, by the ring and by the other group."""
+    numbers = torch.randn(nbytes // 4, generator=torch.Generator().manual_seed(dist.get_rank()))
+    by_ring = numbers.to(device)
+    by_other = by_ring.clone()
     ringcomm.all_reduce(by_ring)
-    dist.all_reduce(by_gloo, group=gloo)
-    return float((by_ring - by_gloo).abs().max())
+    dist.all_reduce(by_other, group=other_group)
+    return float((by_ring - by_other).abs().max())

@@ -26,8 +26,8 @@ class Digits:
     labels: torch.Tensor
 
 
-def load_digits() -> tuple[Digits, Digits]:
-    """1536 images to train with, and the other 261 to test.
+def load_digits(device: torch.device) -> tuple[Digits, Digits]:
+    """1536 images to train with, and the other 261 to test, on `device`.
 
     Raises:
         ModuleNotFoundError: scikit-learn, which holds them, is not installed.
@@ -36,8 +36,8 @@ def load_digits() -> tuple[Digits, Digits]:
 
     images, labels = datasets.load_digits(return_X_y=True)
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
-    images = torch.from_numpy(images).to(torch.float32)[order] / 16
-    labels = torch.from_numpy(labels).to(torch.int64)[order]
+    images = (torch.from_numpy(images).to(torch.float32)[order] / 16).to(device)
+    labels = torch.from_numpy(labels).to(torch.int64)[order].to(device)
     test = slice(0, TEST_IMAGES)
     train = slice(TEST_IMAGES, None)
     return Digits(images[train], labels[train]), Digits(images[test], labels[test])
@@ -60,6 +60,7 @@ def train(
     """
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    network.to(digits.images.device)
     parameters = list(network.parameters())
     optimizer = torch.optim.SGD(parameters, LEARNING_RATE, MOMENTUM)
     for epoch in range(1, epochs + 1):
