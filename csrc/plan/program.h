@@ -37,9 +37,9 @@ struct Program {
   std::vector<Action> actions;
 
   // What follows is the same on all ranks.
-  int num_steps = 0;     // of the longest plan
-  int max_added = 0;     // the most slices that one rank adds in one step
-  int max_sent = 0;      // the most chunks that one rank sends in one step
+  int num_steps = 0;  // of the longest plan
+  int max_added = 0;  // the most slices that one rank adds in one step
+  int max_sent = 0;   // the most chunks that one rank sends in one step
   // With so many outgoing slots per rank, and so many slices that every peer
   // may leave unread in them, no order of execution can deadlock.
   int num_slots = 0;
