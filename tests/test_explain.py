@@ -234,7 +234,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--algorithm", "tree"], "algorithm of all_reduce must be one of"),
         (["-o", "ring.pdf"], "-o must end in one of .html, .svg, .gif, got ring.pdf"),
-        (["--root", "1"], "all_reduce has no root, got --root 1"),
+        (["--root", "1"], "all_reduce has no root, got 1"),
         (["gather", "--root", "5"], "root must be between 0 and 4, got 5"),
         (["-o", "ring.gif", "--world-size", "17"], "at most 16 ranks and 64 chunks, got 17 ranks"),
         (["all_to_all", "--world-size", "30"], "at most 16384 pairs of rank and chunk; 30 ranks"),

@@ -56,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     explain.add_argument("--world-size", type=_positive, default=5, help="(default: %(default)s)")
     explain.add_argument("--algorithm", help="a name that help(ringcomm.plan) lists")
     explain.add_argument("--root", type=int, help="of a collective that has one")
+    explain.add_argument("--ranks-per-host", type=_positive, help="of hierarchical plans")
     explain.add_argument(
         "-o",
         "--output",

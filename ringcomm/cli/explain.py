@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from pathlib import Path
 
@@ -15,11 +16,13 @@ SUFFIXES = (".html", ".svg", ".gif")
 def run(options: argparse.Namespace) -> int:
     """Writes the picture and says where. Returns the exit code."""
     generate = getattr(ringcomm.plan, options.collective)
-    arguments = {"algorithm": options.algorithm} if options.algorithm else {}
-    if options.root is not None:
-        arguments["root"] = options.root
+    given = {name: getattr(options, name) for name in ("algorithm", "root", "ranks_per_host")}
+    arguments = {name: value for name, value in given.items() if value is not None}
     output: Path = options.output or Path(f"{options.collective}.html")
     try:
+        for name, value in arguments.items():
+            if name not in inspect.signature(generate).parameters:
+                raise ValueError(f"{options.collective} has no {name}, got {value}")
         plans = generate(world_size=options.world_size, **arguments)
         plans.verify()
         if output.suffix not in SUFFIXES:
@@ -34,9 +37,6 @@ def run(options: argparse.Namespace) -> int:
         print(
             f"{output.suffix} needs matplotlib: pip install matplotlib ({error})", file=sys.stderr
         )
-        return 1
-    except TypeError:
-        print(f"{options.collective} has no root, got --root {options.root}", file=sys.stderr)
         return 1
     except (OSError, ValueError) as error:
         print(f"python -m ringcomm explain: {error}", file=sys.stderr)
