@@ -19,7 +19,7 @@ void Api::recv(void* data, std::size_t nbytes, int peer, Comm comm, Stream strea
   RINGCOMM_CHECK(ncclRecv(data, nbytes, ncclUint8, peer, comm, stream));
 }
 
-void Api::group_end(Comm) { RINGCOMM_CHECK(ncclGroupEnd()); }
+void Api::group_end() { RINGCOMM_CHECK(ncclGroupEnd()); }
 
 void Api::reduce(const Reduction& reduction, const void* const* inputs, int num_inputs,
                  void* output, std::size_t count, Stream stream) {

@@ -20,7 +20,7 @@ class Api {
   void group_start();
   void send(const void* data, std::size_t nbytes, int peer, Comm comm, Stream stream);
   void recv(void* data, std::size_t nbytes, int peer, Comm comm, Stream stream);
-  void group_end(Comm comm);
+  void group_end();
 
   void reduce(const Reduction& reduction, const void* const* inputs, int num_inputs, void* output,
               std::size_t count, Stream stream);

@@ -15,10 +15,10 @@
 // Everything is enqueued, and nothing is waited for by the host. What keeps the streams in order is
 // listed in Wait; the tests take each of them away and see the sums go wrong.
 //
-// Api makes the calls (nccl/cuda_api.h; in tests a simulator of streams):
+// Api makes the calls (nccl/api.h; in tests a simulator of streams):
 //
 //   Stream, Event, Comm                          handles, cheap to copy
-//   group_start(); group_end(Comm)
+//   group_start(); group_end()
 //   send(data, nbytes, peer, Comm, Stream); recv(data, nbytes, peer, Comm, Stream)
 //   reduce(Reduction, inputs, num_inputs, output, count, Stream)
 //   copy(to, from, nbytes, Stream)
@@ -189,7 +189,7 @@ class Executor {
     for (const Message& m : tick.recvs) {
       api.recv(m.data, m.count * job.element_nbytes, m.peer, channel.comm, channel.communication);
     }
-    api.group_end(channel.comm);
+    api.group_end();
     for (const int slot : tick.sent_slots) lane.free_slots.push_back(slot);
 
     if (!tick.sums.empty()) {

@@ -235,7 +235,7 @@ class Api {
     group_.push_back({false, comm, rank_, peer, data, nbytes});
     stream_ = stream;
   }
-  void group_end(Comm) { simulator_.group(stream_, std::exchange(group_, {})); }
+  void group_end() { simulator_.group(stream_, std::exchange(group_, {})); }
 
   void reduce(const ringcomm::Reduction& reduction, const void* const* inputs, int num_inputs,
               void* output, std::size_t count, Stream stream) {
