@@ -25,10 +25,12 @@ struct alignas(kPackBytes) Pack {
 template <DType dtype>
 constexpr int kUnroll = std::min<int>(4, sizeof(Storage<dtype>));
 
-// Dividing takes registers: avg is held to what lets all blocks of a multiprocessor be resident,
-// as the other ops are without being told (0).
+// How many blocks of a multiprocessor must be able to be resident; 0 leaves it to ptxas. Dividing
+// takes registers, and is held to what lets all be. Of uint8's min and max ptxas would spill one.
 template <ReduceOp op>
-constexpr int kMinBlocks = op == ReduceOp::kAvg ? kBlocksPerMultiprocessor : 0;
+constexpr int kMinBlocks = op == ReduceOp::kAvg                           ? kBlocksPerMultiprocessor
+                           : op == ReduceOp::kMin || op == ReduceOp::kMax ? 3
+                                                                          : 0;
 
 template <typename T>
 __device__ __forceinline__ T load_single(const std::byte* data, bool aligned) {
