@@ -234,7 +234,15 @@ def ring_of_threads(rank: Rank) -> float:
     import ringcomm
 
     ring = ringcomm._C.create_backend(
-        rank.store, rank.rank, rank.world_size, timedelta(seconds=20), "auto", "threads", []
+        rank.store,
+        rank.rank,
+        rank.world_size,
+        timedelta(seconds=20),
+        algorithm="auto",
+        num_channels=4,
+        slice_nbytes=4 << 20,
+        group_name="threads",
+        global_ranks=[],
     )
     tensor = torch.full((40_000,), float(rank.rank))
     for _ in range(3):
