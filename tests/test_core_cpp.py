@@ -106,6 +106,7 @@ def written_ninja_file() -> None:
     (BUILD / "build.ninja").write_text(ninja_file())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("written_ninja_file")
 @pytest.mark.parametrize(
