@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REDUCE = ROOT / "csrc" / "reduce"
 
 
+@pytest.mark.slow
 def test_device_kernels_build_and_run(tmp_path: Path) -> None:
     nvcc = _toolchain.find_nvcc()
     if nvcc is None:
