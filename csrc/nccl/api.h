@@ -1,4 +1,4 @@
-// The calls that streams/executor.h makes, made to CUDA and NCCL.
+// The calls of streams/channel.h, made to CUDA and NCCL.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -6,8 +6,9 @@
 
 #include <cstddef>
 
+#include "plan/pipeline.h"
 #include "reduce/host.h"
-#include "streams/executor.h"
+#include "streams/channel.h"
 
 namespace ringcomm::nccl {
 

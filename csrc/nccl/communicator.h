@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>

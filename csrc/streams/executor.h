@@ -13,17 +13,7 @@
 // of this rank, in scratch. What is only copied is received in the output.
 //
 // Everything is enqueued, and nothing is waited for by the host. What keeps the streams in order is
-// listed in Wait; the tests take each of them away and see the sums go wrong.
-//
-// Api makes the calls (nccl/api.h; in tests a simulator of streams):
-//
-//   Stream, Event, Comm                          handles, cheap to copy
-//   group_start(); group_end()
-//   send(data, nbytes, peer, Comm, Stream); recv(data, nbytes, peer, Comm, Stream)
-//   reduce(Reduction, inputs, num_inputs, output, count, Stream)
-//   copy(to, from, nbytes, Stream)
-//   record(Event, Stream); wait(Stream, Event, Wait)
-//   push_range(Pipeline, tick); pop_range()      what a profiler shows around a tick
+// listed in streams/channel.h, with what an Api must offer.
 #pragma once
 
 #include <algorithm>
@@ -32,29 +22,10 @@
 #include <stdexcept>
 #include <vector>
 
+#include "streams/channel.h"
 #include "streams/job.h"
 
 namespace ringcomm::streams {
-
-enum class Wait {
-  kBegin,            // nothing begins before the caller's stream has come this far
-  kArrived,          // no slice is added before it has arrived
-  kAddedBeforeSend,  // no slice is sent before it has been added to
-  kAddedBeforeRecv,  // no slice arrives in scratch that is still being read
-  kSentBeforeScale,  // no slice is scaled into scratch that is still being sent
-  kAllArrived,       // the caller's stream does not go on before all messages are through
-  kAllAdded,         // nor before all sums are stored
-};
-inline constexpr int kNumWaits = 7;
-
-template <typename Api>
-struct Channel {
-  typename Api::Comm comm;
-  typename Api::Stream communication, reduction;
-  std::byte* scratch;  // Layout::channel_scratch_nbytes() of them
-  typename Api::Event communicated;
-  std::vector<typename Api::Event> reduced;  // Layout::slices_in_flight of them
-};
 
 // One rank's. All ranks run the same programs in the same order.
 template <typename Api>

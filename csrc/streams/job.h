@@ -21,9 +21,8 @@ struct Layout {
   std::size_t slice_nbytes;      // the most
   std::size_t min_slice_nbytes;  // smaller ones are not worth their messages
 
-  // Scratch, whatever a collective does.
+  // Scratch of one channel, whatever a collective does.
   std::size_t channel_scratch_nbytes() const { return slices_in_flight * slice_nbytes; }
-  std::size_t scratch_nbytes() const { return num_channels * channel_scratch_nbytes(); }
 };
 
 // Elements of a chunk.
