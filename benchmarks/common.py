@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -53,3 +55,18 @@ def check_backends(parser: argparse.ArgumentParser, backends: list[str]) -> None
     """Ends the program with a clear error if there is no GPU for NCCL."""
     if "nccl" in backends and not torch.cuda.is_available():
         parser.error("the backend nccl needs a GPU per rank, and torch finds none")
+
+
+def write_csv(
+    path: Path,
+    fields: Sequence[str],
+    rows: Iterable[Mapping[str, object]],
+    append: bool = False,
+) -> None:
+    """Writes the rows, or adds them to those that are there; the first line names the fields."""
+    append = append and path.exists()
+    with path.open("a" if append else "w", newline="") as file:
+        writer = csv.DictWriter(file, fields)
+        if not append:
+            writer.writeheader()
+        writer.writerows(rows)

@@ -20,7 +20,6 @@ turns, so that on a machine which others use, too, each meets a quiet moment.
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import json
 import os
@@ -32,6 +31,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common import write_csv
 from rich.console import Console
 from rich.table import Table
 from torch.distributed import ProcessGroup
@@ -171,10 +171,7 @@ def main() -> int:
             f"{name}: {within} of {len(errors)} within 25 %, largest error {max(errors):.0%}"
         )
     if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(options.csv, FIELDS, rows)
     return 0
 
 

@@ -12,7 +12,6 @@ checked before the samples and after them.
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import statistics
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from common import write_csv
 from rich.console import Console
 from rich.table import Table
 
@@ -184,12 +184,7 @@ def main() -> int:
         list(threads.map(RankThread.close, ranks))
     Console().print(table(rows))
     if options.csv:
-        is_new = not options.csv.exists()
-        with options.csv.open("a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            if is_new:
-                writer.writeheader()
-            writer.writerows(rows)
+        write_csv(options.csv, FIELDS, rows, append=True)
     return 0
 
 

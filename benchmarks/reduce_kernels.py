@@ -10,7 +10,6 @@ the share, counts two. All are timed in turn, and every result is compared with 
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import statistics
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from common import write_csv
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -161,10 +161,7 @@ def main() -> int:
         console.print(f"# {key:<9}{value}")
     console.print(table(rows))
     if options.csv:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(options.csv, FIELDS, rows)
     return 0
 
 
