@@ -57,6 +57,7 @@ class RankThread:
             options.algorithm,
             options.channels,
             options.slice,
+            32,
             "benchmark",
             list(range(options.nproc)),
         )

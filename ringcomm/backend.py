@@ -17,6 +17,7 @@ ALGORITHMS = ("auto", "ring", "direct")
 # On CUDA devices; see the README's table of environment variables.
 DEFAULT_CHANNELS = 4
 DEFAULT_SLICE_NBYTES = 4 << 20
+DEFAULT_MAX_CTAS = 32
 
 
 def _algorithm() -> str:
@@ -60,6 +61,7 @@ def _create(options: Any, pg_options: Any) -> Any:
         _algorithm(),
         _positive("RINGCOMM_CHANNELS", DEFAULT_CHANNELS),
         _positive("RINGCOMM_SLICE_BYTES", DEFAULT_SLICE_NBYTES),
+        _positive("RINGCOMM_MAX_CTAS", DEFAULT_MAX_CTAS),
         options.group_id,
         options.global_ranks_in_group,
     )

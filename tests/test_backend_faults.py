@@ -241,6 +241,7 @@ def ring_of_threads(rank: Rank) -> float:
         algorithm="auto",
         num_channels=4,
         slice_nbytes=4 << 20,
+        max_ctas=32,
         group_name="threads",
         global_ranks=[],
     )

@@ -36,7 +36,7 @@ def test_the_build_says_what_it_lacks() -> None:
     assert (_C.missing_for_cuda() == "") == (_build_info.CPU_ONLY_REASON is None)
 
 
-@pytest.mark.parametrize("name", ["RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES"])
+@pytest.mark.parametrize("name", ["RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES", "RINGCOMM_MAX_CTAS"])
 @pytest.mark.parametrize("value", ["0", "-1", "four"])
 def test_settings_must_be_positive_integers(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,6 @@ namespace ringcomm::nccl {
 namespace {
 
 constexpr const char* kIdKey = "nccl id";
-constexpr int kMostCtas = 32;  // of one rank, in all its channels: few, so that sums have room
 constexpr std::chrono::seconds kPatienceForAbort{2};
 constexpr std::chrono::seconds kPatienceForClose{5};
 
@@ -84,7 +83,7 @@ std::unique_ptr<Comms> Communicator::make_comms(Store& store, const Options& opt
     std::memcpy(id.internal, text.data(), std::min(text.size(), sizeof(id.internal)));
   }
   auto comms = std::make_unique<Comms>(id, rank(), world_size(), num_channels,
-                                       std::max(1, kMostCtas / num_channels));
+                                       std::max(1, options.max_ctas / num_channels));
   await(group_, deadline, "making NCCL communicators on device " + std::to_string(device_),
         [&] { return comms->progress(); });
   return comms;

@@ -32,6 +32,7 @@ using Allocate = std::function<std::shared_ptr<void>(std::size_t nbytes, cudaStr
 struct Options {
   Algorithm algorithm = Algorithm::kAuto;
   streams::Layout layout;
+  int max_ctas = 32;  // of one rank, in all its channels: few, so that sums have room
 };
 
 // The collectives are enqueued behind what is on stream(), which then waits for their end; the host

@@ -154,9 +154,10 @@ DeviceGroup& RingBackend::device_group(at::Device device) {
   std::lock_guard lock(device_mutex_);
   if (!device_group_) {
     device_group_ = with_torch_errors([&] {
-      return make_cuda_group(communicator_->group(), store_, device,
-                             {options_->algorithm, options_->num_channels, options_->slice_nbytes},
-                             options_->timeout);
+      return make_cuda_group(
+          communicator_->group(), store_, device,
+          {options_->algorithm, options_->num_channels, options_->slice_nbytes, options_->max_ctas},
+          options_->timeout);
     });
   }
   TORCH_CHECK_VALUE(device_group_->device() == device, "ring: got a tensor on ", device,

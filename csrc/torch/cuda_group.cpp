@@ -32,7 +32,8 @@ nccl::Options core_options(const DeviceOptions& options) {
           .layout = {.num_channels = options.num_channels,
                      .slices_in_flight = kSlicesInFlight,
                      .slice_nbytes = options.slice_nbytes,
-                     .min_slice_nbytes = std::min(kMinSliceNbytes, options.slice_nbytes)}};
+                     .min_slice_nbytes = std::min(kMinSliceNbytes, options.slice_nbytes)},
+          .max_ctas = options.max_ctas};
 }
 
 class CudaGroup : public DeviceGroup {

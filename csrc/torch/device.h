@@ -47,9 +47,10 @@ class DeviceGroup {
 };
 
 struct DeviceOptions {
-  Algorithm algorithm = Algorithm::kAuto;
-  int num_channels = 4;
-  std::size_t slice_nbytes = 4 << 20;
+  Algorithm algorithm;
+  int num_channels;
+  std::size_t slice_nbytes;
+  int max_ctas;
 };
 
 // Why this build cannot send CUDA tensors, and what to do; empty if it can.

@@ -16,6 +16,7 @@ def create_backend(
     algorithm: str,
     num_channels: int,
     slice_nbytes: int,
+    max_ctas: int,
     group_name: str,
     global_ranks: Sequence[int],
 ) -> Backend: ...

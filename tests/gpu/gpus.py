@@ -58,6 +58,7 @@ def joined(rank: Rank, index: int, algorithm: str, channels: int) -> Iterator[Gp
         algorithm,
         channels,
         4 << 20,
+        32,
         name,
         list(range(rank.world_size)),
     )
