@@ -245,6 +245,8 @@ def extension(config: Config) -> setuptools.Extension:
     jobs = os.environ.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))
     host = ["-fvisibility=hidden", "-Wall", "-Wextra"]
     device = [f"--threads={jobs}", "-lineinfo", *(f"-Xcompiler={flag}" for flag in host)]
+    if config.nvcc_version:
+        device.append(toolchain.compression_flag(config.nvcc_version))
     return setuptools.Extension(
         "ringcomm._C",
         [source for source in sources(".cpp", ".cu") if not source.startswith(left_out(config))],

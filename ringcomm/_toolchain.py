@@ -46,6 +46,16 @@ def nvcc_architectures(nvcc: str) -> list[str]:
     return output_of(nvcc, "--list-gpu-arch").split()
 
 
+def compression_flag(nvcc_version: str) -> str:
+    """Makes nvcc compress machine code, too, which by default it leaves as it is.
+
+    The smallest form is read by the drivers of CUDA 12.4 and newer, so it is for CUDA 13.
+    """
+    major = nvcc_version.split(".")[0]
+    newest = major.isdigit() and int(major) >= 13
+    return "--compress-mode=size" if newest else "-Xfatbin=-compress-all"
+
+
 def toolkit_root(nvcc: str) -> str:
     """The toolkit nvcc belongs to, told by nvcc: the one on PATH may be a wrapper script."""
     top = re.search(r"^#\$ TOP=(.+)$", output_of(nvcc, "--dryrun", "-x", "cu", os.devnull), re.M)

@@ -159,6 +159,16 @@ def test_cpu_only_reason():
     assert reason == "nvcc 12.4.131 does not fit torch's CUDA 13.0"
 
 
+def test_machine_code_is_compressed(setup_script):
+    """`size` is for drivers of CUDA 12.4 and newer; older ones read what -compress-all writes."""
+    flags = {"12.6.85": "-Xfatbin=-compress-all", "12.9.41": "-Xfatbin=-compress-all"}
+    flags |= {"13.0.88": "--compress-mode=size", "unknown": "-Xfatbin=-compress-all"}
+    assert {version: _toolchain.compression_flag(version) for version in flags} == flags
+    if _build_info.NVCC_VERSION:
+        nvcc = setup_script.extension(setup_script.configure()).extra_compile_args["nvcc"]
+        assert flags.get(_build_info.NVCC_VERSION, "--compress-mode=size") in nvcc
+
+
 def test_toolkit_behind_a_wrapper_script(monkeypatch, tmp_path):
     toolkit = tmp_path / "cuda-13.0"
     (toolkit / "bin").mkdir(parents=True)
