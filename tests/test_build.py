@@ -136,7 +136,7 @@ def test_unsupported_torch_stops_the_build(setup_script, version):
 def test_architectures_that_nvcc_knows_stay():
     default = _toolchain.DEFAULT_ARCH_LIST
     assert _toolchain.trim_arch_list(default, NVCC_13_0) == default
-    assert _toolchain.trim_arch_list(default, NVCC_12_4) == "8.0;8.6;8.9;9.0+PTX"
+    assert _toolchain.trim_arch_list(default, NVCC_12_4) == "8.0;8.9;9.0+PTX"
     assert _toolchain.trim_arch_list(default, []) == ""
 
 
