@@ -294,8 +294,10 @@ def precompiling(compile_sources: Compile, build_temp: Path) -> Compile:
         for link, target in ((included, ROOT / PRECOMPILED), (f"{included}.gch", compiled)):
             Path(link).unlink(missing_ok=True)
             Path(link).symlink_to(Path(target).resolve())
-        with_headers = {**extra_postargs, "cxx": [*extra_postargs["cxx"], f"-include{included}"]}
-        return objects + compile_sources(facing_torch, extra_postargs=with_headers, **options)
+        including = [*extra_postargs["cxx"], f"-include{included}", "-Winvalid-pch"]
+        return objects + compile_sources(
+            facing_torch, extra_postargs={**extra_postargs, "cxx": including}, **options
+        )
 
     return compile
 
