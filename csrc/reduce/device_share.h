@@ -82,6 +82,7 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
     Pack loaded[kBatch][kPacks]{};
     RINGCOMM_UNROLL
     for (int j = 0; j < kBatch; ++j) {
+      // On this condition, too: ptxas moves what is loaded anyway into the branch that uses it.
       if (batch + j >= args.num_inputs) break;
       const Pack* in = reinterpret_cast<const Pack*>(args.inputs[batch + j] + offset);
       RINGCOMM_UNROLL
