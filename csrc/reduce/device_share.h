@@ -44,8 +44,9 @@ RINGCOMM_HOST_DEVICE void scale(T (&values)[n], int k, const DeviceArguments& ar
   if constexpr (op == ReduceOp::kSum && !std::is_integral_v<T>) {
     if (k != args.scaled_input) return;
     RINGCOMM_UNROLL
-    for (T& value : values)
+    for (T& value : values) {
       value = scaled<ReduceOp::kPremulSum>(value, static_cast<T>(args.factor));
+    }
   }
 }
 
