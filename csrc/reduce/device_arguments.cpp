@@ -78,7 +78,10 @@ DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, 
   launch.num_blocks = static_cast<unsigned>(std::min(wanted, most));
   // With a pack for each thread at most, the kernel that takes one at a time does nothing in vain.
   const int in_flight = wanted <= most ? kLargestBatch : num_inputs;
-  while (launch.batch + 1 < kNumBatches && kBatches[launch.batch] < in_flight) ++launch.batch;
+  while (kBatches[launch.batch] < std::min(in_flight, kLargestBatch) ||
+         !has_batch(launch.key.op, launch.batch)) {
+    ++launch.batch;
+  }
   return launch;
 }
 

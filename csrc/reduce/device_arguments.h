@@ -87,6 +87,11 @@ inline constexpr int kLargestBatch = 8;
 inline constexpr int kBatches[] = {2, 4, kLargestBatch};
 inline constexpr int kNumBatches = 3;
 
+// Products are rare, and make do with one kernel.
+constexpr bool has_batch(ReduceOp op, int batch) {
+  return op != ReduceOp::kProduct || kBatches[batch] == kLargestBatch;
+}
+
 inline constexpr int kDeviceThreads = 256;  // per block
 
 // How many blocks a multiprocessor holds at once, and the most that a grid has for each. With 4, a

@@ -25,6 +25,15 @@ constexpr bool is_kernel(DType dtype, ReduceOp op) {
   return false;
 }
 
+template <typename Maker, DType dtype, ReduceOp op, int batch>
+constexpr typename Maker::Function make_kernel() {
+  if constexpr (has_batch(op, batch)) {
+    return Maker::template make<dtype, op, kBatches[batch]>();
+  } else {
+    return nullptr;
+  }
+}
+
 // Maker::make<dtype, op, batch>() gives each function.
 template <typename Maker, DType dtype>
 constexpr auto make_kernel_row() {
@@ -33,7 +42,7 @@ constexpr auto make_kernel_row() {
                                               std::integer_sequence<int, batch...>) {
     std::array<Function, kNumBatches> functions{};
     if constexpr (is_kernel(dtype, static_cast<ReduceOp>(op))) {
-      functions = {Maker::template make<dtype, static_cast<ReduceOp>(op), kBatches[batch]>()...};
+      functions = {make_kernel<Maker, dtype, static_cast<ReduceOp>(op), batch>()...};
     }
     return functions;
   };
