@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "torch/errors.h"
 
@@ -23,27 +24,33 @@ bool blocking_wait() {
 
 }  // namespace
 
-CudaWork::CudaWork(std::shared_ptr<nccl::Communicator> communicator, const Launch& launch,
-                   std::uint64_t sequence)
-    : Work(communicator->rank(), launch.type, launch.title,
-           std::optional<std::vector<at::Tensor>>(launch.inputs)),
-      communicator_(std::move(communicator)),
+CudaWork::CudaWork(int rank, const Launch& launch, std::uint64_t sequence,
+                   c10::cuda::CUDAStream user, std::shared_ptr<const nccl::Failure> failure,
+                   std::shared_ptr<Shelf> shelf)
+    : Work(rank, launch.type, launch.title, std::optional<std::vector<at::Tensor>>(launch.inputs)),
       sequence_(sequence),
       outputs_(launch.outputs),
-      timeout_(launch.timeout) {}
+      timeout_(launch.timeout),
+      user_(user),
+      failure_(std::move(failure)),
+      shelf_(std::move(shelf)) {
+  for (const auto* tensors : {&launch.inputs, &launch.outputs, &launch.memory}) {
+    held_.insert(held_.end(), tensors->begin(), tensors->end());
+  }
+}
+
+CudaWork::~CudaWork() {
+  if (end_ && !held_.empty() && !end_->happened()) shelf_->keep(std::move(held_), end_);
+}
 
 // The future is complete at once, in the sense of streams: its callbacks run on streams that wait
 // for ours.
-void CudaWork::enqueued(const std::vector<c10::cuda::CUDAStream>& streams) {
-  for (const c10::cuda::CUDAStream& stream : streams) {
-    RINGCOMM_CHECK(cudaEventRecord(ends_.emplace_back().get(), stream.stream()));
-  }
-  future_ = c10::make_intrusive<c10::ivalue::Future>(
-      c10::ListType::create(c10::TensorType::get()),
-      std::vector<c10::Device>{c10::Device(
-          c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(communicator_->device()))});
+void CudaWork::enqueued(std::shared_ptr<const nccl::End> end, c10::cuda::CUDAStream stream) {
+  end_ = std::move(end);
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                     std::vector<c10::Device>{stream.device()});
   {
-    c10::cuda::CUDAMultiStreamGuard guard(streams);
+    const c10::cuda::CUDAStreamGuard guard(stream);
     future_->markCompleted(c10::IValue(outputs_));
   }
   if (recordFunctionEndCallback_) {
@@ -52,25 +59,24 @@ void CudaWork::enqueued(const std::vector<c10::cuda::CUDAStream>& streams) {
   }
 }
 
-bool CudaWork::happened() const {
-  for (const nccl::Event& end : ends_) {
-    if (!end.happened()) return false;
-  }
-  return true;
+// What is captured happens at every replay, and none of them concerns this work.
+bool CudaWork::happened() const { return end_->is_captured() || end_->happened(); }
+
+bool CudaWork::isCompleted() { return exception() || happened(); }
+
+bool CudaWork::isSuccess() const { return !exception() && happened(); }
+
+std::exception_ptr CudaWork::exception() const {
+  return end_->is_confirmed() ? nullptr : for_torch(failure_->get());
 }
 
-bool CudaWork::isCompleted() { return communicator_->failure() || happened(); }
-
-bool CudaWork::isSuccess() const { return !communicator_->failure() && happened(); }
-
-std::exception_ptr CudaWork::exception() const { return for_torch(communicator_->failure()); }
-
 void CudaWork::synchronize() {
-  const c10::cuda::CUDAStream current =
-      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(communicator_->device()));
-  for (const nccl::Event& end : ends_) {
-    RINGCOMM_CHECK(cudaStreamWaitEvent(current.stream(), end.get(), 0));
-  }
+  const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(user_.device_index());
+  end_->make_wait(current.stream());
+  if (current != user_) return;
+  std::vector<at::Tensor> freed;  // without the lock
+  std::lock_guard lock(mutex_);
+  freed.swap(held_);
 }
 
 bool CudaWork::wait(milliseconds timeout) {
