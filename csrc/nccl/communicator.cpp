@@ -211,14 +211,15 @@ void Communicator::publish_comms() {
   interruptible_.insert(interruptible_.end(), comms_->get().begin(), comms_->get().end());
 }
 
-Enqueued Communicator::enqueue(cudaStream_t user, const std::function<void()>& body) {
+Enqueued Communicator::enqueue(cudaStream_t user,
+                               const std::function<void(streams::Collectives&)>& body) {
   return guarded([&] {
     captured_ = captures_.note(user, origin_.get());
     RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
     RINGCOMM_CHECK(cudaStreamWaitEvent(origin_.get(), began_.get(), 0));
     captures_.begin(origin_.get(), captured_);
     under_way_ = ends_.take();
-    body();
+    body(*this);
     captures_.end(origin_.get(), captured_);
     under_way_->record(origin_.get(), captured_);
     return Enqueued{std::move(under_way_), origin_.get()};
@@ -324,6 +325,10 @@ void Communicator::leave() {
   if (comms_) comms_->leave();
   messages_.leave();
   captures_.leave();
+  {
+    std::lock_guard lock(comms_mutex_);
+    interruptible_.clear();
+  }
   std::lock_guard lock(mutex);
   for (const Lane& lane : lanes_) left.push_back(lane.scratch);
 }

@@ -44,8 +44,11 @@ struct Enqueued {
 // first collective, and by the first message of each pair. Methods may be called by any thread with
 // the device as its current one. They throw Error; so they do, all of them, once the group has
 // failed.
-class Communicator : public streams::Collectives {
+class Communicator : private streams::Collectives {
  public:
+  using streams::Collectives::rank;
+  using streams::Collectives::Timeout;
+
   // Waits for nobody. `group` must outlive it.
   Communicator(shm::Group& group, int device, const Options& options, const Allocate& allocate);
   // Aborts what is not done.
@@ -57,9 +60,9 @@ class Communicator : public streams::Collectives {
   // Connects this rank with all others, which must do so, too, if that has not been done.
   void connect(Timeout timeout);
 
-  // Calls body(), in which the collectives may be called: what they do, and what else it enqueues
-  // on stream(), comes behind what is on `user` now.
-  Enqueued enqueue(cudaStream_t user, const std::function<void()>& body);
+  // What body(collectives) enqueues through them, and by itself on stream(), comes behind what is
+  // on `user` now.
+  Enqueued enqueue(cudaStream_t user, const std::function<void(streams::Collectives&)>& body);
 
   // Enqueues messages, at least one, that belong together: none of them waits for another. Behind
   // message i, after(i, stream) may enqueue more.

@@ -54,9 +54,9 @@ class CudaGroup : public DeviceGroup {
                  const std::function<void(streams::Collectives&)>& run) override {
     const c10::cuda::CUDAGuard guard(device_);
     auto work = make_work(launch, sequence);
-    finish(*work, communicator_.enqueue(current().stream(), [&] {
+    finish(*work, communicator_.enqueue(current().stream(), [&](streams::Collectives& collectives) {
       const c10::cuda::CUDAStreamGuard on_stream(external(communicator_.stream()));
-      run(communicator_);
+      run(collectives);
     }));
     return work;
   }
@@ -113,6 +113,7 @@ class CudaGroup : public DeviceGroup {
   }
 
   const at::Device device_;
+  using Shelf = nccl::Shelf<at::Tensor>;
   const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
   nccl::Communicator communicator_;  // its streams end before the shelf
 };

@@ -22,31 +22,32 @@ bool blocking_wait() {
   return blocking;
 }
 
+std::vector<at::Tensor> all_of(const Launch& launch) {
+  std::vector<at::Tensor> all;
+  for (const auto* tensors : {&launch.inputs, &launch.outputs, &launch.memory}) {
+    all.insert(all.end(), tensors->begin(), tensors->end());
+  }
+  return all;
+}
+
 }  // namespace
 
 CudaWork::CudaWork(int rank, const Launch& launch, std::uint64_t sequence,
                    c10::cuda::CUDAStream user, std::shared_ptr<const nccl::Failure> failure,
-                   std::shared_ptr<Shelf> shelf)
+                   std::shared_ptr<nccl::Shelf<at::Tensor>> shelf)
     : Work(rank, launch.type, launch.title, std::optional<std::vector<at::Tensor>>(launch.inputs)),
       sequence_(sequence),
       outputs_(launch.outputs),
       timeout_(launch.timeout),
-      user_(user),
+      device_(user.device_index()),
       failure_(std::move(failure)),
-      shelf_(std::move(shelf)) {
-  for (const auto* tensors : {&launch.inputs, &launch.outputs, &launch.memory}) {
-    held_.insert(held_.end(), tensors->begin(), tensors->end());
-  }
-}
-
-CudaWork::~CudaWork() {
-  if (end_ && !held_.empty() && !end_->happened()) shelf_->keep(std::move(held_), end_);
-}
+      memory_(all_of(launch), user.stream(), std::move(shelf)) {}
 
 // The future is complete at once, in the sense of streams: its callbacks run on streams that wait
 // for ours.
 void CudaWork::enqueued(std::shared_ptr<const nccl::End> end, c10::cuda::CUDAStream stream) {
   end_ = std::move(end);
+  memory_.until(end_);
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                      std::vector<c10::Device>{stream.device()});
   {
@@ -71,12 +72,7 @@ std::exception_ptr CudaWork::exception() const {
 }
 
 void CudaWork::synchronize() {
-  const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(user_.device_index());
-  end_->make_wait(current.stream());
-  if (current != user_) return;
-  std::vector<at::Tensor> freed;  // without the lock
-  std::lock_guard lock(mutex_);
-  freed.swap(held_);
+  memory_.make_wait(c10::cuda::getCurrentCUDAStream(device_).stream());
 }
 
 bool CudaWork::wait(milliseconds timeout) {

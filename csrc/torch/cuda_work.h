@@ -13,8 +13,8 @@
 
 #include "nccl/ends.h"
 #include "nccl/failure.h"
+#include "nccl/shelf.h"
 #include "torch/launch.h"
-#include "torch/shelf.h"
 
 namespace ringcomm {
 
@@ -22,16 +22,14 @@ namespace ringcomm {
 // RINGCOMM_BLOCKING_WAIT=1 asks for it. Errors come from the group's watchdog, which notices them
 // some time after they happen.
 //
-// The work holds the tensors until the stream that it was called on waits for its end, since the
-// allocator may give away at once what is freed on that stream. Who never waits leaves them to the
-// shelf.
+// The work holds the tensors as nccl/shelf.h says.
 class CudaWork : public c10d::Work {
  public:
   // Before anything is enqueued, so that the profiler sees the launch. `user` is the stream that
   // the operation begins behind.
   CudaWork(int rank, const Launch& launch, std::uint64_t sequence, c10::cuda::CUDAStream user,
-           std::shared_ptr<const nccl::Failure> failure, std::shared_ptr<Shelf> shelf);
-  ~CudaWork() override;
+           std::shared_ptr<const nccl::Failure> failure,
+           std::shared_ptr<nccl::Shelf<at::Tensor>> shelf);
 
   // Everything is enqueued, and ends here.
   void enqueued(std::shared_ptr<const nccl::End> end, c10::cuda::CUDAStream stream);
@@ -57,11 +55,10 @@ class CudaWork : public c10d::Work {
   const std::uint64_t sequence_;
   const std::vector<at::Tensor> outputs_;
   const std::chrono::milliseconds timeout_;
-  const c10::cuda::CUDAStream user_;
+  const c10::DeviceIndex device_;
   const std::shared_ptr<const nccl::Failure> failure_;
-  const std::shared_ptr<Shelf> shelf_;
   std::shared_ptr<const nccl::End> end_;
-  std::vector<at::Tensor> held_;  // guarded by mutex_
+  nccl::Holding<at::Tensor> memory_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
