@@ -28,7 +28,7 @@ bool Captures::note(cudaStream_t user, cudaStream_t own) {
   last_id_ = id;
   if (!std::exchange(ever_, true)) {
     // What was enqueued before the first capture has left no record.
-    RINGCOMM_CHECK(cudaEventRecord(order_.get(), own));
+    RINGCOMM_CHECK(cudaEventRecord(order_->get(), own));
   }
   return true;
 }
@@ -36,13 +36,13 @@ bool Captures::note(cudaStream_t user, cudaStream_t own) {
 void Captures::begin(cudaStream_t own, bool captured) {
   if (!ever_) return;
   const unsigned flags = captured ? cudaEventWaitExternal : cudaEventWaitDefault;
-  RINGCOMM_CHECK(cudaStreamWaitEvent(own, order_.get(), flags));
+  RINGCOMM_CHECK(cudaStreamWaitEvent(own, order_->get(), flags));
 }
 
 void Captures::end(cudaStream_t own, bool captured) {
   if (!ever_) return;
   const unsigned flags = captured ? cudaEventRecordExternal : cudaEventRecordDefault;
-  RINGCOMM_CHECK(cudaEventRecordWithFlags(order_.get(), own, flags));
+  RINGCOMM_CHECK(cudaEventRecordWithFlags(order_->get(), own, flags));
 }
 
 }  // namespace ringcomm::nccl

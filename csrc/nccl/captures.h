@@ -28,8 +28,8 @@ class Captures {
   // How many graphs there are that hold something of the group.
   int alive() const { return alive_->load(std::memory_order_acquire); }
 
-  // Gives up what graphs refer to without freeing it.
-  void leave() { order_.leave(); }
+  // What graphs refer to.
+  std::shared_ptr<void> memory() const { return order_; }
 
   // Around what is enqueued on `own`, once that waits for the user's stream.
   void begin(cudaStream_t own, bool captured);
@@ -41,7 +41,7 @@ class Captures {
   const Count alive_ = std::make_shared<std::atomic<int>>(0);
   std::uint64_t last_id_ = 0;  // of a capture
   bool ever_ = false;
-  Event order_;
+  const std::shared_ptr<Event> order_ = std::make_shared<Event>();
 };
 
 }  // namespace ringcomm::nccl

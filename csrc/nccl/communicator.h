@@ -14,12 +14,10 @@
 
 #include "nccl/api.h"
 #include "nccl/captures.h"
-#include "nccl/comms.h"
+#include "nccl/connections.h"
 #include "nccl/ends.h"
 #include "nccl/failure.h"
 #include "nccl/handles.h"
-#include "nccl/meeting.h"
-#include "nccl/messages.h"
 #include "nccl/watchdog.h"
 #include "shm/board.h"
 #include "shm/group.h"
@@ -97,10 +95,10 @@ class Communicator : private streams::Collectives {
   void make_executor(const std::vector<ncclComm_t>& comms);
   void connect_all(const shm::Deadline& deadline);
   void connect_pairs(const std::vector<Message>& messages, const shm::Deadline& deadline);
-  void answer();
   void look_around();
 
   void check_open() const;
+  void check_may_connect(const std::string& what) const;
   template <typename Body>
   auto guarded(Body&& body);
   template <typename Describe, typename Body>
@@ -110,8 +108,6 @@ class Communicator : private streams::Collectives {
   void end();
   void leave();
   bool close_together();
-  std::vector<int> partners() const;
-  void publish_comms();
 
   shm::Group& group_;
   shm::Board board_;
@@ -128,18 +124,28 @@ class Communicator : private streams::Collectives {
   Ends ends_;
   Captures captures_;
   std::vector<Lane> lanes_;
-  std::unique_ptr<Comms> comms_;      // by channel; null if there is but one rank
-  std::optional<Executor> executor_;  // once connected
-  Messages messages_;
+  Connections connections_;
+  std::optional<Executor> executor_;  // once all are connected
   std::uint64_t sequence_ = 0;
   bool captured_ = false;           // what is being enqueued
   std::shared_ptr<End> under_way_;  // its end
   bool closed_ = false;             // in good order
   bool ended_ = true;               // nothing goes on on the device that could not be interrupted
 
-  std::mutex comms_mutex_;                 // of the next one
-  std::vector<ncclComm_t> interruptible_;  // all communicators in use
   std::optional<Watchdog> watchdog_;
 };
+
+// body(), with the failures of libraries told as those of what this rank is doing.
+template <typename Describe, typename Body>
+void Communicator::telling(Describe&& doing, Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kLibrary) throw;
+    throw Error(ErrorKind::kLibrary, "rank " + std::to_string(rank()) + " in " + doing() +
+                                         " on device " + std::to_string(device_) + ": " +
+                                         error.what());
+  }
+}
 
 }  // namespace ringcomm::nccl

@@ -73,8 +73,6 @@ class Event {
   }
   cudaEvent_t get() const { return event_; }
 
-  void leave() { event_ = nullptr; }
-
   // Whether all that the event was recorded behind is done.
   bool happened() const {
     const cudaError_t result = cudaEventQuery(event_);
