@@ -66,7 +66,7 @@ void Communicator::run(Call call, const Program& program, std::span<const Chunk>
   if (!captured_) watchdog_->add({call, deadline, under_way_});
   telling([&] { return describe_numbered(call); },
           [&] {
-            api_.push_collective(to_string(call.collective));
+            api_.push_collective(call.collective);
             executor_->run(api_, program, chunks, reduction, origin_.get());
             api_.pop_range();
           });
