@@ -52,8 +52,7 @@ class Ends {
     for (std::size_t tried = 0; tried < kTries && tried < all_.size(); ++tried) {
       next_ = (next_ + 1) % all_.size();
       if (all_[next_].use_count() > 1) continue;
-      std::atomic_thread_fence(std::memory_order_acquire);
-      all_[next_]->state_.store(End::kUnrecorded, std::memory_order_relaxed);
+      all_[next_]->state_.exchange(End::kUnrecorded, std::memory_order_acq_rel);
       return all_[next_];
     }
     return all_.emplace_back(std::make_shared<End>());

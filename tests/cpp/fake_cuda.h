@@ -143,6 +143,10 @@ class Graph : public std::enable_shared_from_this<Graph> {
   std::vector<std::function<void()>> on_end_;
 };
 
+// Graphs as CUDA's handles.
+using GraphHandle = std::shared_ptr<Graph>*;
+inline std::atomic<int> num_launches{0};
+
 inline std::set<int> contexts;  // devices that were made current
 inline std::mutex contexts_mutex;
 inline thread_local int current_device = 0;
@@ -307,6 +311,35 @@ cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* data, cudaHostF
 cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned,
                                       unsigned) {
   reinterpret_cast<fake::Graph*>(graph)->retain(reinterpret_cast<fake::UserObject*>(object));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  fake::begin_capture(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const std::shared_ptr<fake::Graph> captured = stream->graph;
+  const bool joined = fake::end_capture(captured, stream);
+  *graph = reinterpret_cast<cudaGraph_t>(new std::shared_ptr(captured));
+  return joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                          unsigned long long) {
+  const auto handle = reinterpret_cast<fake::GraphHandle>(graph);
+  *executable = reinterpret_cast<cudaGraphExec_t>(new std::shared_ptr(*handle));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  ++fake::num_launches;
+  (*reinterpret_cast<fake::GraphHandle>(executable))->launch(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete reinterpret_cast<fake::GraphHandle>(executable);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<fake::GraphHandle>(graph);
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
