@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import Rank, on_threads
+from torch._C._distributed_c10d import Backend
 from torch.distributed import PrefixStore, ReduceOp
 
 from ringcomm import _C
@@ -15,7 +16,7 @@ from ringcomm import _C
 TIMEOUT = timedelta(seconds=20)
 
 
-def backend(rank: Rank, name: str) -> dist.Backend:
+def backend(rank: Rank, name: str) -> Backend:
     store = PrefixStore(name, rank.store)
     if name == "gloo":
         return dist.ProcessGroupGloo(store, rank.rank, rank.world_size, TIMEOUT)
