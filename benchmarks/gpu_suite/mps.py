@@ -9,10 +9,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 _CONTROL = "nvidia-cuda-mps-control"
 _CLIENT = "from gpu_suite import device; device.own(0)"
 _SECONDS = 15
+_FOLDER = Path(__file__).resolve().parents[1]  # from which the client imports this package
 
 
 def how() -> str:
@@ -47,7 +49,7 @@ def running() -> Iterator[str]:
 def _problem() -> str:
     """Whether a client comes to run under the daemon's server."""
     try:
-        subprocess.run([sys.executable, "-c", _CLIENT], check=True, timeout=_SECONDS)
+        subprocess.run([sys.executable, "-c", _CLIENT], check=True, timeout=_SECONDS, cwd=_FOLDER)
         servers = _ask("get_server_list")
     except (OSError, subprocess.SubprocessError) as error:
         return str(error)

@@ -51,9 +51,7 @@ class Plugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
-            append(
-                self._rows, report.nodeid, report.outcome, f"{report.duration:.2f}", self._gpu
-            )
+            append(self._rows, report.nodeid, report.outcome, f"{report.duration:.2f}", self._gpu)
 
     def pytest_runtest_logfinish(self) -> None:
         running(self._rows).unlink()
