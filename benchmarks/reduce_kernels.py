@@ -6,9 +6,9 @@ One process, one thread, one GPU if there is one. Two inputs make one output; GB
 read and written, three times the size, over the median time. The copy, of which the last column is
 the share, counts two. All are timed in turn, and every result is compared with torch's first.
 
-On a GPU, a sample is the time between two events around --repeats calls, all of them launched before
-the first begins. Buffers that fit the GPU's cache stay there. A row is in the CSV as soon as it is
-measured.
+On a GPU, a sample is the time between two events around --repeats calls, all of which are launched
+before the first begins. Buffers that fit the GPU's cache stay there. A row is in the CSV as soon as
+it is measured.
 """
 
 from __future__ import annotations

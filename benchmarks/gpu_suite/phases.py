@@ -45,11 +45,11 @@ def _all_reduce(results: Path, name: str, seconds: int, *arguments: str) -> Phas
     """Its rows end in time for the table."""
     rows = "all_reduce.csv"
     command = python(_BENCHMARKS / "gpu_all_reduce.py", *arguments, "--csv", results / rows)
-    command += ["--seconds", str(seconds - 40), *(_FEW_SIZES if device.REHEARSAL else ())]
+    command += ["--seconds", str(seconds - 40), *(_FEW if device.REHEARSAL else ())]
     return Phase(name, seconds, 3, rows, [command], ranks=True)
 
 
-_FEW_SIZES = ("--sizes", "1K,64K", "--iters", "2")
+_FEW = ("--sizes", "1K,64K", "--iters", "2")
 
 
 def phases(results: Path, built: Path | None = None) -> list[Phase]:
@@ -80,6 +80,10 @@ def phases(results: Path, built: Path | None = None) -> list[Phase]:
     )
     tests = ROOT / "tests" / "gpu"
     collectives = tests / "test_gpu_collectives.py"
+    # A rehearsal is to run every line, not every case.
+    two = "2ranks and not 2ranks-direct" if small else "2ranks"
+    four = "4ranks and check_messages" if small else "4ranks"
+    streams = ["-k", "2ranks"] if small else []
     title = device.label() if device.REHEARSAL else ""
     return [
         Phase("probe", 40, 0, "probe.log", [module("probe")], needs_build=False, ranks=True),
@@ -100,9 +104,9 @@ def phases(results: Path, built: Path | None = None) -> list[Phase]:
             ],
         ),
         Phase("smoke", 40, 1, "smoke.log", [module("smoke")], ranks=True),
-        _tests(results, "correctness-2", 160, 1, collectives, "-k", "2ranks"),
-        _tests(results, "correctness-4", 200, 2, collectives, "-k", "4ranks"),
-        _tests(results, "streams", 180, 2, tests / "test_gpu_streams.py"),
+        _tests(results, "correctness-2", 160, 1, collectives, "-k", two),
+        _tests(results, "correctness-4", 200, 2, collectives, "-k", four),
+        _tests(results, "streams", 180, 2, tests / "test_gpu_streams.py", *streams),
         _tests(results, "training", 100, 2, tests / "test_gpu_training.py"),
         Phase(
             "reduce-timing",
@@ -119,7 +123,7 @@ def phases(results: Path, built: Path | None = None) -> list[Phase]:
             ],
         ),
         _all_reduce(results, "timing-2", 150, "--nproc", "2"),
-        _all_reduce(results, "timing-4", 150, "--nproc", "4"),
+        _all_reduce(results, "timing-4", 150, "--nproc", "4", *(["--no-mps"] if small else [])),
         _all_reduce(
             *(results, "timing-channels", 90, "--nproc", "2", "--channels", "1,2"),
             *("--dtypes", "float32"),

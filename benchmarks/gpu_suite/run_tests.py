@@ -8,7 +8,6 @@ threads written and pytest ended with all its processes; another pytest then goe
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -22,7 +21,7 @@ def run(path: Path, *arguments: str) -> str:
     """What is wrong with the tests; empty if nothing is."""
     gpu = device.label()
     command = [sys.executable, "-m", "pytest", "-p", "gpu_suite.rows", "-q"]
-    command += [f"--timeout={os.environ.get('GPU_SUITE_TEST_SECONDS', SECONDS)}", *arguments]
+    command += [f"--timeout={SECONDS}", "--timeout-method=thread", *arguments]
     environment = {"GPU_SUITE_ROWS": str(path), "GPU_SUITE_GPU": gpu}
     running = rows.running(path)
     while True:

@@ -1,4 +1,4 @@
-"""Runs phases one after the other, each to its end or its limit, and keeps what they leave behind."""
+"""Runs phases one after the other, each to its end or its limit, and keeps what they leave."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ RINGCOMM_REHEARSE=1 in the environment the tests run on the CPU, where they show
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,8 +69,11 @@ def _rank_main(
     function: Callable[..., Any],
     settings: groups.Settings,
     timeout: timedelta,
+    blocking: bool,
     *arguments: Any,
 ) -> Any:
+    if blocking:
+        os.environ["RINGCOMM_BLOCKING_WAIT"] = "1"
     with joined(rank, settings, timeout) as gpu:
         return function(gpu, *arguments)
 
@@ -87,10 +91,16 @@ def on_gpus(
     algorithm: str = "auto",
     channels: int = 4,
     timeout: timedelta = groups.TIMEOUT,
+    blocking: bool = True,
 ) -> list[Any]:
-    """Calls function(Gpu, *arguments) as every rank; function and arguments can be pickled."""
+    """Calls function(Gpu, *arguments) as every rank; function and arguments can be pickled.
+
+    Args:
+        blocking: the ring's wait() waits on the host, so that it raises what the watchdog finds.
+    """
     require(world_size)
     settings = groups.Settings(one_gpu.ctas(world_size), algorithm, channels, SLICE_NBYTES)
     return on_processes(
-        _rank_main, world_size, function, settings, timeout, *arguments, timeout=SECONDS
+        *(_rank_main, world_size, function, settings, timeout, blocking, *arguments),
+        timeout=SECONDS,
     )

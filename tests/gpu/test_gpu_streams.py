@@ -90,10 +90,10 @@ def late(gpu: Gpu) -> str:
 @world_sizes(2, 4)
 @pytest.mark.parametrize("body", [replay, beside_compute, memory_is_kept, futures])
 def test_streams(body, world_size: int) -> None:
-    on_gpus(body, world_size)
+    on_gpus(body, world_size, blocking=False)
 
 
 @world_sizes(2)
 def test_a_time_out_names_the_rank_at_fault(world_size: int) -> None:
-    texts = on_gpus(late, world_size, algorithm="ring", timeout=timedelta(seconds=5))
+    texts = on_gpus(late, world_size, timeout=timedelta(seconds=5), blocking=False)
     assert " Timed out after 5" in texts[0] and "waiting for rank 1: rank 1 " in texts[0]
