@@ -219,7 +219,6 @@ def test_no_test_harms_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     file.write_text(TESTS)
     monkeypatch.setenv("PYTHONPATH", str(BENCHMARKS))
     monkeypatch.setattr(run_tests, "SECONDS", 2)
-    monkeypatch.setattr(run_tests.device, "label", lambda: "some GPU")
     problem = run_tests.run(found, str(file), "--rootdir", str(tmp_path))
     assert {row["test"].split("::test_")[1]: row["outcome"] for row in rows.read(found)} == {
         "passes": "passed",

@@ -9,7 +9,7 @@ import sys
 from datetime import date
 from pathlib import Path
 
-from gpu_suite import device
+from gpu_suite import rehearsal
 from gpu_suite.phases import ROOT, Phase, phases
 from gpu_suite.runner import MixedError, Runner, preloaded
 
@@ -58,10 +58,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rehearse", action="store_true", help="on a machine without a GPU")
     parser.add_argument("--list", action="store_true", help="list the phases and their limits")
     options = parser.parse_args()
-    if options.rehearse and not device.REHEARSAL:
+    if options.rehearse and not rehearsal.ON:
         parser.error("start gpu_suite.sh, which puts the stand-ins in place")
-    folder = ROOT / "build" if device.REHEARSAL else ROOT / "benchmarks" / "results"
-    name = "rehearsal" if device.REHEARSAL else "gpu"
+    folder = ROOT / "build" if rehearsal.ON else ROOT / "benchmarks" / "results"
+    name = "rehearsal" if rehearsal.ON else "gpu"
     options.directory = (options.directory or folder / f"{name}-{date.today()}").resolve()
     every = phases(options.directory, options.built and options.built.resolve())
     if unknown := set(options.phase or ()) - {phase.name for phase in every}:

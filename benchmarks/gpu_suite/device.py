@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import ctypes
-import os
 
 import torch
 
-REHEARSAL = os.environ.get("RINGCOMM_REHEARSE") == "1"
-if REHEARSAL:
+from gpu_suite import rehearsal
+
+if rehearsal.ON:
     from gpu_suite import stand_in
 
     stand_in.install()
 
-TYPE = "cpu" if REHEARSAL else "cuda"
+TYPE = "cpu" if rehearsal.ON else "cuda"
 # What init_process_group takes, by what carries this device's tensors.
 BACKENDS = {
-    "ring": "cpu:ring" if REHEARSAL else "cpu:gloo,cuda:ring",
-    "nccl": "cpu:gloo" if REHEARSAL else "cpu:gloo,cuda:nccl",
+    "ring": "cpu:ring" if rehearsal.ON else "cpu:gloo,cuda:ring",
+    "nccl": "cpu:gloo" if rehearsal.ON else "cpu:gloo,cuda:nccl",
 }
-OTHER = "meta" if REHEARSAL else "cpu"  # the type of a device that a group on TYPE refuses
+OTHER = "meta" if rehearsal.ON else "cpu"  # the type of a device that a group on TYPE refuses
 
 
 def own(index: int) -> torch.device:
@@ -32,7 +32,7 @@ def own(index: int) -> torch.device:
 
 def label() -> str:
     """The GPU's name, or that there is none: what every file of results says of itself."""
-    return torch.cuda.get_device_name(0)
+    return torch.cuda.get_device_name(0) if torch.cuda.device_count() > 0 else "no GPU"
 
 
 def nccl_version() -> int:

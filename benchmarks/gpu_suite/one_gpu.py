@@ -12,7 +12,7 @@ import os
 
 import torch
 
-from gpu_suite import device
+from gpu_suite import device, rehearsal
 
 OLDEST_NCCL = 23003  # 2.30.3: the first with NCCL_MULTI_RANK_GPU_ENABLE
 
@@ -45,7 +45,7 @@ def missing(world_size: int) -> str:
     if gpus == 0:
         return "torch finds no GPU"
     loaded = device.nccl_version()
-    if device.REHEARSAL or loaded >= OLDEST_NCCL:
+    if rehearsal.ON or loaded >= OLDEST_NCCL:
         return ""
     return (
         f"{world_size} ranks on {gpus} GPU need NCCL 2.30.3, and {loaded} is loaded: "

@@ -1,6 +1,6 @@
 """A plugin of pytest: a row for each test as soon as it has ended, and none is run twice.
 
-RUNNING holds the test under way. Where a test ends the whole process, it stays behind.
+The file of running() names the test under way, and the GPU. Where a test ends pytest, it stays.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Plugin:
         items[:] = [item for item in items if item.nodeid not in done]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        running(self._rows).write_text(nodeid)
+        running(self._rows).write_text(f"{nodeid}\n{self._gpu}\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
@@ -58,5 +58,6 @@ class Plugin:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    rows = Path(os.environ["GPU_SUITE_ROWS"])
-    config.pluginmanager.register(Plugin(rows, os.environ["GPU_SUITE_GPU"]))
+    from gpu_suite import device  # torch takes seconds, which whoever only reads rows is spared
+
+    config.pluginmanager.register(Plugin(Path(os.environ["GPU_SUITE_ROWS"]), device.label()))

@@ -12,23 +12,23 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from gpu_suite import device, rows, supervise
+from gpu_suite import rows, supervise
 
 SECONDS = 45  # of a test
 
 
 def run(path: Path, *arguments: str) -> str:
     """What is wrong with the tests; empty if nothing is."""
-    gpu = device.label()
     command = [sys.executable, "-m", "pytest", "-p", "gpu_suite.rows", "-q"]
     command += [f"--timeout={SECONDS}", "--timeout-method=thread", *arguments]
-    environment = {"GPU_SUITE_ROWS": str(path), "GPU_SUITE_GPU": gpu}
+    environment = {"GPU_SUITE_ROWS": str(path)}
     running = rows.running(path)
     while True:
         code = supervise.run(command, environment=environment)
         if not running.exists():
             break
-        rows.append(path, running.read_text(), "ended pytest", "", gpu)
+        test, gpu = running.read_text().splitlines()
+        rows.append(path, test, "ended pytest", "", gpu)
         running.unlink()
     outcomes = Counter(row["outcome"] for row in rows.read(path))
     if set(outcomes) == {"passed"}:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 from torch.overrides import TorchFunctionMode
 
-LABEL = "REHEARSAL without a GPU: no figure here is a measurement"
+from gpu_suite import rehearsal
 
 
 class Stream:
@@ -124,7 +124,7 @@ def install() -> None:
     """Puts all of this in the place of torch's own, in this process."""
     cuda = torch.cuda
     cuda.device_count = lambda: 1
-    cuda.get_device_name = lambda device=None: LABEL
+    cuda.get_device_name = lambda device=None: rehearsal.LABEL
     cuda.set_device = lambda device: None
     cuda.Stream = Stream
     cuda.Event = Event

@@ -35,7 +35,7 @@ def world_sizes(*sizes: int) -> pytest.MarkDecorator:
 
 @dataclass
 class Gpu:
-    """One rank on its device, in two groups of the same ranks: the ring's and NCCL's own."""
+    """One rank on its device, in a group of the ring's, and in NCCL's own where that is wanted."""
 
     rank: int
     world_size: int
@@ -43,39 +43,45 @@ class Gpu:
     store: dist.Store
     algorithm: str
     ring: Backend
-    nccl: Backend
+    nccl: Backend | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the ranks' groups are made."""
+
+    settings: groups.Settings
+    timeout: timedelta
+    blocking: bool
+    with_nccl: bool
 
 
 @contextmanager
-def joined(rank: Rank, settings: groups.Settings, timeout: timedelta) -> Iterator[Gpu]:
+def joined(rank: Rank, options: Options) -> Iterator[Gpu]:
     """Makes the groups, and all connections that a first use would make later."""
+    if options.blocking:
+        os.environ["RINGCOMM_BLOCKING_WAIT"] = "1"
     own = device.own(rank.rank)
     members = (rank.rank, rank.world_size)
-    ring = groups.ring(rank.store, *members, settings, timeout)
-    nccl = groups.nccl(rank.store, *members, settings.ctas)
+    ring = groups.ring(rank.store, *members, options.settings, options.timeout)
+    nccl = None
+    if options.with_nccl:
+        nccl = groups.nccl(rank.store, *members, options.settings.ctas)
+    backends = [backend for backend in (ring, nccl) if backend]
     with torch.cuda.stream(torch.cuda.Stream(own)):
-        for backend in (ring, nccl):
+        for backend in backends:
             for nbytes in (1, 8 << 20):
                 backend.allreduce([torch.ones(nbytes, dtype=torch.uint8, device=own)]).wait()
         torch.cuda.current_stream().synchronize()
-        yield Gpu(*members, own, rank.store, settings.algorithm, ring, nccl)
+        yield Gpu(*members, own, rank.store, options.settings.algorithm, ring, nccl)
         torch.cuda.current_stream().synchronize()
-    ring.shutdown()
-    nccl.shutdown()
+    for backend in backends:
+        backend.shutdown()
 
 
-def _rank_main(
-    rank: Rank,
-    function: Callable[..., Any],
-    settings: groups.Settings,
-    timeout: timedelta,
-    blocking: bool,
-    *arguments: Any,
-) -> Any:
-    if blocking:
-        os.environ["RINGCOMM_BLOCKING_WAIT"] = "1"
-    with joined(rank, settings, timeout) as gpu:
-        return function(gpu, *arguments)
+def _rank_main(rank: Rank, function: Callable[[Gpu], Any], options: Options) -> Any:
+    with joined(rank, options) as gpu:
+        return function(gpu)
 
 
 def require(world_size: int) -> None:
@@ -85,22 +91,21 @@ def require(world_size: int) -> None:
 
 
 def on_gpus(
-    function: Callable[..., Any],
+    function: Callable[[Gpu], Any],
     world_size: int,
-    *arguments: Any,
     algorithm: str = "auto",
     channels: int = 4,
     timeout: timedelta = groups.TIMEOUT,
     blocking: bool = True,
+    with_nccl: bool = False,
 ) -> list[Any]:
-    """Calls function(Gpu, *arguments) as every rank; function and arguments can be pickled.
+    """Calls function(Gpu) as every rank; the function can be pickled.
 
     Args:
         blocking: the ring's wait() waits on the host, so that it raises what the watchdog finds.
+        with_nccl: whether there is a group of NCCL's own, too.
     """
     require(world_size)
     settings = groups.Settings(one_gpu.ctas(world_size), algorithm, channels, SLICE_NBYTES)
-    return on_processes(
-        *(_rank_main, world_size, function, settings, timeout, blocking, *arguments),
-        timeout=SECONDS,
-    )
+    options = Options(settings, timeout, blocking, with_nccl)
+    return on_processes(_rank_main, world_size, function, options, timeout=SECONDS)
