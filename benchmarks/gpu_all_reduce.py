@@ -61,7 +61,7 @@ class RankMain:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.nccl = groups.nccl(self.store, self.rank, self.world_size, options.ctas)
         self.ring: Backend | None = None
-        # The largest buffer first: nothing is allocated while a peer's kernel waits for ours.
+        # One allocation, as each may wait for what runs on the device.
         self.memory = torch.empty(max(options.sizes), dtype=torch.uint8, device=self.device)
         self.deadline = time.monotonic() + options.seconds
 
@@ -79,6 +79,7 @@ class RankMain:
         pattern = torch.arange(tensor.numel(), dtype=torch.int32, device=self.device).remainder_(7)
         tensor.copy_(pattern + self.rank)
         _C.repeat_all_reduce(group, tensor, ReduceOp.SUM, 1)
+        torch.cuda.synchronize()
         n = self.world_size
         found = (tensor != (pattern * n + n * (n - 1) // 2).to(tensor.dtype)).sum().cpu()
         dist.all_reduce(found)

@@ -78,6 +78,11 @@ def chosen(phase: Phase, options: argparse.Namespace) -> bool:
     return options.part is None or phase.part in (0, options.part)
 
 
+def end_on_sigterm() -> None:
+    """As an exception, so that what runs is ended, too, and the results are kept."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 def main() -> int:
     options = parse()
     if options.list:
@@ -85,7 +90,7 @@ def main() -> int:
             part = f"part {phase.part}" if phase.part else "all parts"
             print(f"{phase.name:<16} {phase.seconds:4} s  {part}")
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what runs, too
+    end_on_sigterm()
     try:
         with preloaded(os.environ.get("RINGCOMM_NCCL", "")) as preload:
             runner = Runner(options.directory, options.archive, preload)

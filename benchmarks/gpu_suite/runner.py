@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import BinaryIO
 
 from gpu_suite import rehearsal, supervise
 from gpu_suite.phases import Phase
@@ -66,10 +67,13 @@ class Runner:
         for phase in phases:
             print(f"== {phase.name}", flush=True)
             began = time.monotonic()
-            detail = self._run(phase)
-            outcomes.append((phase, "failed" if detail else "ok", time.monotonic() - began, detail))
-            self._add_row(*outcomes[-1])
-            self._pack()
+            try:
+                detail = self._run(phase)
+                seconds = time.monotonic() - began
+                outcomes.append((phase, "failed" if detail else "ok", seconds, detail))
+                self._add_row(*outcomes[-1])
+            finally:
+                self._pack()  # what a phase has left that was interrupted, too
         print(f"\n{KIND}, results in {self.results}")
         for phase, outcome, seconds, detail in outcomes:
             print(f"{phase.name:<16} {outcome:<7} {seconds:4.0f} s  {detail}")
@@ -93,7 +97,7 @@ class Runner:
             print("\n".join(tail), flush=True)
         return detail
 
-    def _commands(self, phase: Phase, output) -> str:
+    def _commands(self, phase: Phase, output: BinaryIO) -> str:
         limit = phase.seconds * _PATIENCE
         deadline = time.monotonic() + limit
         environment = self._preload if phase.ranks else {}
