@@ -50,7 +50,7 @@ def bash(name: str, seconds: int, script: str, file: str = "", **kind: bool) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_rehearsal_runs_every_phase(tmp_path: Path) -> None:
     results, archive = tmp_path / "results", tmp_path / "archive"
     done = gpu_suite("--rehearse", "--archive", archive, results)
