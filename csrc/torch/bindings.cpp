@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "torch/backend.h"
+#include "torch/bench_bindings.h"
 #include "torch/plan_bindings.h"
 #include "torch/profiler.h"
 #include "torch/reduce_bindings.h"
@@ -64,6 +65,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("missing_for_cuda", &ringcomm::missing_for_cuda,
         "Why this build cannot send CUDA tensors, and what to do; empty if it can.");
   m.attr("MAX_WORLD_SIZE") = ringcomm::kMaxWorldSize;
+  ringcomm::bind_bench(m);
   ringcomm::bind_plan(m);
   ringcomm::bind_reduce(m);
   ringcomm::show_spans_to_torch();
