@@ -6,6 +6,7 @@
   installer for one where there is none;
 * choosing between a CUDA and a CPU-only extension, and saying why (`configure`);
 * a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
+* torch's headers compiled once for all sources that include them (`precompiling`);
 * ringcomm/_build_info.py, by which `import ringcomm` recognises a torch it was not built for.
 """
 
@@ -21,14 +22,17 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import setuptools
 
 ROOT = Path(__file__).resolve().parent
 TORCH_REQUIREMENT = "torch>=2.11,<2.16"
+PRECOMPILED = Path("csrc/torch/precompiled.h")
+Compile = Callable[..., list[str]]  # as distutils' compilers do
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 
 # Commands that only describe the project; isolated builds run them before torch is there.
@@ -145,6 +149,7 @@ class Config:
     torch_version: str
     torch_cuda: str | None
     compiler: str
+    precompiles: bool = False  # headers, in GCC's way
     cpu_only_reason: str | None = None
     cuda_home: str | None = None
     nvcc_version: str | None = None
@@ -186,7 +191,12 @@ def configure() -> Config:
     import torch
 
     compiler = toolchain.output_of(*os.environ.get("CXX", "c++").split(), "--version")
-    config = Config(str(torch.__version__), torch.version.cuda, compiler.splitlines()[0])
+    config = Config(
+        str(torch.__version__),
+        torch.version.cuda,
+        compiler.splitlines()[0],
+        precompiles="Free Software Foundation" in compiler,
+    )
     nvcc = toolchain.find_nvcc()
     nvcc_version = toolchain.nvcc_version(nvcc) if nvcc else None
     reason = toolchain.cpu_only_reason(config.torch_version, config.torch_cuda, nvcc_version)
@@ -245,6 +255,8 @@ def extension(config: Config) -> setuptools.Extension:
     jobs = os.environ.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))
     host = ["-fvisibility=hidden", "-Wall", "-Wextra"]
     device = [f"--threads={jobs}", "-lineinfo", *(f"-Xcompiler={flag}" for flag in host)]
+    if config.nvcc_version:
+        device.append(toolchain.compression_flag(config.nvcc_version))
     return setuptools.Extension(
         "ringcomm._C",
         [source for source in sources(".cpp", ".cu") if not source.startswith(left_out(config))],
@@ -262,6 +274,34 @@ def extension(config: Config) -> setuptools.Extension:
     )
 
 
+def precompiling(compile_sources: Compile, build_temp: Path) -> Compile:
+    """A compiler's compile() that compiles torch's headers once for all sources of csrc/torch/.
+
+    The headers are a source like others, compiled by the same command, and again when that
+    changes; the build directory belongs to one version of torch. GCC takes what stands beside an
+    included file as FILE.gch, and reads FILE itself where that does not fit.
+    """
+
+    def compile(
+        sources: list[str], *, extra_postargs: dict[str, list[str]], **options: Any
+    ) -> list[str]:
+        facing_torch = [source for source in sources if Path(source).parent == PRECOMPILED.parent]
+        others = [source for source in sources if source not in facing_torch]
+        *objects, compiled = compile_sources(
+            [*others, str(PRECOMPILED)], extra_postargs=extra_postargs, **options
+        )
+        included = build_temp / PRECOMPILED.name
+        for link, target in ((included, ROOT / PRECOMPILED), (f"{included}.gch", compiled)):
+            Path(link).unlink(missing_ok=True)
+            Path(link).symlink_to(Path(target).resolve())
+        including = [*extra_postargs["cxx"], f"-include{included}", "-Winvalid-pch"]
+        return objects + compile_sources(
+            facing_torch, extra_postargs={**extra_postargs, "cxx": including}, **options
+        )
+
+    return compile
+
+
 def build_command(config: Config) -> type[setuptools.Command]:
     """torch's build_ext, in a directory of the project's own, leaving the build info behind."""
     from torch.utils.cpp_extension import BuildExtension
@@ -271,6 +311,12 @@ def build_command(config: Config) -> type[setuptools.Command]:
             super().finalize_options()
             variant = f"{sys.implementation.cache_tag}-torch-{config.torch_version}"
             self.build_temp = str(ROOT / "build" / f"{variant}-{config.nvcc_version or 'cpu'}")
+
+        def build_extension(self, extension: setuptools.Extension) -> None:
+            if config.precompiles:
+                self.compiler.src_extensions.append(PRECOMPILED.suffix)
+                self.compiler.compile = precompiling(self.compiler.compile, Path(self.build_temp))
+            super().build_extension(extension)
 
         def run(self) -> None:
             super().run()

@@ -13,7 +13,9 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-DEFAULT_ARCH_LIST = "8.0;8.6;8.9;9.0;10.0;12.0+PTX"
+# Machine code runs on newer minor versions, too: what is for 8.0 on 8.6 and 8.7. 8.9 has more
+# instructions, for float8.
+DEFAULT_ARCH_LIST = "8.0;8.9;9.0;10.0;12.0+PTX"
 
 
 def output_of(*command: str) -> str:
@@ -44,6 +46,16 @@ def nvcc_version(nvcc: str) -> str:
 def nvcc_architectures(nvcc: str) -> list[str]:
     """The virtual architectures nvcc knows: compute_80, compute_90, ..."""
     return output_of(nvcc, "--list-gpu-arch").split()
+
+
+def compression_flag(nvcc_version: str) -> str:
+    """Makes nvcc compress machine code, too, which by default it leaves as it is.
+
+    The smallest form is read by the drivers of CUDA 12.4 and newer, so it is for CUDA 13.
+    """
+    major = nvcc_version.split(".")[0]
+    newest = major.isdigit() and int(major) >= 13
+    return "--compress-mode=size" if newest else "-Xfatbin=-compress-all"
 
 
 def toolkit_root(nvcc: str) -> str:

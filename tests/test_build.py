@@ -136,7 +136,7 @@ def test_unsupported_torch_stops_the_build(setup_script, version):
 def test_architectures_that_nvcc_knows_stay():
     default = _toolchain.DEFAULT_ARCH_LIST
     assert _toolchain.trim_arch_list(default, NVCC_13_0) == default
-    assert _toolchain.trim_arch_list(default, NVCC_12_4) == "8.0;8.6;8.9;9.0+PTX"
+    assert _toolchain.trim_arch_list(default, NVCC_12_4) == "8.0;8.9;9.0+PTX"
     assert _toolchain.trim_arch_list(default, []) == ""
 
 
@@ -157,6 +157,42 @@ def test_cpu_only_reason():
     assert "no nvcc" in _toolchain.cpu_only_reason("2.14.1+cu130", "13.0", None)
     reason = _toolchain.cpu_only_reason("2.14.1+cu130", "13.0", "12.4.131")
     assert reason == "nvcc 12.4.131 does not fit torch's CUDA 13.0"
+
+
+def test_machine_code_is_compressed(setup_script):
+    """`size` is for drivers of CUDA 12.4 and newer; older ones read what -compress-all writes."""
+    flags = {"12.6.85": "-Xfatbin=-compress-all", "12.9.41": "-Xfatbin=-compress-all"}
+    flags |= {"13.0.88": "--compress-mode=size", "unknown": "-Xfatbin=-compress-all"}
+    assert {version: _toolchain.compression_flag(version) for version in flags} == flags
+
+
+def test_module_is_small():
+    """Compressed, an architecture's machine code is about 1.3 MB, and the host's code 2.3 MB."""
+    (module,) = (ROOT / "ringcomm").glob("_C.*.so")
+    images = re.findall(r"\d+\.\d|PTX", _build_info.ARCH_LIST or "")
+    assert module.stat().st_size < (4 + 3 * len(images)) * 1e6
+
+
+def test_headers_of_torch_are_compiled_once(setup_script, tmp_path):
+    calls = []
+
+    def compile_sources(sources, *, extra_postargs, **options):
+        calls.append((sources, extra_postargs, options))
+        return [str(tmp_path / Path(source).with_suffix(".o")) for source in sources]
+
+    flags = {"cxx": ["-O3"], "nvcc": ["-lineinfo"]}
+    objects = setup_script.precompiling(compile_sources, tmp_path)(
+        ["csrc/chunks.cpp", "csrc/torch/work.cpp"], extra_postargs=flags, debug=None
+    )
+    header = tmp_path / "precompiled.h"
+    with_headers = ["-O3", f"-include{header}", "-Winvalid-pch"]
+    assert calls == [
+        (["csrc/chunks.cpp", "csrc/torch/precompiled.h"], flags, {"debug": None}),
+        (["csrc/torch/work.cpp"], {**flags, "cxx": with_headers}, {"debug": None}),
+    ]
+    assert objects == [str(tmp_path / f"csrc/{name}.o") for name in ("chunks", "torch/work")]
+    assert header.read_text() == (ROOT / "csrc/torch/precompiled.h").read_text()
+    assert (tmp_path / "precompiled.h.gch").readlink() == tmp_path / "csrc/torch/precompiled.o"
 
 
 def test_toolkit_behind_a_wrapper_script(monkeypatch, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,37 +14,91 @@ from ringcomm import _toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 REDUCE = ROOT / "csrc" / "reduce"
+NUM_KERNELS = 33 * 3  # what reductions need, each for three batches of inputs
+
+
+def run(*command: str | Path, timeout: int = 800) -> str:
+    """Runs a command that has to succeed; its output."""
+    ran = subprocess.run(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout
+    )
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout
+
+
+def architectures(nvcc: str) -> list[str]:
+    """What the module is built for where nothing is said: 80, 90, ..."""
+    listed = _toolchain.trim_arch_list(
+        _toolchain.DEFAULT_ARCH_LIST, _toolchain.nvcc_architectures(nvcc)
+    )
+    return [re.sub(r"\D", "", entry) for entry in listed.split(";")]
+
+
+def disassembler() -> str | None:
+    """cuobjdump of the toolkit, or of triton, which comes with torch's CUDA builds."""
+    if found := shutil.which("cuobjdump"):
+        return found
+    triton = Path(torch.__file__).parents[1] / "triton" / "backends" / "nvidia" / "bin"
+    return shutil.which("cuobjdump", path=str(triton))
+
+
+def functions(sass: str) -> dict[str, list[str]]:
+    """The instructions of each kernel in cuobjdump's output."""
+    found = {}
+    for text in re.split(r"Function : ", sass)[1:]:
+        name, _, body = text.partition("\n")
+        found[name.strip()] = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", body, re.M)
+    return found
+
+
+def loads_in_flight(instructions: list[str]) -> int:
+    """How many 16-byte loads come before the first instruction that waits for one of them."""
+    loaded: set[str] = set()
+    count = 0
+    for instruction in instructions:
+        if load := re.search(r"\bLDG\.E\.128\S* R(\d+),", instruction):
+            first = int(load[1])
+            loaded |= {f"R{first + i}" for i in range(4)}
+            count += 1
+        elif loaded & set(re.findall(r"\bR\d+\b", instruction)):
+            break
+    return count
+
+
+def test_loads_in_flight_are_counted() -> None:
+    loads = ["LDG.E.128 R4, desc[UR4][R2.64]", "IADD3 R2, R2, 0x10, RZ", "LDG.E.128 R8, [R2]"]
+    assert loads_in_flight([*loads, "FADD R4, R4, R8", "LDG.E.128 R12, [R2]"]) == 2
+    assert loads_in_flight([*loads[:1], "FADD R0, R7, R0", *loads[1:]]) == 1
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_device_kernels_build_and_run(tmp_path: Path) -> None:
     nvcc = _toolchain.find_nvcc()
     if nvcc is None:
         pytest.skip("no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda")
-    has_gpu = torch.cuda.is_available()
-    major, minor = torch.cuda.get_device_capability() if has_gpu else (9, 0)
+    targets = architectures(nvcc)
     program = tmp_path / "test_reduce_device"
-    built = subprocess.run(
-        [
-            nvcc,
-            *("-O3", "-std=c++20", f"-arch=sm_{major}{minor}", "-Xptxas=-v", "-o", program),
-            *(f"-Xcompiler={flag}" for flag in ("-Wall", "-Wextra")),
-            *(f"-I{folder}" for folder in (ROOT / "csrc", ROOT / "tests" / "cpp")),
-            ROOT / "tests" / "cpp" / "test_reduce_device.cu",
-            *sorted(REDUCE.glob("*.cu")),
-            *sorted(REDUCE.glob("*.cpp")),
-        ],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=600,
+    built = run(
+        nvcc,
+        *("-O3", "-std=c++20", "--threads=0", "-Xptxas=-v", "-o", program),
+        *(f"-gencode=arch=compute_{sm},code=[sm_{sm},compute_{sm}]" for sm in targets),
+        *(f"-Xcompiler={flag}" for flag in ("-Wall", "-Wextra")),
+        *(f"-I{folder}" for folder in (ROOT / "csrc", ROOT / "tests" / "cpp")),
+        ROOT / "tests" / "cpp" / "test_reduce_device.cu",
+        *sorted(REDUCE.glob("*.cu")),
+        *sorted(REDUCE.glob("*.cpp")),
     )
-    assert built.returncode == 0, built.stdout
-    assert "warning" not in built.stdout, built.stdout
-    spills = [int(nbytes) for nbytes in re.findall(r"(\d+) bytes spill stores", built.stdout)]
-    assert len(spills) > 100 and max(spills) == 0
+    assert "warning" not in built, built
+    spills = [int(nbytes) for nbytes in re.findall(r"(\d+) bytes spill stores", built)]
+    assert len(spills) == NUM_KERNELS * len(targets) and max(spills) == 0
 
-    ran = subprocess.run(
-        [program], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600
-    )
-    assert ran.returncode == 0, ran.stdout
+    if cuobjdump := disassembler():
+        for sm in targets:
+            kernels = functions(run(cuobjdump, "-sass", "-arch", f"sm_{sm}", program))
+            assert len(kernels) == NUM_KERNELS
+            for name, instructions in kernels.items():
+                batch = int(re.search(r"Li(\d)E+v", name)[1])
+                assert loads_in_flight(instructions) == max(batch, 4), f"sm_{sm}: {name}"
+
+    run(program, timeout=600)

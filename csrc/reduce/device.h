@@ -5,17 +5,15 @@
 
 #include <cstddef>
 
-#include "reduce/host.h"
+#include "reduce/device_arguments.h"
 
 namespace ringcomm {
 
-inline constexpr int kMaxDeviceInputs = 64;
-
 // reduce_host on the device: the same reduction, evaluated in the same order and type, enqueued on
-// `stream` of the current device. Results have reduce_host's bits, but for the payload of a NaN.
-// 1 to 64 inputs, 1 or 2 outputs, pointers of any alignment (equal misalignment modulo 16 bytes is
-// fast). Returns what the launch returned, or cudaErrorInvalidValue for a number of inputs or
-// outputs out of range and cudaErrorNotSupported where supports() is false.
+// `stream` of the current device. Results have reduce_host's bits, but for the sign and payload of
+// a NaN. 1 to 64 inputs, 1 or 2 outputs, pointers of any alignment (equal misalignment modulo 16
+// bytes is fast). Returns what the launch returned, or cudaErrorInvalidValue for a number of inputs
+// or outputs out of range and cudaErrorNotSupported where supports() is false.
 cudaError_t reduce_device(const Reduction& reduction, const void* const* inputs, int num_inputs,
                           void* const* outputs, int num_outputs, std::size_t count,
                           cudaStream_t stream);

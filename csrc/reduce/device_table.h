@@ -1,44 +1,46 @@
-// The table of device kernels, one row per dtype.
+// A table of functions, one for each kernel, to be found by its key.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <utility>
 
-#include "reduce/device.h"
-#include "reduce/device_divide.h"
-#include "reduce/partition.h"
+#include "reduce/device_arguments.h"
 
 namespace ringcomm {
 
-// Threads per block, and the most blocks that a grid has for each multiprocessor.
-inline constexpr int kDeviceThreads = 256;
-inline constexpr int kBlocksPerMultiprocessor = 4;
+// One dtype's, by op and batch; null where no reduction has the key.
+template <typename Function>
+using KernelRow = std::array<std::array<Function, kNumBatches>, kNumReduceOps>;
 
-// reduce_device's arguments, checked.
-struct DeviceArguments {
-  const std::byte* inputs[kMaxDeviceInputs];
-  std::byte* outputs[2];
-  int num_inputs, num_outputs;
-  Partition partition;
-  bool element_aligned;  // every pointer is a multiple of the element size
-  int divisor;
-  UniformDivisor float_divisor;  // the same, for sums in float32
-  int scaled_input;
-  double factor;
-};
+constexpr bool is_kernel(DType dtype, ReduceOp op) {
+  for (int d = 0; d < kNumDTypes; ++d) {
+    for (int o = 0; o < kNumReduceOps; ++o) {
+      const KernelKey any{static_cast<DType>(d), static_cast<ReduceOp>(o)};
+      if (supports(any.dtype, any.op) && kernel_key(any.dtype, any.op) == KernelKey{dtype, op}) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
 
-using DeviceKernel = void (*)(DeviceArguments);
-
-struct DeviceKernels {
-  DeviceKernel two_inputs, many_inputs;
-};
-
-// By op; null where supports() is false.
-using DeviceRow = std::array<DeviceKernels, kNumReduceOps>;
-
-// Defined in device_kernels.h and instantiated in one device_TYPES.cu per few dtypes, because nvcc
-// compiles every kernel once per architecture.
-template <DType dtype>
-DeviceRow device_row();
+// Maker::make<dtype, op, batch>() gives each function.
+template <typename Maker, DType dtype>
+constexpr auto make_kernel_row() {
+  using Function = typename Maker::Function;
+  const auto of_op = []<int op, int... batch>(std::integral_constant<int, op>,
+                                              std::integer_sequence<int, batch...>) {
+    std::array<Function, kNumBatches> functions{};
+    if constexpr (is_kernel(dtype, static_cast<ReduceOp>(op))) {
+      functions = {Maker::template make<dtype, static_cast<ReduceOp>(op), kBatches[batch]>()...};
+    }
+    return functions;
+  };
+  return [&]<int... op>(std::integer_sequence<int, op...>) {
+    return KernelRow<Function>{of_op(std::integral_constant<int, op>(),
+                                     std::make_integer_sequence<int, kNumBatches>())...};
+  }(std::make_integer_sequence<int, kNumReduceOps>());
+}
 
 }  // namespace ringcomm

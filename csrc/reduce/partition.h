@@ -1,16 +1,15 @@
 // How the threads of a grid share `count` elements. Plain integer arithmetic, the same on host and
 // device.
 //
-//   | head |            body: packs of 16 bytes           | tail |
-//   | one  | tile 0  | tile 1  | ... | tile t-1 | leftover | one  |
+//   | head |       body: packs of 16 bytes      | tail |
+//   | one  | one | one | one |  ...  | one | one | one  |   at a time
 //
 // When all pointers have the same misalignment, the head brings them to a 16-byte boundary
-// together. A tile is kUnroll packs for each thread of a block; thread t of the block takes packs
-// t, t + threads, t + 2 threads, ..., so that every load is coalesced and all of a thread's loads
-// are in flight at once. Blocks stride over the tiles; all threads of the grid stride, pack by
-// pack, over the leftover, and element by element over head and tail. When the pointers cannot be
-// aligned together, there is no body and the head is everything.
-// Invariant: each element belongs to exactly one thread and one of the four parts.
+// together. Thread t of T takes packs t, t + T, t + 2T, ... and, of head and tail counted together,
+// elements t, t + T, ..., so that neighbours load neighbouring packs and every block has work
+// however short the body is. When the pointers cannot be aligned together, there is no body and the
+// head is everything.
+// Invariant: each element belongs to exactly one thread and one of the three parts.
 #pragma once
 
 #include <cstddef>
@@ -49,31 +48,18 @@ struct Stride {
 struct Worker {
   std::size_t block, num_blocks, thread, num_threads;
 
-  RINGCOMM_HOST_DEVICE Stride over(std::size_t begin, std::size_t end) const {
-    return {begin + block * num_threads + thread, end, num_blocks * num_threads};
+  RINGCOMM_HOST_DEVICE Stride over(std::size_t end) const {
+    return {block * num_threads + thread, end, num_blocks * num_threads};
   }
 };
 
-RINGCOMM_HOST_DEVICE std::size_t num_tiles(const Partition& p, const Worker& w, int unroll) {
-  return p.num_packs / (w.num_threads * unroll);
-}
-
-RINGCOMM_HOST_DEVICE Stride tiles(const Partition& p, const Worker& w, int unroll) {
-  return {w.block, num_tiles(p, w, unroll), w.num_blocks};
-}
-
-// The first of a thread's packs in a tile; the others follow at distances of num_threads.
-RINGCOMM_HOST_DEVICE std::size_t first_pack(std::size_t tile, const Worker& w, int unroll) {
-  return tile * w.num_threads * unroll + w.thread;
-}
-
-RINGCOMM_HOST_DEVICE Stride leftover_packs(const Partition& p, const Worker& w, int unroll) {
-  return w.over(num_tiles(p, w, unroll) * w.num_threads * unroll, p.num_packs);
+RINGCOMM_HOST_DEVICE Stride body_packs(const Partition& p, const Worker& w) {
+  return w.over(p.num_packs);
 }
 
 // Positions among the elements of head and tail, counted together.
 RINGCOMM_HOST_DEVICE Stride single_elements(const Partition& p, const Worker& w) {
-  return w.over(0, p.head + (p.count - p.body_end));
+  return w.over(p.head + (p.count - p.body_end));
 }
 
 RINGCOMM_HOST_DEVICE std::size_t single_element(const Partition& p, std::size_t position) {

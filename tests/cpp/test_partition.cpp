@@ -10,26 +10,19 @@ using namespace ringcomm;
 
 // How often the threads of a grid of `num_blocks` x `num_threads` visit each element.
 std::vector<int> visits(const Partition& p, std::size_t element_bytes, std::size_t num_blocks,
-                        std::size_t num_threads, int unroll) {
+                        std::size_t num_threads) {
   std::vector<int> visited(p.count);
   const std::size_t per_pack = kPackBytes / element_bytes;
-  const auto visit_pack = [&](std::size_t pack) {
-    CHECK(pack < p.num_packs);
-    if (pack >= p.num_packs) return;
-    for (std::size_t i = 0; i < per_pack; ++i) ++visited[p.head + pack * per_pack + i];
-  };
   for (std::size_t block = 0; block < num_blocks; ++block) {
     for (std::size_t thread = 0; thread < num_threads; ++thread) {
       const Worker w{block, num_blocks, thread, num_threads};
-      const Stride tile = tiles(p, w, unroll);
-      for (std::size_t i = tile.begin; i < tile.end; i += tile.stride) {
-        for (int u = 0; u < unroll; ++u) visit_pack(first_pack(i, w, unroll) + u * num_threads);
+      const Stride packs = body_packs(p, w);
+      for (std::size_t i = packs.begin; i < packs.end; i += packs.stride) {
+        for (std::size_t j = 0; j < per_pack; ++j) ++visited.at(p.head + i * per_pack + j);
       }
-      const Stride pack = leftover_packs(p, w, unroll);
-      for (std::size_t i = pack.begin; i < pack.end; i += pack.stride) visit_pack(i);
-      const Stride single = single_elements(p, w);
-      for (std::size_t i = single.begin; i < single.end; i += single.stride) {
-        ++visited[single_element(p, i)];
+      const Stride singles = single_elements(p, w);
+      for (std::size_t i = singles.begin; i < singles.end; i += singles.stride) {
+        ++visited.at(single_element(p, i));
       }
     }
   }
@@ -43,10 +36,7 @@ TEST(each_element_belongs_to_one_thread) {
     for (std::size_t misalignment = 0; misalignment < kPackBytes; ++misalignment) {
       for (std::size_t count = 0; count <= 4100; count += count < 300 ? 1 : 37) {
         const Partition p = make_partition(4096 + misalignment, true, element_bytes, count);
-        for (int unroll : {1, 4}) {
-          const std::vector<int> visited = visits(p, element_bytes, 3, 8, unroll);
-          CHECK_EQ(visited, std::vector<int>(count, 1));
-        }
+        CHECK_EQ(visits(p, element_bytes, 3, 8), std::vector<int>(count, 1));
       }
     }
   }

@@ -1,19 +1,20 @@
 // Reductions on device memory: refusals and, where there is a GPU, the bits of reduce_host.
 #include <cuda_runtime.h>
 
-#include <cstring>
-#include <random>
 #include <utility>
 
 #include "check.h"
 #include "reduce/device.h"
 #include "reduce/device_divide.h"
 #include "reduce/small_float.h"
-#include "reference.h"
+#include "reduce_cases.h"
 
 namespace {
 
 using namespace ringcomm;
+using reduce_cases::Bytes;
+using reduce_cases::Case;
+using reduce_cases::Outputs;
 
 bool has_gpu() {
   int num_devices = 0;
@@ -37,43 +38,28 @@ class DeviceBuffer {
   std::byte* data_;
 };
 
-// `together`: all pointers have the same misalignment.
-void check_reduction(const Reduction& r, int num_inputs, int num_outputs, std::size_t count,
-                     std::size_t misalignment, bool together, std::mt19937& random) {
-  const std::size_t width = element_size(r.dtype);
-  const std::size_t nbytes = count * width;
-  const auto place = [&](int k) { return together ? misalignment : misalignment * (k + 1) % 19; };
-  std::vector<std::vector<std::byte>> host(num_inputs, std::vector<std::byte>(nbytes));
+std::vector<Bytes> run_on_device(const Case& c, const std::vector<Bytes>& inputs) {
   std::vector<DeviceBuffer> buffers;
-  std::vector<const void*> host_inputs, device_inputs;
-  for (int k = 0; k < num_inputs; ++k) {
-    for (std::byte& byte : host[k]) byte = static_cast<std::byte>(random());
-    buffers.emplace_back(nbytes, place(k));
-    CHECK_EQ(cudaMemcpy(buffers[k].data(), host[k].data(), nbytes, cudaMemcpyHostToDevice),
+  std::vector<const void*> input_pointers;
+  for (int k = 0; k <= c.num_inputs; ++k) buffers.emplace_back(c.nbytes(), c.misalignment_of(k));
+  for (int k = 0; k < c.num_inputs; ++k) {
+    CHECK_EQ(cudaMemcpy(buffers[k].data(), inputs[k].data(), c.nbytes(), cudaMemcpyHostToDevice),
              cudaSuccess);
-    host_inputs.push_back(host[k].data());
-    device_inputs.push_back(buffers[k].data());
+    input_pointers.push_back(buffers[k].data());
   }
-  buffers.emplace_back(nbytes, place(num_inputs));
-  // The second output is the last input.
-  void* device_outputs[] = {buffers[num_inputs].data(), buffers[num_inputs - 1].data()};
-  std::vector<std::byte> expected(nbytes), got(nbytes);
-  void* host_outputs[] = {expected.data()};
-  reduce_host(r, host_inputs.data(), num_inputs, host_outputs, 1, count);
-  CHECK_EQ(
-      reduce_device(r, device_inputs.data(), num_inputs, device_outputs, num_outputs, count, 0),
-      cudaSuccess);
+  // A second output is the last input; in place is the first one.
+  std::vector<void*> outputs{buffers[c.outputs == Outputs::kInPlace ? 0 : c.num_inputs].data()};
+  if (c.outputs == Outputs::kTwo) outputs.push_back(buffers[c.num_inputs - 1].data());
+  CHECK_EQ(reduce_device(c.reduction, input_pointers.data(), c.num_inputs, outputs.data(),
+                         static_cast<int>(outputs.size()), c.count, 0),
+           cudaSuccess);
   CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  for (int k = 0; k < num_outputs; ++k) {
-    CHECK_EQ(cudaMemcpy(got.data(), device_outputs[k], nbytes, cudaMemcpyDeviceToHost),
+  std::vector<Bytes> results(outputs.size(), Bytes(c.nbytes()));
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
+    CHECK_EQ(cudaMemcpy(results[k].data(), outputs[k], c.nbytes(), cudaMemcpyDeviceToHost),
              cudaSuccess);
-    for (std::size_t i = 0; i < count; ++i) {
-      CHECK_WITH(reference::same(r.dtype, reference::read_bits(got.data() + i * width, width),
-                                 reference::read_bits(expected.data() + i * width, width)),
-                 std::string(name(r.dtype)) + " " + name(r.op) + ", count " +
-                     std::to_string(count) + ", element " + std::to_string(i));
-    }
   }
+  return results;
 }
 
 }  // namespace
@@ -83,7 +69,8 @@ TEST(meaningless_reductions_are_refused_without_a_launch) {
   void* outputs[3] = {};
   const Reduction sum{DType::kFloat32, ReduceOp::kSum};
   CHECK_EQ(reduce_device(sum, inputs, 0, outputs, 1, 8, 0), cudaErrorInvalidValue);
-  CHECK_EQ(reduce_device(sum, inputs, 65, outputs, 1, 8, 0), cudaErrorInvalidValue);
+  CHECK_EQ(reduce_device(sum, inputs, kMaxDeviceInputs + 1, outputs, 1, 8, 0),
+           cudaErrorInvalidValue);
   CHECK_EQ(reduce_device(sum, inputs, 2, outputs, 3, 8, 0), cudaErrorInvalidValue);
   CHECK_EQ(reduce_device({DType::kBool, ReduceOp::kAvg}, inputs, 2, outputs, 1, 8, 0),
            cudaErrorNotSupported);
@@ -115,25 +102,16 @@ TEST(device_equals_host_or_says_why_it_cannot_run) {
           cudaSuccess);
     return;
   }
-  std::mt19937 random(1);
   for (int d = 0; d < kNumDTypes; ++d) {
-    for (int o = 0; o < kNumReduceOps; ++o) {
-      Reduction r{static_cast<DType>(d), static_cast<ReduceOp>(o)};
-      if (!supports(r.dtype, r.op)) continue;
-      for (int num_inputs : {1, 2, 3, 64}) {
-        if (r.op == ReduceOp::kAvg) r.divisor = num_inputs + 1;
-        if (r.op == ReduceOp::kPremulSum) {
-          r.scaled_input = num_inputs - 1;
-          r.factor = 1.0 / 3;
-        }
-        for (std::size_t count : {1, 31, 1000, 100003}) {
-          if (num_inputs == 64 && count > 1000) continue;
-          check_reduction(r, num_inputs, 2, count, 0, true, random);
-          check_reduction(r, num_inputs, 1, count, element_size(r.dtype), true, random);
-          check_reduction(r, num_inputs, 2, count, element_size(r.dtype), false, random);
-          check_reduction(r, num_inputs, 1, count, 3, false, random);
-        }
-      }
+    // Short, so that a thread has one pack at most; and long enough for all multiprocessors of a
+    // large GPU to have several, with the kernels that this number of inputs has then.
+    reduce_cases::check_dtype(static_cast<DType>(d), 10007, run_on_device);
+    const std::size_t count = (16 << 20) / element_size(static_cast<DType>(d));
+    std::mt19937 random(2);
+    for (int num_inputs : {1, 2, 4, 5}) {
+      const Case c{{static_cast<DType>(d), ReduceOp::kMax}, num_inputs, Outputs::kTwo, count, 0,
+                   reduce_cases::Placement::kTogether};
+      reduce_cases::check_case(c, random_inputs(c, random), run_on_device);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "check.h"
+#include "reduce/device_float8.h"
 #include "reduce/small_float.h"
 #include "reference.h"
 
@@ -47,6 +48,60 @@ void check_format(DType dtype) {
   CHECK(std::isnan(Format::decode(Format::encode(float_of(0x7f800001u)))));
 }
 
+// What the device's float8 instructions are documented to do.
+struct ModelInstructions {
+  static std::uint32_t saturated(DType dtype, float value) {
+    if (std::isnan(value)) return 0x7f;
+    const reference::FloatTable& table = reference::float_table(dtype);
+    const std::uint32_t code = table.encode(value);
+    return std::isinf(table.decode(code)) ? code - 1 : code;
+  }
+  static std::uint32_t to_e4m3x2(float low, float high) {
+    return saturated(DType::kFloat8E4M3FN, low) | saturated(DType::kFloat8E4M3FN, high) << 8;
+  }
+  static std::uint32_t to_e5m2x2(float low, float high) {
+    return saturated(DType::kFloat8E5M2, low) | saturated(DType::kFloat8E5M2, high) << 8;
+  }
+  static std::uint32_t e4m3x2_to_float16x2(std::uint32_t codes) {
+    const auto to_float16 = [](std::uint32_t code) {
+      const double value = reference::float_table(DType::kFloat8E4M3FN).decode(code);
+      return reference::float_table(DType::kFloat16).encode(value);
+    };
+    return to_float16(codes & 0xff) | to_float16(codes >> 8) << 16;
+  }
+};
+
+// Rounding looks at the bits down to half an ulp, which are among the upper 16 of a float32, and
+// at whether any below is set: so each upper half with a few lower halves is every case.
+template <typename Format, DType dtype>
+void check_words() {
+  using Words = Float8Words<ModelInstructions, dtype>;
+  for (std::uint32_t upper = 0; upper < 1 << 16; ++upper) {
+    for (std::uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      const float value = float_of(upper << 16 | lower);
+      // Each place of a word, beside values that overflow and that do not.
+      for (int place = 0; place < 4; ++place) {
+        float values[] = {-1.0f, 1e9f, -61440.0f, 2.0f};
+        values[place] = value;
+        const std::uint32_t word = Words::encode(values);
+        for (int i = 0; i < 4; ++i) {
+          CHECK_WITH(reference::same(dtype, word >> 8 * i & 0xff, Format::encode(values[i])),
+                     std::to_string(values[i]));
+        }
+      }
+    }
+  }
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    float values[4];
+    Words::decode(code | (code ^ 0xffu) << 8 | (code ^ 0x80u) << 16 | code << 24, values);
+    const std::uint32_t codes[] = {code, code ^ 0xffu, code ^ 0x80u, code};
+    for (int i = 0; i < 4; ++i) {
+      const float expected = Format::decode(codes[i]);
+      CHECK(std::isnan(expected) ? std::isnan(values[i]) : bits_of(values[i]) == bits_of(expected));
+    }
+  }
+}
+
 }  // namespace
 
 TEST(float16_converts_as_ieee_754_says) { check_format<Float16>(DType::kFloat16); }
@@ -63,4 +118,8 @@ TEST(float8_e5m2_overflows_to_infinity) {
 }
 TEST(every_bfloat16_nan_is_the_quiet_one) {
   CHECK_EQ(BFloat16::encode(float_of(0xffffffffu)), 0x7fc0u);
+}
+TEST(float8_by_instructions_has_the_same_bits) {
+  check_words<Float8E4M3FN, DType::kFloat8E4M3FN>();
+  check_words<Float8E5M2, DType::kFloat8E5M2>();
 }

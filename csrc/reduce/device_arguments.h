@@ -1,0 +1,111 @@
+// Which kernel carries out a reduction, and what it is told.
+//
+// There are far fewer kernels than reductions, because many reductions differ by a few words that
+// a kernel can be told when it is launched:
+//
+//   kernel    carries out                 is told
+//   kSum      sum, avg, premul_sum        what to divide by, and which input to scale by what
+//   kProduct  product
+//   kMin      min, and max as the min     which bits to flip before and after, so that the order
+//             of mirrored values          of values turns round
+//   kBor      band, bor, bxor, and all    the op's truth table, as two masks
+//             of bool's
+//
+// Integers of one width share kernels as far as signed and unsigned have the same bits: not for
+// avg. The order of unsigned ones is that of signed ones with the highest bit flipped. Bitwise ops
+// take bytes, whatever the type. What is told is the same for all threads, so it makes no branch
+// diverge, and costs a memory-bound kernel an instruction or two per 16 bytes.
+// Invariant: each reduction has the bits of reduce_host, but for the sign and payload of a NaN.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reduce/device_divide.h"
+#include "reduce/host.h"
+#include "reduce/partition.h"
+
+namespace ringcomm {
+
+inline constexpr int kMaxDeviceInputs = 64;
+inline constexpr int kMaxDeviceOutputs = 2;
+
+// What a kernel is instantiated for.
+struct KernelKey {
+  DType dtype;
+  ReduceOp op;
+  friend constexpr bool operator==(const KernelKey&, const KernelKey&) = default;
+};
+
+// Where supports().
+constexpr KernelKey kernel_key(DType dtype, ReduceOp op) {
+  const DType as_signed = dtype == DType::kUInt8 ? DType::kInt8 : dtype;
+  if (dtype == DType::kBool) return {DType::kBool, ReduceOp::kBor};
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
+      return {dtype, ReduceOp::kSum};
+    case ReduceOp::kProduct:
+      return {as_signed, ReduceOp::kProduct};
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      return {as_signed, ReduceOp::kMin};
+    default:
+      return {DType::kUInt8, ReduceOp::kBor};
+  }
+}
+
+// a op b of a bitwise op: the bits of `differ` where a and b differ, those of `both` where both
+// are set.
+struct TruthTable {
+  std::uint32_t differ, both;
+
+  RINGCOMM_HOST_DEVICE std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const {
+    return ((a ^ b) & differ) | ((a & b) & both);
+  }
+};
+
+// What a kernel is told.
+struct DeviceArguments {
+  const std::byte* inputs[kMaxDeviceInputs];
+  std::byte* outputs[kMaxDeviceOutputs];
+  int num_inputs, num_outputs;
+  Partition partition;
+  bool element_aligned;          // every pointer is a multiple of the element size
+  int divisor;                   // 1: nothing to divide
+  UniformDivisor float_divisor;  // the same, for sums in float32
+  int scaled_input;              // -1: none
+  double factor;
+  std::uint32_t mirror[2];  // what kMin flips in every 8 bytes, the lower half first
+  TruthTable truth_table;
+};
+
+// How many inputs' loads a kernel has in flight at once. The last takes any number of inputs, batch
+// after batch.
+inline constexpr int kLargestBatch = 8;
+inline constexpr int kBatches[] = {2, 4, kLargestBatch};
+inline constexpr int kNumBatches = 3;
+
+inline constexpr int kDeviceThreads = 256;  // per block
+
+// How many blocks a multiprocessor holds at once, and the most that a grid has for each. With 4, a
+// thread has 64 registers for the packs in flight and their values; with 3, 80: 8-bit types have 16
+// values to a pack.
+constexpr int blocks_per_multiprocessor(KernelKey key) {
+  return element_size(key.dtype) == 1 && key.op != ReduceOp::kBor ? 3 : 4;
+}
+
+struct DeviceLaunch {
+  KernelKey key;
+  int batch;  // an index into kBatches
+  unsigned num_blocks;
+  DeviceArguments arguments;
+};
+
+// For arguments that reduce_device takes, and count >= 1.
+DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, int num_inputs,
+                         void* const* outputs, int num_outputs, std::size_t count,
+                         int num_multiprocessors);
+
+}  // namespace ringcomm

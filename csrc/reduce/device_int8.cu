@@ -1,9 +1,0 @@
-#include "reduce/device_kernels.h"
-
-namespace ringcomm {
-
-template DeviceRow device_row<DType::kInt8>();
-template DeviceRow device_row<DType::kUInt8>();
-template DeviceRow device_row<DType::kBool>();
-
-}  // namespace ringcomm
