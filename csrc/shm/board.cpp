@@ -27,8 +27,17 @@ void Board::complete(std::uint64_t sequence) {
   group_.segment().state(group_.rank).device_completed.store(sequence, std::memory_order_release);
 }
 
-void Board::join() {
-  group_.segment().state(group_.rank).device_joining.store(1, std::memory_order_release);
+void Board::join(const Settings& settings) {
+  RankState& state = group_.segment().state(group_.rank);
+  if (state.device_joining.load(std::memory_order_relaxed) != 0) return;
+  std::copy(settings.begin(), settings.end(), state.device_settings);
+  state.device_joining.store(1, std::memory_order_release);
+}
+
+Board::Settings Board::settings_of(int rank) {
+  Settings settings;
+  std::copy_n(group_.segment().state(rank).device_settings, settings.size(), settings.begin());
+  return settings;
 }
 
 std::vector<int> Board::not_joined() {

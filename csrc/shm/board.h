@@ -17,9 +17,12 @@ class Board {
  public:
   explicit Board(Group& group) : group_(group) {}
 
-  // This rank connects its device with all others', or has done so.
-  void join();
+  // This rank connects its device with all others', or has done so; with settings that must be the
+  // same everywhere.
+  using Settings = std::array<std::uint64_t, 4>;
+  void join(const Settings& settings);
   std::vector<int> not_joined();
+  Settings settings_of(int rank);  // once it has joined
 
   // How ranks meet: all of them with what rank 0 gives all, two for their first message with what
   // the lower one gives the other. A rank greets a peer once.

@@ -50,6 +50,7 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint64_t> device_enqueued;
   std::atomic<std::uint64_t> device_completed;
   std::atomic<std::uint32_t> device_joining;  // this rank is connecting its device, or has
+  std::uint64_t device_settings[4];           // Board::Settings, written before that
   std::atomic<std::uint32_t> device_closing;  // Board::Closing
 };
 

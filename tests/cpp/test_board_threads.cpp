@@ -109,8 +109,9 @@ TEST(ranks_meet_by_what_they_greet_with) {
   CHECK(!other.greeting_to_all(0));
   low.greet_all(greeting);
   CHECK(other.greeting_to_all(0) == greeting);
-  low.join();
+  low.join({1, 2, 3, 4});
   CHECK(other.not_joined() == (std::vector{1, 2}));
+  CHECK(other.settings_of(0) == (Board::Settings{1, 2, 3, 4}));
 }
 
 TEST(what_a_rank_still_holds_is_told_when_it_closes) {
