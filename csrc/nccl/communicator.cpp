@@ -97,8 +97,9 @@ Communicator::Executor Communicator::make_executor(const Options& options,
     const ncclComm_t comm = comms_ ? comms_->get()[c] : nullptr;
     Lane& lane = lanes_.emplace_back();
     for (int e = 0; e < options.layout.slices_in_flight; ++e) lane.reduced.emplace_back();
-    const cudaStream_t stream = lane.communication.get();
-    if (comm != nullptr) lane.scratch = allocate(options.layout.channel_scratch_nbytes(), stream);
+    const cudaStream_t stream = c == 0 ? origin_.get() : lane.communication.get();
+    if (comm != nullptr)
+      lane.scratch = allocate(options.layout.channel_scratch_nbytes(world_size()), stream);
     streams::Channel<Api> channel{.comm = comm,
                                   .communication = stream,
                                   .reduction = lane.reduction.get(),
@@ -145,7 +146,7 @@ void Communicator::run(Call call, const Program& program, std::span<const Chunk>
     call.sequence = ++sequence_;
     board_.enqueue(call);
     api_.push_collective(to_string(call.collective));
-    executor_.run(api_, program, chunks, reduction, origin_.get());
+    executor_.run(api_, program, chunks, reduction);
     api_.pop_range();
     if (is_capturing(origin_.get())) return;
     Pending pending{describe_numbered(call), call.sequence, /*peer=*/-1, shm::Deadline::in(timeout),

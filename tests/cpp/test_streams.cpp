@@ -63,14 +63,15 @@ class Rank : public streams::Collectives {
   std::vector<Channel<simulated::Api>> channels(const Layout& layout) {
     std::vector<Channel<simulated::Api>> all;
     for (int c = 0; c < layout.num_channels; ++c) {
-      scratch_.emplace_back(layout.channel_scratch_nbytes());
+      scratch_.emplace_back(layout.channel_scratch_nbytes(world_size()));
       const std::string name = std::to_string(c);
-      Channel<simulated::Api> channel{.comm = c,
-                                      .communication = stream("communication " + name),
-                                      .reduction = stream("reduction " + name),
-                                      .scratch = scratch_[c].data(),
-                                      .communicated = simulator_.new_event(),
-                                      .reduced = {}};
+      Channel<simulated::Api> channel{
+          .comm = c,
+          .communication = c == 0 ? origin_ : stream("communication " + name),
+          .reduction = stream("reduction " + name),
+          .scratch = scratch_[c].data(),
+          .communicated = simulator_.new_event(),
+          .reduced = {}};
       for (int e = 0; e < layout.slices_in_flight; ++e) {
         channel.reduced.push_back(simulator_.new_event());
       }
@@ -83,7 +84,7 @@ class Rank : public streams::Collectives {
            std::chrono::milliseconds) override {
     simulator_.record(event_, user_);
     simulator_.wait(origin_, event_);
-    executor_.run(api_, program, chunks, reduction, origin_);
+    executor_.run(api_, program, chunks, reduction);
     simulator_.record(event_, origin_);
     simulator_.wait(user_, event_);
   }
