@@ -92,12 +92,11 @@ class Executor {
     const std::size_t at = keep.range.first * call.element_nbytes();
     const void* input = call.chunks[keep.chunk].input + at;
     std::byte* output = call.chunks[keep.chunk].output + at;
-    Reduction reduction = call.reduction;
-    if (!keep.finish) reduction.divisor = 1;
-    if (reduction.op == ReduceOp::kPremulSum) reduction.scaled_input = 0;
-    if (reduction.scaled_input == 0 || reduction.divisor != 1) {
+    if (call.reduction.op == ReduceOp::kPremulSum) {
+      Reduction reduction = call.reduction;
+      reduction.scaled_input = 0;
       call.api.reduce(reduction, &input, 1, output, keep.range.count, stream(keep.stream));
-    } else if (input != output) {
+    } else {
       call.api.copy(output, input, keep.range.count * call.element_nbytes(), stream(keep.stream));
     }
   }

@@ -42,9 +42,11 @@ void Lane::begin() {
   std::vector<Keep> kept;
   std::size_t nbytes = 0;
   for (const Action& action : work_.program.actions) {
+    if (!action.from.empty() || !action.store) continue;
+    const Chunk& chunk = work_.chunks[action.chunk];
     const Range part = work_.pieces.part(action.chunk, channel_);
-    if (!action.from.empty() || !action.store || part.count == 0) continue;
-    kept.push_back({communication(), action.chunk, part, action.finish});
+    if (part.count == 0 || (chunk.input == chunk.output && !work_.scales)) continue;
+    kept.push_back({communication(), action.chunk, part});
     nbytes += part.count * work_.element_nbytes;
   }
   const bool beside = work_.program.num_steps > 0 && nbytes >= work_.layout.min_slice_nbytes;

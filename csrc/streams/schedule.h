@@ -1,5 +1,5 @@
 // A schedule: a program as the commands that one rank enqueues, in their order, for chunks of given
-// counts wherever they lie. It is made once and then only carried out, call after call.
+// counts, wherever they lie. It is made once and then only carried out, call after call.
 //
 // Each channel has two streams. At each tick of the pipeline (plan/pipeline.h) the communication
 // streams run one group of sends and receives; what is to be added arrives in scratch, and the
@@ -99,12 +99,11 @@ struct Sum {
   int scaled_input;  // or -1
   bool finish;       // nothing more is added
 };
-// What begins here and stays here: goes from the input to the output.
+// What begins here and stays here is copied, or scaled, from the input to the output.
 struct Keep {
   StreamId stream;
   int chunk;
   Range range;
-  bool finish;
 };
 using Command = std::variant<BeginTick, EndTick, Record, AwaitEvent, Group, Sum, Keep>;
 
@@ -116,6 +115,7 @@ struct Schedule {
   std::vector<Place> inputs;      // of the sums
 };
 
+// Of the addresses only whether a chunk's input is its output matters.
 // scales: every rank multiplies its input before it is added (premul_sum). Throws std::logic_error
 // for a plan that keeps a partial sum where it cannot.
 Schedule make_schedule(int rank, const Layout& layout, const Program& program,

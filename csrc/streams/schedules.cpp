@@ -1,6 +1,7 @@
 #include "streams/schedules.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ringcomm::streams {
 
@@ -14,19 +15,20 @@ const Schedule& Schedules::find(const Program& program, std::span<const Chunk> c
     entry.last_use = num_uses_;
     return entry.schedule;
   }
-  std::vector<std::size_t> counts;
-  for (const Chunk& chunk : chunks) counts.push_back(chunk.count);
+  std::vector<Shape> shapes;
+  for (const Chunk& chunk : chunks) shapes.push_back(shape_of(chunk));
   Schedule schedule = make_schedule(rank_, layout_, program, chunks, element_nbytes, scales);
   Entry& entry = vacant();
-  entry = {&program, element_nbytes, scales, std::move(counts), std::move(schedule), num_uses_};
+  entry = {&program, element_nbytes, scales, std::move(shapes), std::move(schedule), num_uses_};
   return entry.schedule;
 }
 
 bool Schedules::Entry::is_for(const Program& wanted, std::span<const Chunk> chunks,
                               std::size_t nbytes, bool with_scaling) const {
   return program == &wanted && element_nbytes == nbytes && scales == with_scaling &&
-         std::equal(counts.begin(), counts.end(), chunks.begin(), chunks.end(),
-                    [](std::size_t count, const Chunk& chunk) { return count == chunk.count; });
+         std::equal(
+             shapes.begin(), shapes.end(), chunks.begin(), chunks.end(),
+             [](const Shape& shape, const Chunk& chunk) { return shape == shape_of(chunk); });
 }
 
 // A new one, or the one that was not used for the longest time.

@@ -12,7 +12,7 @@
 namespace ringcomm::streams {
 
 // Programs are known by their addresses, and must outlive this. Which chunks have an input and an
-// output on this rank is the program's affair; so a schedule is known by the counts.
+// output on this rank is the program's affair.
 class Schedules {
  public:
   Schedules(int rank, const Layout& layout) : rank_(rank), layout_(layout) {}
@@ -24,11 +24,17 @@ class Schedules {
  private:
   static constexpr std::size_t kMost = 64;
 
+  struct Shape {
+    std::size_t count;
+    bool in_place;  // the input is the output
+
+    bool operator==(const Shape&) const = default;
+  };
   struct Entry {
     const Program* program;
     std::size_t element_nbytes;
     bool scales;
-    std::vector<std::size_t> counts;  // of the chunks
+    std::vector<Shape> shapes;  // of the chunks
     Schedule schedule;
     std::uint64_t last_use;
 
@@ -36,6 +42,7 @@ class Schedules {
                 bool with_scaling) const;
   };
 
+  static Shape shape_of(const Chunk& chunk) { return {chunk.count, chunk.input == chunk.output}; }
   Entry& vacant();
 
   const int rank_;
