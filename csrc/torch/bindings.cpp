@@ -12,6 +12,7 @@
 #include "torch/plan_bindings.h"
 #include "torch/profiler.h"
 #include "torch/reduce_bindings.h"
+#include "torch/stream_bindings.h"
 
 namespace py = pybind11;
 
@@ -66,5 +67,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.attr("MAX_WORLD_SIZE") = ringcomm::kMaxWorldSize;
   ringcomm::bind_plan(m);
   ringcomm::bind_reduce(m);
+  ringcomm::bind_streams(m);
   ringcomm::show_spans_to_torch();
 }

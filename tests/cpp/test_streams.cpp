@@ -132,7 +132,9 @@ bool run_schedule(std::uint64_t seed, int dropped = -1) {
   std::deque<cases::Part> parts;
   bool right = true;
   for (int i = 0; i < setting.num_collectives; ++i) {
-    const cases::Case& c = kept.emplace_back(random_case(setting, random));
+    // Often what was done before is done again, with other memory.
+    const bool again = i > 0 && random() % 2;
+    const cases::Case& c = again ? kept.back() : kept.emplace_back(random_case(setting, random));
     for (auto& rank : ranks) {
       cases::Part& part = parts.emplace_back(c, rank->rank(), setting.world_size);
       rank->on_user_stream([&part] { part.fill(); });
