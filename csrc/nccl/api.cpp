@@ -2,6 +2,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include <array>
 #include <string>
 
 #include "nccl/errors.h"
@@ -36,8 +37,15 @@ void Api::wait(Stream stream, Event event, streams::Wait) {
   RINGCOMM_CHECK(cudaStreamWaitEvent(stream, event, 0));
 }
 
-void Api::push_collective(const char* name) {
-  profiled_ = nvtxRangePushA((std::string("ring:") + name).c_str()) >= 0;
+void Api::push_collective(Collective collective) {
+  static const auto kNames = [] {
+    std::array<std::string, kNumCollectives> names;
+    for (int c = 0; c < kNumCollectives; ++c) {
+      names[c] = std::string("ring:") + to_string(static_cast<Collective>(c));
+    }
+    return names;
+  }();
+  profiled_ = nvtxRangePushA(kNames[static_cast<std::size_t>(collective)].c_str()) >= 0;
 }
 
 void Api::push_range(const Pipeline& pipeline, int tick) {
