@@ -15,8 +15,8 @@ from ringcomm import _C
 ALGORITHMS = ("auto", "ring", "direct")
 
 # On CUDA devices; see the README's table of environment variables.
-DEFAULT_CHANNELS = 4
-DEFAULT_SLICE_NBYTES = 4 << 20
+DEFAULT_CHANNELS = _C.streams.Layout().num_channels
+DEFAULT_SLICE_NBYTES = _C.streams.Layout().slice_nbytes
 DEFAULT_MAX_CTAS = 32
 
 

@@ -51,9 +51,9 @@ void Api::push_collective(Collective collective) {
 void Api::push_range(const Pipeline& pipeline, int tick) {
   if (!profiled_) return;
   std::string name;
-  pipeline.at(tick, [&](int step, int slice) {
-    name += std::string(name.empty() ? "" : ", ") + "step " + std::to_string(step) + " slice " +
-            std::to_string(slice);
+  pipeline.at(tick, [&](int step, int first_slice, int) {
+    name += std::string(name.empty() ? "" : ", ") + "step " + std::to_string(step);
+    if (step < pipeline.num_sliced_steps) name += " slice " + std::to_string(first_slice);
   });
   nvtxRangePushA(name.c_str());
 }

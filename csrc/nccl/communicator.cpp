@@ -71,7 +71,7 @@ void Communicator::make_executor(const std::vector<ncclComm_t>& comms) {
     Lane& lane = lanes_[c];
     const cudaStream_t stream = lane.communication.get();
     if (!comms.empty()) {
-      lane.scratch = allocate_(options_.layout.channel_scratch_nbytes(), stream);
+      lane.scratch = allocate_(options_.layout.channel_scratch_nbytes(world_size()), stream);
     }
     streams::Channel<Api> channel{.comm = comms.empty() ? nullptr : comms[c],
                                   .communication = stream,

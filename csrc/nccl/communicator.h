@@ -53,7 +53,7 @@ class Communicator : private streams::Collectives {
   ~Communicator() override;
 
   int device() const { return device_; }
-  cudaStream_t stream() const { return origin_.get(); }
+  cudaStream_t stream() const { return lanes_.front().communication.get(); }
 
   // Connects this rank with all others, which must do so, too, if that has not been done.
   void connect(Timeout timeout);
@@ -119,7 +119,6 @@ class Communicator : private streams::Collectives {
   // follows.
   std::mutex mutex_;
   Api api_;
-  Stream origin_;
   Event began_;
   Ends ends_;
   Captures captures_;

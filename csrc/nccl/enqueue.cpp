@@ -42,15 +42,15 @@ void Communicator::connect(Timeout timeout) {
 Enqueued Communicator::enqueue(cudaStream_t user,
                                const std::function<void(streams::Collectives&)>& body) {
   return guarded([&] {
-    captured_ = captures_.note(user, origin_.get());
+    captured_ = captures_.note(user, stream());
     RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
-    RINGCOMM_CHECK(cudaStreamWaitEvent(origin_.get(), began_.get(), 0));
-    captures_.begin(origin_.get(), captured_);
+    RINGCOMM_CHECK(cudaStreamWaitEvent(stream(), began_.get(), 0));
+    captures_.begin(stream(), captured_);
     under_way_ = ends_.take();
     body(*this);
-    captures_.end(origin_.get(), captured_);
-    under_way_->record(origin_.get(), captured_);
-    return Enqueued{std::move(under_way_), origin_.get()};
+    captures_.end(stream(), captured_);
+    under_way_->record(stream(), captured_);
+    return Enqueued{std::move(under_way_), stream()};
   });
 }
 
@@ -67,7 +67,7 @@ void Communicator::run(Call call, const Program& program, std::span<const Chunk>
   telling([&] { return describe_numbered(call); },
           [&] {
             api_.push_collective(call.collective);
-            executor_->run(api_, program, chunks, reduction, origin_.get());
+            executor_->run(api_, program, chunks, reduction);
             api_.pop_range();
           });
 }
@@ -77,7 +77,7 @@ Enqueued Communicator::exchange(cudaStream_t user, const std::vector<Message>& m
                                 const std::function<void(std::size_t, cudaStream_t)>& after) {
   const shm::Deadline deadline = shm::Deadline::in(timeout);
   return guarded([&] {
-    captured_ = captures_.note(user, origin_.get());
+    captured_ = captures_.note(user, stream());
     connect_pairs(messages, deadline);
     RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
     std::vector<Enqueued> ends;  // by stream
@@ -107,8 +107,8 @@ Enqueued Communicator::exchange(cudaStream_t user, const std::vector<Message>& m
 
 Enqueued Communicator::end_of_all() {
   return guarded([&] {
-    const Enqueued enqueued{ends_.take(), origin_.get()};
-    enqueued.end->record(origin_.get(), captured_);
+    const Enqueued enqueued{ends_.take(), stream()};
+    enqueued.end->record(stream(), captured_);
     return enqueued;
   });
 }

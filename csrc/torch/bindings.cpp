@@ -13,6 +13,7 @@
 #include "torch/plan_bindings.h"
 #include "torch/profiler.h"
 #include "torch/reduce_bindings.h"
+#include "torch/stream_bindings.h"
 
 namespace py = pybind11;
 
@@ -68,5 +69,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   ringcomm::bind_bench(m);
   ringcomm::bind_plan(m);
   ringcomm::bind_reduce(m);
+  ringcomm::bind_streams(m);
   ringcomm::show_spans_to_torch();
 }

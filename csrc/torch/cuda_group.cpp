@@ -15,9 +15,6 @@
 namespace ringcomm {
 namespace {
 
-constexpr int kSlicesInFlight = 4;
-constexpr std::size_t kMinSliceNbytes = 128 << 10;
-
 using c10::cuda::CUDAStream;
 
 std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t stream) {
@@ -27,10 +24,7 @@ std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t stream) {
 
 nccl::Options core_options(const DeviceOptions& options) {
   return {.algorithm = options.algorithm,
-          .layout = {.num_channels = options.num_channels,
-                     .slices_in_flight = kSlicesInFlight,
-                     .slice_nbytes = options.slice_nbytes,
-                     .min_slice_nbytes = std::min(kMinSliceNbytes, options.slice_nbytes)},
+          .layout = streams::Layout::with(options.num_channels, options.slice_nbytes),
           .max_ctas = options.max_ctas};
 }
 

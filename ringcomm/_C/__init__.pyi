@@ -5,6 +5,7 @@ import torch
 from torch._C._distributed_c10d import Backend, ReduceOp, Store
 
 from ringcomm._C import plan as plan
+from ringcomm._C import streams as streams
 
 MAX_WORLD_SIZE: int
 

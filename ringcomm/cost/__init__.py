@@ -11,7 +11,8 @@ operations per second.
     >>> cost.training_memory(model, layout).total
     >>> for overlap in cost.overlaps(model, machine, layout): print(overlap.name, overlap.ratio)
 
-``python -m ringcomm cost`` prints them as a table.
+``python -m ringcomm cost`` prints them as a table. `device_calls` says what one collective costs
+the host of a CUDA device.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ringcomm.cost.communication import (
     tensor_parallel_ratio,
     zero3_ratio,
 )
+from ringcomm.cost.device import DeviceCalls, DeviceLayout, device_calls
 from ringcomm.cost.layout import Layout
 from ringcomm.cost.machine import MACHINES, Machine
 from ringcomm.cost.memory import (
@@ -48,6 +50,8 @@ __all__ = [
     "FLOAT32",
     "MACHINES",
     "MODELS",
+    "DeviceCalls",
+    "DeviceLayout",
     "Layout",
     "Machine",
     "Memory",
@@ -59,6 +63,7 @@ __all__ = [
     "all_reduce_seconds",
     "data_parallel_crossover",
     "data_parallel_ratio",
+    "device_calls",
     "from_config",
     "overlaps",
     "params_per_rank",
