@@ -3,4 +3,5 @@
 import os
 
 ON = os.environ.get("RINGCOMM_REHEARSE") == "1"
+PATIENCE = 5 if ON else 1  # times a limit: rehearsals are for small and busy machines, too
 LABEL = "REHEARSAL without a GPU: no figure here is a measurement"

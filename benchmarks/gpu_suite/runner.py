@@ -23,7 +23,6 @@ from gpu_suite.phases import Phase
 KIND = rehearsal.LABEL if rehearsal.ON else "measured"
 FIELDS = ("phase", "outcome", "seconds", "detail", "kind")
 _SHOWN = 5  # lines of the log of a phase that failed
-_PATIENCE = 5 if rehearsal.ON else 1  # times the limits: rehearsals are for busy machines, too
 
 
 class MixedError(Exception):
@@ -98,7 +97,7 @@ class Runner:
         return detail
 
     def _commands(self, phase: Phase, output: BinaryIO) -> str:
-        limit = phase.seconds * _PATIENCE
+        limit = phase.seconds * rehearsal.PATIENCE
         deadline = time.monotonic() + limit
         environment = self._preload if phase.ranks else {}
         for command in phase.commands:
