@@ -38,6 +38,14 @@ def _positive(name: str, default: int) -> int:
     return int(text)
 
 
+def _switch(name: str) -> bool:
+    """An environment variable that is 0, the default, or 1."""
+    text = os.environ.get(name, "0")
+    if text not in ("0", "1"):
+        raise ValueError(f"{name} is {text!r}; it must be 0 or 1")
+    return text == "1"
+
+
 def _create(options: Any, pg_options: Any) -> Any:
     """Makes one rank's backend; torch calls it on every rank of a new group.
 
@@ -64,6 +72,7 @@ def _create(options: Any, pg_options: Any) -> Any:
         _positive("RINGCOMM_MAX_CTAS", DEFAULT_MAX_CTAS),
         options.group_id,
         options.global_ranks_in_group,
+        _switch("RINGCOMM_GRAPHS"),
     )
 
 

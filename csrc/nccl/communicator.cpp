@@ -2,6 +2,7 @@
 #include "nccl/communicator.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -85,6 +86,32 @@ void Communicator::make_executor(const std::vector<ncclComm_t>& comms) {
   executor_.emplace(rank(), options_.layout, channels, began_.get());
 }
 
+shm::Board::Settings Communicator::settings() const {
+  const streams::Layout& layout = options_.layout;
+  return {static_cast<std::uint64_t>(layout.num_channels), layout.slice_nbytes,
+          static_cast<std::uint64_t>(options_.max_ctas), options_.graphs};
+}
+
+// Ranks with other settings than this one would wait for each other in vain.
+bool Communicator::all_joined() {
+  constexpr std::array kNames = {"RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES", "RINGCOMM_MAX_CTAS",
+                                 "RINGCOMM_GRAPHS"};
+  static_assert(kNames.size() == std::tuple_size_v<shm::Board::Settings>);
+  if (!board_.not_joined().empty()) return false;
+  const shm::Board::Settings own = settings();
+  for (int r = 0; r < world_size(); ++r) {
+    const shm::Board::Settings theirs = board_.settings_of(r);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      if (theirs[i] == own[i]) continue;
+      throw Error(ErrorKind::kMismatch,
+                  std::string(kNames[i]) + " must be the same on all ranks: it is " +
+                      std::to_string(own[i]) + " on rank " + std::to_string(rank()) + " and " +
+                      std::to_string(theirs[i]) + " on rank " + std::to_string(r));
+    }
+  }
+  return true;
+}
+
 // NCCL may allocate memory when ranks connect, and waits for them on the host.
 void Communicator::check_may_connect(const std::string& what) const {
   if (!captured_) return;
@@ -96,7 +123,7 @@ void Communicator::check_may_connect(const std::string& what) const {
 
 void Communicator::connect_all(const shm::Deadline& deadline) {
   if (executor_) return;
-  board_.join();
+  board_.join(settings());
   if (world_size() == 1) return make_executor({});
   if (rank() == 0 && !board_.greeting_to_all(0)) board_.greet_all(Meeting::new_id());
   std::vector<cudaStream_t> streams;
@@ -113,7 +140,7 @@ void Communicator::connect_all(const shm::Deadline& deadline) {
                 [&] {
                   failure_->check();
                   connections_.answer();
-                  return meeting.progress();
+                  return all_joined() && meeting.progress();
                 },
                 [this] { return board_.not_joined(); });
           });
@@ -178,6 +205,7 @@ void Communicator::end() {
   // communicators, so that aborting them would wait.
   if (!lock.owns_lock() || captures_.alive() > 0) ended_ = connections_.interrupt(is_mine);
   if (!lock.owns_lock()) return;
+  replays_.clear();
   if (!ended_ || captures_.alive() > 0) return leave();
   connections_.abort();
 }
@@ -224,6 +252,7 @@ std::string Communicator::shut_down(Timeout timeout) {
     if (clean && held > 0) {
       leave();
     } else if (clean && board_.most_closed(connections_.partners()) == shm::Board::Closing::kFree) {
+      replays_.clear();
       connections_.destroy();
     }
   }

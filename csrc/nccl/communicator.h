@@ -18,6 +18,7 @@
 #include "nccl/ends.h"
 #include "nccl/failure.h"
 #include "nccl/handles.h"
+#include "nccl/replays.h"
 #include "nccl/watchdog.h"
 #include "shm/board.h"
 #include "shm/group.h"
@@ -29,7 +30,8 @@ namespace ringcomm::nccl {
 struct Options {
   Algorithm algorithm = Algorithm::kAuto;
   streams::Layout layout;
-  int max_ctas = 32;  // of one rank, in all its channels: few, so that sums have room
+  int max_ctas = 32;    // of one rank, in all its channels: few, so that sums have room
+  bool graphs = false;  // see nccl/replays.h
 };
 
 // What has been enqueued ends on this stream.
@@ -94,6 +96,8 @@ class Communicator : private streams::Collectives {
            const Reduction& reduction, Timeout timeout) override;
   void make_executor(const std::vector<ncclComm_t>& comms);
   void connect_all(const shm::Deadline& deadline);
+  shm::Board::Settings settings() const;
+  bool all_joined();
   void connect_pairs(const std::vector<Message>& messages, const shm::Deadline& deadline);
   void look_around();
 
@@ -125,6 +129,7 @@ class Communicator : private streams::Collectives {
   std::vector<Lane> lanes_;
   Connections connections_;
   std::optional<Executor> executor_;  // once all are connected
+  Replays replays_;
   std::uint64_t sequence_ = 0;
   bool captured_ = false;           // what is being enqueued
   std::shared_ptr<End> under_way_;  // its end

@@ -67,7 +67,12 @@ void Communicator::run(Call call, const Program& program, std::span<const Chunk>
   telling([&] { return describe_numbered(call); },
           [&] {
             api_.push_collective(call.collective);
-            executor_->run(api_, program, chunks, reduction);
+            const auto enqueue = [&] { executor_->run(api_, program, chunks, reduction); };
+            if (options_.graphs && !captured_ && replays_.knows(call)) {
+              replays_.find(call, chunks, reduction, stream(), enqueue).launch(stream());
+            } else {
+              enqueue();
+            }
             api_.pop_range();
           });
 }

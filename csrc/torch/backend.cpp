@@ -159,7 +159,7 @@ DeviceGroup& RingBackend::device_group(at::Device device) {
     device_group_ = with_torch_errors([&] {
       return make_cuda_group(communicator_->group(), device,
                              {options_->algorithm, options_->num_channels, options_->slice_nbytes,
-                              options_->max_ctas});
+                              options_->max_ctas, options_->graphs});
     });
   }
   TORCH_CHECK_VALUE(device_group_->device() == device, "ring: got a tensor on ", device,

@@ -45,6 +45,7 @@ class RingBackend : public c10d::Backend {
     int num_channels = 1;          // on devices
     std::size_t slice_nbytes = 0;  // on devices
     int max_ctas = 1;              // on devices
+    bool graphs = false;           // on devices
   };
 
   RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,

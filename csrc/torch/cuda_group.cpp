@@ -25,7 +25,8 @@ std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t stream) {
 nccl::Options core_options(const DeviceOptions& options) {
   return {.algorithm = options.algorithm,
           .layout = streams::Layout::with(options.num_channels, options.slice_nbytes),
-          .max_ctas = options.max_ctas};
+          .max_ctas = options.max_ctas,
+          .graphs = options.graphs};
 }
 
 class CudaGroup : public DeviceGroup {

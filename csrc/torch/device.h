@@ -53,6 +53,7 @@ struct DeviceOptions {
   int num_channels;
   std::size_t slice_nbytes;
   int max_ctas;
+  bool graphs;
 };
 
 // Why this build cannot send CUDA tensors, and what to do; empty if it can.

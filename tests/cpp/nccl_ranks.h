@@ -53,9 +53,11 @@ inline ringcomm::nccl::Options device_options(Algorithm algorithm, int num_chann
 struct DeviceRank {
   DeviceRank(MemoryStore& store, int rank, int world_size, Algorithm algorithm = Algorithm::kRing,
              int num_channels = 1)
+      : DeviceRank(store, rank, world_size, device_options(algorithm, num_channels)) {}
+  DeviceRank(MemoryStore& store, int rank, int world_size, const ringcomm::nccl::Options& options)
       : rank(rank), group(store, rank, world_size, kPatience) {
     RINGCOMM_CHECK(cudaSetDevice(kDevice));
-    device.emplace(group, kDevice, device_options(algorithm, num_channels), allocate);
+    device.emplace(group, kDevice, options, allocate);
   }
 
   // Of `data`, in place.

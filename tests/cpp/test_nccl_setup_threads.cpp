@@ -286,3 +286,60 @@ TEST(a_group_that_fails_while_a_graph_exists_ends_what_is_under_way) {
   CHECK_EQ(fake::waits_for_graphs.load(), 0);
   CHECK_EQ(fake::frees_under_graphs.load(), 0);
 }
+
+TEST(settings_that_differ_are_named) {
+  const int before = fake::open_comms;
+  ranks::MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    DeviceRank rank(store, r, 2, Algorithm::kRing, 1 + r);
+    check::check_error(ErrorKind::kMismatch, {"RINGCOMM_CHANNELS must be the same on all ranks"},
+                       [&] { rank.device->connect(kPatience); });
+  });
+  CHECK_EQ(fake::open_comms.load(), before);
+}
+
+// With RINGCOMM_GRAPHS=1: what is called again is replayed, on memory that may be another's turn.
+TEST(calls_that_repeat_are_replayed) {
+  constexpr int n = 3;
+  fake::num_launches = 0;
+  ranks::MemoryStore store;
+  ranks::on_threads(n, [&](int r) {
+    nccl::Options options = ranks::device_options(Algorithm::kRing, 2);
+    options.graphs = true;
+    DeviceRank rank(store, r, n, options);
+    rank.device->connect(kPatience);
+    std::vector<float> other(20000);
+    rank.data.resize(20000);
+    for (int i = 0; i < 12; ++i) {
+      // Each rank has other memory at a time of its own.
+      if (i % (r + 2) == 0) rank.data.swap(other);
+      std::fill(rank.data.begin(), rank.data.end(), static_cast<float>(i + r));
+      synchronize(rank.all_reduce().stream);
+      CHECK_EQ(rank.data.front(), static_cast<float>(n * i + 3));
+      CHECK_EQ(rank.data.back(), static_cast<float>(n * i + 3));
+    }
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  CHECK_EQ(fake::num_launches.load(), n * 11);  // all but the first of each rank
+  CHECK_EQ(fake::waits_for_graphs.load(), 0);
+}
+
+TEST(a_replay_that_waits_for_a_lost_rank_is_ended) {
+  fake::waits_for_graphs = 0;
+  ranks::MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    nccl::Options options = ranks::device_options(Algorithm::kRing, 1);
+    options.graphs = true;
+    DeviceRank rank(store, r, 2, options);
+    rank.data.assign(5000, 1);
+    for (int i = 0; i < 3; ++i) synchronize(rank.all_reduce().stream);
+    if (r == 0) {
+      rank.all_reduce(200ms);
+      CHECK_CONTAINS(rank.failure(), "waiting for rank 1: rank 1 has enqueued #3");
+    }
+    while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+    synchronize(rank.device->stream());
+  });
+  CHECK_EQ(fake::waits_for_graphs.load(), 0);
+  CHECK_EQ(fake::frees_under_graphs.load(), 0);
+}
