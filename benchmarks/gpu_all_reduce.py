@@ -9,7 +9,9 @@ Both sides get as many CTAs, by their communicators' settings: of a ring, shared
 Every sample starts after a barrier, calls all_reduce in a loop in C++, and takes as long as the
 slowest rank by the host's clock, with the stream drained. Columns are those of nccl-tests: seconds
 are medians, algbw is nbytes over seconds, busbw that times 2(n-1)/n, in GB/s of 1e9 bytes, and
-wrong counts elements before and after the samples. A row is in the CSV as soon as it is measured.
+wrong counts elements before and after the samples. "calls" is what the ring's calls to CUDA and NCCL
+are estimated to cost the host (ringcomm.cost.device_calls), and so about the least that it can take.
+A row is in the CSV as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -33,9 +35,11 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp
 
 from ringcomm import _C
+from ringcomm.backend import DEFAULT_CHANNELS, DEFAULT_SLICE_NBYTES
 from ringcomm.bench.options import nbytes, number, several
 from ringcomm.cli.launch import RanksFailedError, run_ranks
 from ringcomm.cli.timing import readable_nbytes, readable_seconds
+from ringcomm.cost import DeviceLayout, device_calls
 from ringcomm.groups import launched
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -44,6 +48,7 @@ FIELDS = (
     *("date", "gpu", "torch", "nccl_version", "sharing", "world_size", "ctas"),
     *("algorithm", "channels", "slice_nbytes", "dtype", "op", "nbytes", "count", "samples"),
     *(f"{side}_{column}" for side in SIDES for column in ("s", "algbw", "busbw", "wrong")),
+    "ring_estimated_calls_s",
 )
 _SAMPLE_NBYTES = 1 << 24  # what a sample moves at least
 _MOST_REPEATS = 20  # all launches of a sample fit the queues
@@ -120,6 +125,18 @@ class RankMain:
             row[f"{side}_wrong"] = wrong[side] + self.wrong(group, tensor)
         return row
 
+    def calls_seconds(self, dtype: str, channels: int, size: int) -> float:
+        """What the ring's calls should cost the host."""
+        options = self.options
+        return device_calls(
+            "all_reduce",
+            options.algorithm,
+            self.world_size,
+            size,
+            dtype=DTYPES[dtype],
+            layout=DeviceLayout(channels, options.slice),
+        ).host_seconds
+
     def run(self) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = []
         options = self.options
@@ -148,6 +165,7 @@ class RankMain:
                         "nbytes": size,
                         "count": size // DTYPES[dtype].itemsize,
                         **self.measure(DTYPES[dtype], size),
+                        "ring_estimated_calls_s": self.calls_seconds(dtype, channels, size),
                     }
                     rows.append(row)
                     if self.rank == 0 and options.csv:
@@ -161,7 +179,7 @@ class RankMain:
 def table(rows: list[dict[str, object]]) -> Table:
     names = ("ranks", "CTAs", "channels", "dtype", "nbytes")
     sides = [f"{side}\n{name}" for side in SIDES for name in ("time", "busbw", "wrong")]
-    result = Table(*names, *sides, "ring / nccl", box=None)
+    result = Table(*names, *sides, "ring / nccl", "calls,\nestimated", box=None)
     for column in result.columns:
         column.justify = "right"
     for row in rows:
@@ -170,7 +188,8 @@ def table(rows: list[dict[str, object]]) -> Table:
         for side in SIDES:
             seconds, busbw, wrong = (row[f"{side}_{key}"] for key in ("s", "busbw", "wrong"))
             cells += [readable_seconds(seconds), f"{busbw:.2f}", wrong]
-        result.add_row(*map(str, cells), f"{row['ring_s'] / row['nccl_s']:.2f}")
+        cells.append(f"{row['ring_s'] / row['nccl_s']:.2f}")
+        result.add_row(*map(str, cells), readable_seconds(row["ring_estimated_calls_s"]))
     return result
 
 
@@ -183,9 +202,11 @@ def parse() -> argparse.Namespace:
         "--sizes", default="1K,16K,256K,1M,4M,16M,64M,256M,1G", help="of the tensor"
     )
     parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default="float32,bfloat16")
-    parser.add_argument("--algorithm", choices=("auto", "ring", "direct"), default="ring")
-    parser.add_argument("--channels", default="4", help="numbers of channels, such as 1,2,4")
-    parser.add_argument("--slice", type=nbytes, default="4M", help="RINGCOMM_SLICE_BYTES")
+    parser.add_argument("--algorithm", choices=("auto", "ring", "direct"), default="auto")
+    parser.add_argument(
+        "--channels", default=str(DEFAULT_CHANNELS), help="numbers of them, such as 1,2,4"
+    )
+    parser.add_argument("--slice", type=nbytes, default=DEFAULT_SLICE_NBYTES, help="bytes")
     parser.add_argument("--ctas", type=number(1), help="of each rank (default: 64 / ranks)")
     parser.add_argument("--iters", type=number(1), default=9, help="samples (default: 9)")
     parser.add_argument("--seconds", type=float, default=600, help="after which no case is begun")

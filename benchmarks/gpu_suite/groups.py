@@ -10,6 +10,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import PrefixStore, Store
 
 from ringcomm import _C
+from ringcomm.backend import DEFAULT_CHANNELS, DEFAULT_SLICE_NBYTES
 
 # Below every limit of a test or a phase, so that the watchdog says what is wrong before they end.
 TIMEOUT = timedelta(seconds=15)
@@ -21,8 +22,8 @@ class Settings:
 
     ctas: int
     algorithm: str = "auto"
-    channels: int = 4
-    slice_nbytes: int = 4 << 20
+    channels: int = DEFAULT_CHANNELS
+    slice_nbytes: int = DEFAULT_SLICE_NBYTES
 
 
 def ring(

@@ -122,7 +122,7 @@ def _timing(results: Path) -> list[Phase]:
         ),
         all_reduce("timing-2", 150, "--nproc", "2"),
         all_reduce("timing-4", 150, "--nproc", "4", *time_sliced),
-        all_reduce("timing-channels", 90, "--nproc", "2", "--channels", "1,2", *few),
+        all_reduce("timing-channels", 90, "--nproc", "2", "--channels", "2,4", *few),
         phase(
             *("timeline", 50, _PROFILE / "trace.py", "timeline.json", "--device", "cuda"),
             *("--nproc", "2", "--size", *_full("64M", small=("64K",))),
