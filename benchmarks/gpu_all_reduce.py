@@ -9,9 +9,9 @@ Both sides get as many CTAs, by their communicators' settings: of a ring, shared
 Every sample starts after a barrier, calls all_reduce in a loop in C++, and takes as long as the
 slowest rank by the host's clock, with the stream drained. Columns are those of nccl-tests: seconds
 are medians, algbw is nbytes over seconds, busbw that times 2(n-1)/n, in GB/s of 1e9 bytes, and
-wrong counts elements before and after the samples. "calls" is what the ring's calls to CUDA and NCCL
-are estimated to cost the host (ringcomm.cost.device_calls), and so about the least that it can take.
-A row is in the CSV as soon as it is measured.
+wrong counts elements before and after the samples. "calls" is what the ring's calls to CUDA and
+NCCL are estimated to cost the host (ringcomm.cost.device_calls), which is about the least that it
+can take. A row is in the CSV as soon as it is measured.
 """
 
 from __future__ import annotations
