@@ -21,9 +21,9 @@ struct Layout {
   // The default but for what users may set.
   static Layout with(int num_channels, std::size_t slice_nbytes);
 
-  // Scratch of one channel, whatever a collective does: in each of a slice's slots, of which there
-  // are fewer than 2 * world_size, there may be kAlignment bytes more than a fair share, and slots
-  // begin up to as many late.
+  // Scratch of one channel, whatever a collective does. A slice has fewer than 2 * world_size
+  // slots; each is its share of the slice, rounded up to kAlignment, and as much room to begin
+  // late.
   std::size_t channel_scratch_nbytes(int world_size) const {
     return slices_in_flight * (slice_nbytes + 2 * world_size * 2 * kAlignment);
   }

@@ -126,6 +126,7 @@ struct LookingApi {
   struct Comm {};
 
   int num_sums = 0;
+  int num_copies = 0;
   bool aligned_alike = true;
 
   void group_start() {}
@@ -141,7 +142,7 @@ struct LookingApi {
       aligned_alike = aligned_alike && differing % kPackBytes == 0;
     }
   }
-  void copy(void*, const void*, std::size_t, Stream) {}
+  void copy(void*, const void*, std::size_t, Stream) { ++num_copies; }
   void record(Event, Stream) {}
   void wait(Stream, Event, streams::Wait) {}
   void push_range(const Pipeline&, int) {}
@@ -294,6 +295,20 @@ TEST(schedules_are_made_for_the_counts_of_the_call) {
                                       .reductions);
     }
   }
+}
+
+TEST(only_what_is_not_there_already_is_copied) {
+  Rank rank(4, Algorithm::kRing, Layout{});
+  std::vector<Output> outputs;
+  for (int r = 0; r < 4; ++r) outputs.push_back({nowhere(r), 100});
+  const auto all_gather = [&](const void* input) {
+    rank.api.num_copies = 0;
+    rank.all_gather(input, outputs, DType::kFloat32, kNoTimeout);
+    return rank.api.num_copies;
+  };
+  CHECK_EQ(all_gather(nowhere(8)), 1);
+  CHECK_EQ(all_gather(nowhere(1)), 0);  // in place
+  CHECK_EQ(all_gather(nowhere(8)), 1);
 }
 
 TEST(sums_of_views_load_whole_packs) {
