@@ -126,8 +126,9 @@ void Communicator::connect_all(const shm::Deadline& deadline) {
   board_.join(settings());
   if (world_size() == 1) return make_executor({});
   if (rank() == 0 && !board_.greeting_to_all(0)) board_.greet_all(Meeting::new_id());
+  // Not streams that wait for the caller's: what that waits for may need this rank to go on.
   std::vector<cudaStream_t> streams;
-  for (const Lane& lane : lanes_) streams.push_back(lane.communication.get());
+  for (const Lane& lane : lanes_) streams.push_back(lane.reduction.get());
   const int ctas = std::max(1, options_.max_ctas / static_cast<int>(lanes_.size()));
   Meeting meeting(
       {rank(), world_size(), device_, ctas}, streams, [this] { return board_.greeting_to_all(0); },
@@ -160,20 +161,24 @@ void Communicator::connect_pairs(const std::vector<Message>& messages,
   for (const Message& message : messages) peers.push_back(message.peer);
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-  await(
-      group_, deadline, describe(messages.front()) + ", connecting to " + describe_ranks(peers),
-      [&] {
-        failure_->check();
-        connections_.answer();
-        return std::all_of(messages.begin(), messages.end(), ready);
-      },
-      [&] {
-        std::vector<int> absent;
-        for (const int peer : peers) {
-          if (!connections_.messages().has_come(peer)) absent.push_back(peer);
-        }
-        return absent;
-      });
+  const std::string doing = describe(messages.front()) + ", connecting to " + describe_ranks(peers);
+  telling([&] { return doing; },
+          [&] {
+            await(
+                group_, deadline, doing,
+                [&] {
+                  failure_->check();
+                  connections_.answer();
+                  return std::all_of(messages.begin(), messages.end(), ready);
+                },
+                [&] {
+                  std::vector<int> absent;
+                  for (const int peer : peers) {
+                    if (!connections_.messages().has_come(peer)) absent.push_back(peer);
+                  }
+                  return absent;
+                });
+          });
 }
 
 // On the watchdog's thread. A rank that is busy answers by itself.
@@ -203,10 +208,13 @@ void Communicator::end() {
   }
   // A thread is inside NCCL and waits for a peer that will not come, or a graph holds on to the
   // communicators, so that aborting them would wait.
-  if (!lock.owns_lock() || captures_.alive() > 0) ended_ = connections_.interrupt(is_mine);
+  const bool interrupts = !lock.owns_lock() || captures_.alive() > 0;
+  if (interrupts) ended_ = connections_.interrupt(is_mine);
   if (!lock.owns_lock()) return;
+  // NCCL waits for graphs to let go of a communicator, but not of one that was interrupted.
+  const bool is_free = captures_.alive() == 0 && !(interrupts && !replays_.empty());
   replays_.clear();
-  if (!ended_ || captures_.alive() > 0) return leave();
+  if (!ended_ || !is_free) return leave();
   connections_.abort();
 }
 

@@ -51,6 +51,7 @@ class Replays {
   Replay& find(const Call& call, std::span<const Chunk> chunks, const Reduction& reduction,
                cudaStream_t stream, const std::function<void()>& enqueue);
 
+  bool empty() const { return known_.empty(); }
   void clear() { known_.clear(); }
 
  private:

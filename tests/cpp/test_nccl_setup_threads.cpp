@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -77,6 +78,21 @@ TEST(messages_need_nobody_but_the_two) {
     CHECK_EQ(rank.device->shut_down(kPatience), "");
   });
   CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+// What is on the caller's stream may need the peer, which is waiting on the host to be connected.
+TEST(ranks_connect_while_their_streams_wait) {
+  std::promise<void> connected;
+  const std::shared_future<void> other_has_connected = connected.get_future().share();
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(100, 1);
+    if (rank.rank == 0) rank.user.get()->push([&] { other_has_connected.wait(); });
+    const nccl::Enqueued enqueued = rank.all_reduce();
+    if (rank.rank == 1) connected.set_value();
+    synchronize(enqueued.stream);
+    CHECK_EQ(rank.data[99], 2.0f);
+    rank.device->shut_down(kPatience);
+  });
 }
 
 TEST(a_group_that_a_rank_does_not_join_times_out) {
