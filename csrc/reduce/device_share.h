@@ -44,8 +44,9 @@ RINGCOMM_HOST_DEVICE void scale(T (&values)[n], int k, const DeviceArguments& ar
   if constexpr (op == ReduceOp::kSum && !std::is_integral_v<T>) {
     if (k != args.scaled_input) return;
     RINGCOMM_UNROLL
-    for (T& value : values)
+    for (T& value : values) {
       value = scaled<ReduceOp::kPremulSum>(value, static_cast<T>(args.factor));
+    }
   }
 }
 
@@ -82,6 +83,7 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
     Pack loaded[kBatch][kPacks]{};
     RINGCOMM_UNROLL
     for (int j = 0; j < kBatch; ++j) {
+      // On this condition, too: ptxas moves what is loaded anyway into the branch that uses it.
       if (batch + j >= args.num_inputs) break;
       const Pack* in = reinterpret_cast<const Pack*>(args.inputs[batch + j] + offset);
       RINGCOMM_UNROLL
