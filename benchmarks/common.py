@@ -20,7 +20,9 @@ TIMEOUT = timedelta(seconds=120)
 
 
 def run_on_ranks(
-    rank_main: Callable[[argparse.Namespace], None], options: argparse.Namespace
+    rank_main: Callable[[argparse.Namespace], None],
+    options: argparse.Namespace,
+    timeout: timedelta = TIMEOUT,
 ) -> int:
     """Calls rank_main(options) on every rank, in a default group of "ring".
 
@@ -35,7 +37,7 @@ def run_on_ranks(
             return 1
         return 0
     torch.set_num_threads(1)
-    ringcomm.init(TIMEOUT)
+    ringcomm.init(timeout)
     rank_main(options)
     ringcomm.barrier()
     ringcomm.destroy_process_group()

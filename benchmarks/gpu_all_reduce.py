@@ -1,191 +1,244 @@
 """Times all-reduce of several ranks on one GPU: "ring" and NCCL's own, in turn in one run.
 
-    NCCL_MULTI_RANK_GPU_ENABLE=1 python benchmarks/gpu_all_reduce.py --nproc 4 --csv times.csv
+    python benchmarks/gpu_all_reduce.py --nproc 4 --csv times.csv
 
-The ranks are threads of one process, so that they share a CUDA context and their kernels really run
-side by side; that needs NCCL 2.30 or newer. With a GPU for each rank, `python -m ringcomm bench` is
-the better tool. Every sample starts after a barrier and takes as long as the slowest rank, by the
-host's clock, with the streams drained; medians and the ratio of the two are printed. Results are
-checked before the samples and after them.
+The ranks are processes, side by side under MPS where that can be had, else time-sliced; that needs
+NCCL 2.30.3 or newer. With a GPU for each rank, `python -m ringcomm bench` is the better tool.
+
+Both sides get as many CTAs, by their communicators' settings: of a ring, shared by its channels.
+Every sample starts after a barrier, calls all_reduce in a loop in C++, and takes as long as the
+slowest rank by the host's clock, with the stream drained. Columns are those of nccl-tests: seconds
+are medians, algbw is nbytes over seconds, busbw that times 2(n-1)/n, in GB/s of 1e9 bytes, and
+wrong counts elements before and after the samples. "calls" is what the ring's calls to CUDA and
+NCCL are estimated to cost the host (ringcomm.cost.device_calls), which is about the least that it
+can take. A row is in the CSV as soon as it is measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import statistics
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from common import write_csv
+from gpu_suite import device, groups, mps, one_gpu
 from rich.console import Console
 from rich.table import Table
+from torch._C._distributed_c10d import Backend
+from torch.distributed import ReduceOp
 
 from ringcomm import _C
-from ringcomm.bench.options import nbytes, several
+from ringcomm.backend import DEFAULT_CHANNELS, DEFAULT_SLICE_NBYTES
+from ringcomm.bench.options import nbytes, number, several
+from ringcomm.cli.launch import RanksFailedError, run_ranks
 from ringcomm.cli.timing import readable_nbytes, readable_seconds
+from ringcomm.cost import DeviceLayout, device_calls
+from ringcomm.groups import launched
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-FIELDS = ("world_size", "channels", "algorithm", "dtype", "nbytes", "ring_s", "nccl_s")
-TIMEOUT = timedelta(seconds=120)
+SIDES = ("ring", "nccl")
+FIELDS = (
+    *("date", "gpu", "torch", "nccl_version", "sharing", "world_size", "ctas"),
+    *("algorithm", "channels", "slice_nbytes", "dtype", "op", "nbytes", "count", "samples"),
+    *(f"{side}_{column}" for side in SIDES for column in ("s", "algbw", "busbw", "wrong")),
+    "ring_estimated_calls_s",
+)
 _SAMPLE_NBYTES = 1 << 24  # what a sample moves at least
-_MOST_REPEATS = 50
+_MOST_REPEATS = 20  # all launches of a sample fit the queues
+_CASE_SECONDS = 6.0  # after which no more samples are taken, if there are three
 
 
-class RankThread:
-    """One rank: its two groups and its stream, on GPU 0."""
+class RankMain:
+    """One rank: NCCL's group, the ring under test, and gloo for what they have to agree on."""
 
-    def __init__(
-        self, rank: int, options: argparse.Namespace, store: dist.Store, barrier: threading.Barrier
-    ) -> None:
-        torch.cuda.set_device(0)
-        self.rank = rank
-        self.world_size = options.nproc
-        self.barrier = barrier
-        self.stream = torch.cuda.Stream()
-        ring = _C.create_backend(
-            dist.PrefixStore("ring", store),
-            rank,
-            options.nproc,
-            TIMEOUT,
-            options.algorithm,
-            options.channels,
-            options.slice,
-            32,
-            "benchmark",
-            list(range(options.nproc)),
-        )
-        nccl = dist.ProcessGroupNCCL(
-            dist.PrefixStore("nccl", store), rank, options.nproc, dist.ProcessGroupNCCL.Options()
-        )
-        self.groups = {"ring": ring, "nccl": nccl}
-        # The largest buffer first: nothing is allocated while a peer's kernel waits for ours.
-        self.memory = torch.empty(max(options.sizes), dtype=torch.uint8, device="cuda")
-        self.check(self.memory.view(torch.float32))
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.device = device.own(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group("gloo", timeout=groups.TIMEOUT)
+        self.store = dist.distributed_c10d._get_default_store()
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.nccl = groups.nccl(self.store, self.rank, self.world_size, options.ctas)
+        self.ring: Backend | None = None
+        # One allocation, as each may wait for what runs on the device.
+        self.memory = torch.empty(max(options.sizes), dtype=torch.uint8, device=self.device)
+        self.deadline = time.monotonic() + options.seconds
 
-    def all_reduce(self, name: str, tensor: torch.Tensor) -> None:
-        self.groups[name].allreduce([tensor], dist.AllreduceOptions()).wait()
+    def out_of_time(self) -> bool:
+        """The same answer on all ranks."""
+        late = torch.tensor([time.monotonic() > self.deadline])
+        dist.broadcast(late, 0)
+        return bool(late)
 
-    def check(self, tensor: torch.Tensor) -> None:
-        """Sums small integers, of which every partial sum is exact."""
-        for name in self.groups:
-            with torch.cuda.stream(self.stream):
-                tensor.fill_(self.rank + 1)
-                self.all_reduce(name, tensor)
-                expected = sum(range(1, self.world_size + 1))
-                wrong = int((tensor != expected).sum())
-            if wrong:
-                raise RuntimeError(f"{name}: {wrong} of {tensor.numel()} elements are wrong")
+    def wrong(self, group: Backend, tensor: torch.Tensor) -> int:
+        """Sums small integers, of which every partial sum is exact; counts what differs, over all.
 
-    def sample(self, name: str, tensor: torch.Tensor, repeats: int) -> float:
-        """Seconds of one all-reduce, on this rank."""
-        with torch.cuda.stream(self.stream):
-            tensor.zero_()
-            self.stream.synchronize()
-            self.barrier.wait()
-            start = time.perf_counter()
-            for _ in range(repeats):
-                self.all_reduce(name, tensor)
-            self.stream.synchronize()
-        return (time.perf_counter() - start) / repeats
+        The values depend on the place, so that nothing goes unseen that ends up in another one.
+        """
+        pattern = torch.arange(tensor.numel(), dtype=torch.int32, device=self.device).remainder_(7)
+        tensor.copy_(pattern + self.rank)
+        _C.repeat_all_reduce(group, tensor, ReduceOp.SUM, 1)
+        torch.cuda.synchronize()
+        n = self.world_size
+        found = (tensor != (pattern * n + n * (n - 1) // 2).to(tensor.dtype)).sum().cpu()
+        dist.all_reduce(found)
+        return int(found)
 
-    def measure(self, dtype: torch.dtype, size: int, samples: int) -> dict[str, list[float]]:
+    def sample(self, group: Backend, tensor: torch.Tensor, repeats: int) -> float:
+        """Seconds of one all-reduce, on the slowest rank."""
+        tensor.uniform_(-1, 1)
+        torch.cuda.synchronize()
+        dist.barrier()
+        start = time.perf_counter()
+        _C.repeat_all_reduce(group, tensor, ReduceOp.SUM, repeats)
+        torch.cuda.synchronize()
+        seconds = torch.tensor([(time.perf_counter() - start) / repeats], dtype=torch.float64)
+        dist.all_reduce(seconds, ReduceOp.MAX)
+        return seconds.item()
+
+    def measure(self, dtype: torch.dtype, size: int) -> dict[str, object]:
+        """The columns of both sides."""
         tensor = self.memory[:size].view(dtype)
-        self.check(tensor)
+        sides = dict(zip(SIDES, (self.ring, self.nccl), strict=True))
         repeats = min(_MOST_REPEATS, max(1, _SAMPLE_NBYTES // size))
-        taken: dict[str, list[float]] = {name: [] for name in self.groups}
-        for _ in range(samples + 1):
-            for name in self.groups:
-                taken[name].append(self.sample(name, tensor, repeats))
-        self.check(tensor)
-        return {name: seconds[1:] for name, seconds in taken.items()}
+        wrong = {side: self.wrong(group, tensor) for side, group in sides.items()}
+        taken: dict[str, list[float]] = {side: [] for side in SIDES}
+        for number_of_samples in range(self.options.iters + 1):
+            spent = repeats * sum(map(sum, taken.values()))
+            if number_of_samples > 3 and spent > _CASE_SECONDS:
+                break
+            for side, group in sides.items():
+                taken[side].append(self.sample(group, tensor, repeats))
+        row: dict[str, object] = {"samples": len(taken["ring"]) - 1}
+        for side, group in sides.items():
+            seconds = statistics.median(taken[side][1:])
+            algbw = size / seconds / 1e9
+            row[f"{side}_s"] = seconds
+            row[f"{side}_algbw"] = algbw
+            row[f"{side}_busbw"] = algbw * 2 * (self.world_size - 1) / self.world_size
+            row[f"{side}_wrong"] = wrong[side] + self.wrong(group, tensor)
+        return row
 
-    def close(self) -> None:
-        for group in self.groups.values():
-            group.shutdown()
+    def calls_seconds(self, dtype: str, channels: int, size: int) -> float:
+        """What the ring's calls should cost the host."""
+        options = self.options
+        return device_calls(
+            "all_reduce",
+            options.algorithm,
+            self.world_size,
+            size,
+            dtype=DTYPES[dtype],
+            layout=DeviceLayout(channels, options.slice),
+        ).host_seconds
 
-
-def slowest(ranks: list[dict[str, list[float]]], name: str) -> float:
-    """The median of what the slowest rank took."""
-    return statistics.median(map(max, zip(*(rank[name] for rank in ranks), strict=True)))
+    def run(self) -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = []
+        options = self.options
+        for channels in options.channels:
+            settings = groups.Settings(options.ctas, options.algorithm, channels, options.slice)
+            self.ring = groups.ring(self.store, self.rank, self.world_size, settings)
+            for dtype in options.dtypes:
+                for size in options.sizes:
+                    if self.out_of_time():
+                        if self.rank == 0:
+                            print(f"no time left for {channels} channels, {dtype}, {size} bytes")
+                        continue
+                    row = {
+                        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                        "gpu": device.label(),
+                        "torch": torch.__version__,
+                        "nccl_version": device.nccl_version(),
+                        "sharing": mps.how(),
+                        "world_size": self.world_size,
+                        "ctas": options.ctas,
+                        "algorithm": options.algorithm,
+                        "channels": channels,
+                        "slice_nbytes": options.slice,
+                        "dtype": dtype,
+                        "op": "sum",
+                        "nbytes": size,
+                        "count": size // DTYPES[dtype].itemsize,
+                        **self.measure(DTYPES[dtype], size),
+                        "ring_estimated_calls_s": self.calls_seconds(dtype, channels, size),
+                    }
+                    rows.append(row)
+                    if self.rank == 0 and options.csv:
+                        write_csv(options.csv, FIELDS, [row], append=True)
+            self.ring.shutdown()
+        self.nccl.shutdown()
+        dist.destroy_process_group()
+        return rows
 
 
 def table(rows: list[dict[str, object]]) -> Table:
-    result = Table("ranks", "dtype", "nbytes", "ring", "nccl", "ring / nccl", "busbw", box=None)
+    names = ("ranks", "CTAs", "channels", "dtype", "nbytes")
+    sides = [f"{side}\n{name}" for side in SIDES for name in ("time", "busbw", "wrong")]
+    result = Table(*names, *sides, "ring / nccl", "calls,\nestimated", box=None)
     for column in result.columns:
         column.justify = "right"
     for row in rows:
-        n, size, ring, nccl = (row[key] for key in ("world_size", "nbytes", "ring_s", "nccl_s"))
-        busbw = size / ring * 2 * (n - 1) / n / 1e9
-        result.add_row(
-            str(n),
-            str(row["dtype"]),
-            readable_nbytes(size),
-            readable_seconds(ring),
-            readable_seconds(nccl),
-            f"{ring / nccl:.2f}",
-            f"{busbw:.2f}",
-        )
+        cells = [row[key] for key in ("world_size", "ctas", "channels", "dtype")]
+        cells.append(readable_nbytes(row["nbytes"]))
+        for side in SIDES:
+            seconds, busbw, wrong = (row[f"{side}_{key}"] for key in ("s", "busbw", "wrong"))
+            cells += [readable_seconds(seconds), f"{busbw:.2f}", wrong]
+        cells.append(f"{row['ring_s'] / row['nccl_s']:.2f}")
+        result.add_row(*map(str, cells), readable_seconds(row["ring_estimated_calls_s"]))
     return result
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="ring against NCCL, with several ranks on one GPU")
-    parser.add_argument("--nproc", type=int, default=2, help="ranks (default: %(default)s)")
-    parser.add_argument("--sizes", default="1K,64K,1M,16M,64M,256M,1G", help="such as 1K,1M,64M")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nproc", type=number(2), default=2, help="ranks (default: %(default)s)")
+    parser.add_argument(
+        "--sizes", default="1K,16K,256K,1M,4M,16M,64M,256M,1G", help="of the tensor"
+    )
     parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default="float32,bfloat16")
-    parser.add_argument("--algorithm", choices=("auto", "ring", "direct"), default="ring")
-    parser.add_argument("--channels", type=int, default=4)
-    parser.add_argument("--slice", type=nbytes, default="4M", help="RINGCOMM_SLICE_BYTES")
-    parser.add_argument("--iters", type=int, default=11, help="samples (default: %(default)s)")
-    parser.add_argument("--csv", type=Path, help="append the seconds to this file, too")
-    parser.add_argument("--trace", type=Path, help="write a timeline of the last size to this file")
+    parser.add_argument("--algorithm", choices=("auto", "ring", "direct"), default="auto")
+    parser.add_argument(
+        "--channels", default=str(DEFAULT_CHANNELS), help="numbers of them, such as 1,2,4"
+    )
+    parser.add_argument("--slice", type=nbytes, default=DEFAULT_SLICE_NBYTES, help="bytes")
+    parser.add_argument("--ctas", type=number(1), help="of each rank (default: 64 / ranks)")
+    parser.add_argument("--iters", type=number(1), default=9, help="samples (default: 9)")
+    parser.add_argument("--seconds", type=float, default=600, help="after which no case is begun")
+    parser.add_argument("--no-mps", action="store_true", help="time-sliced, also where MPS runs")
+    parser.add_argument("--csv", type=Path, help="append the figures to this file, too")
     options = parser.parse_args()
     options.sizes = [nbytes(part) for part in options.sizes.split(",")]
-    if not torch.cuda.is_available():
-        parser.error("needs a GPU, and torch finds none")
-    if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1":
-        parser.error("several ranks on one GPU need NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL >= 2.30)")
+    options.channels = [number(1)(part) for part in options.channels.split(",")]
+    options.ctas = options.ctas or one_gpu.ctas(options.nproc)
+    if problem := one_gpu.missing(options.nproc):
+        parser.error(problem)
+    if "NCCL_MAX_CTAS" in os.environ:
+        parser.error("NCCL_MAX_CTAS overrides the settings of both sides; use --ctas")
     return options
 
 
 def main() -> int:
     options = parse()
-    store, barrier = dist.HashStore(), threading.Barrier(options.nproc)
-    rows: list[dict[str, object]] = []
-    with ThreadPoolExecutor(options.nproc) as threads:
-        ranks = list(
-            threads.map(
-                lambda rank: RankThread(rank, options, store, barrier), range(options.nproc)
-            )
-        )
-        for dtype in options.dtypes:
-            for size in options.sizes:
-                measured = list(
-                    threads.map(
-                        lambda rank, dtype=dtype, size=size: rank.measure(
-                            DTYPES[dtype], size, options.iters
-                        ),
-                        ranks,
-                    )
-                )
-                seconds = (slowest(measured, "ring"), slowest(measured, "nccl"))
-                group = (options.nproc, options.channels, options.algorithm)
-                rows.append(dict(zip(FIELDS, (*group, dtype, size, *seconds), strict=True)))
-        if options.trace:
-            with torch.profiler.profile() as profile:
-                list(threads.map(lambda rank: rank.measure(torch.float32, size, 1), ranks))
-            profile.export_chrome_trace(str(options.trace))
-        list(threads.map(RankThread.close, ranks))
-    Console().print(table(rows))
-    if options.csv:
-        write_csv(options.csv, FIELDS, rows, append=True)
+    if launched():
+        rows = RankMain(options).run()
+        if os.environ["RANK"] == "0":
+            print(f"{device.label()}; {mps.how()}")
+            Console(width=140).print(table(rows))
+        return int(any(row[f"{side}_wrong"] for row in rows for side in SIDES))
+    one_gpu.prepare(options.nproc)
+    try:
+        with contextlib.nullcontext("not wanted") if options.no_mps else mps.running() as problem:
+            print(f"MPS: {problem or 'runs'}", flush=True)
+            run_ranks(sys.argv, options.nproc)
+    except RanksFailedError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 

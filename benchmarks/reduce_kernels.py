@@ -5,6 +5,10 @@
 One process, one thread, one GPU if there is one. Two inputs make one output; GB/s counts the bytes
 read and written, three times the size, over the median time. The copy, of which the last column is
 the share, counts two. All are timed in turn, and every result is compared with torch's first.
+
+On a GPU, a sample is the time between two events around --repeats calls, all of which are launched
+before the first begins. Buffers that fit the GPU's cache stay there. A row is in the CSV as soon as
+it is measured.
 """
 
 from __future__ import annotations
@@ -15,10 +19,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 from common import write_csv
+from gpu_suite import device as gpu
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -29,7 +35,7 @@ from ringcomm.bench import machine
 from ringcomm.bench.options import DTYPES, nbytes, number, several
 from ringcomm.bench.plot import readable
 
-FIELDS = ("device", "dtype", "op", "nbytes", "ringcomm_s", "torch_s", "copy_s")
+FIELDS = ("device", "dtype", "op", "nbytes", "ringcomm_s", "torch_s", "copy_s", "date", "on")
 TORCH_OPS = {"sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum}
 RING_OPS = {
     "sum": ReduceOp.SUM,
@@ -37,24 +43,32 @@ RING_OPS = {
     "min": ReduceOp.MIN,
     "max": ReduceOp.MAX,
 }
-_SAMPLE_NBYTES = 1 << 22  # what a sample moves at least, so that the clock does not matter
+_SAMPLE_NBYTES = 1 << 22  # what a sample on the CPU moves at least: the clock is not to matter
+_SPIN_CYCLES = 2_000_000  # about a millisecond, in which the host launches a sample's calls
 
 
 def sizes(text: str) -> list[int]:
     return [nbytes(part) for part in text.split(",")]
 
 
-def timer(call: Callable[[], object], device: torch.device, repeats: int) -> Callable[[], float]:
+def host_timer(call: Callable[[], object], repeats: int) -> Callable[[], float]:
     """A function that returns the seconds that one call takes."""
 
-    def on_host() -> float:
+    def seconds() -> float:
         start = time.perf_counter()
         for _ in range(repeats):
             call()
         return (time.perf_counter() - start) / repeats
 
-    def on_device() -> float:
+    return seconds
+
+
+def device_timer(call: Callable[[], object], repeats: int) -> Callable[[], float]:
+    """The same on a GPU, which spins until all calls are launched."""
+
+    def seconds() -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(_SPIN_CYCLES)
         start.record()
         for _ in range(repeats):
             call()
@@ -62,7 +76,7 @@ def timer(call: Callable[[], object], device: torch.device, repeats: int) -> Cal
         end.synchronize()
         return start.elapsed_time(end) / 1e3 / repeats
 
-    return on_device if device.type == "cuda" else on_host
+    return seconds
 
 
 def reference(op: str, a: torch.Tensor, b: torch.Tensor, output: torch.Tensor) -> None:
@@ -70,18 +84,17 @@ def reference(op: str, a: torch.Tensor, b: torch.Tensor, output: torch.Tensor) -
 
 
 def measure(
-    device: torch.device, dtype: torch.dtype, op: str, size: int, samples: int
+    device: str, dtype: torch.dtype, op: str, size: int, samples: int, repeats: int
 ) -> dict[str, float]:
     """Median seconds, by "ringcomm_s", "torch_s" and "copy_s"; torch's is NaN where it has no op.
 
     Raises:
         RuntimeError: a result differs from torch's.
     """
+    on = gpu.own(0) if device == "cuda" else torch.device("cpu")
     count = max(1, size // dtype.itemsize)
     generator = torch.Generator().manual_seed(0)
-    a, b = (
-        torch.randint(1, 8, (count,), generator=generator).to(device).to(dtype) for _ in range(2)
-    )
+    a, b = (torch.randint(1, 8, (count,), generator=generator).to(on).to(dtype) for _ in range(2))
     output, expected = torch.empty_like(a), torch.empty_like(a)
     calls = {
         "ringcomm_s": lambda: _C.reduce_local([a, b], output, RING_OPS[op]),
@@ -96,8 +109,11 @@ def measure(
     calls["ringcomm_s"]()
     if not torch.equal(output.view(torch.uint8), expected.view(torch.uint8)):
         raise RuntimeError(f"{op} of {count} {dtype} on {device} differs from torch's")
-    repeats = max(1, _SAMPLE_NBYTES // (count * dtype.itemsize))
-    timers = {name: timer(call, device, repeats) for name, call in calls.items()}
+    if device == "cuda":
+        timers = {name: device_timer(call, repeats) for name, call in calls.items()}
+    else:
+        repeats = max(1, _SAMPLE_NBYTES // (count * dtype.itemsize))
+        timers = {name: host_timer(call, repeats) for name, call in calls.items()}
     taken: dict[str, list[float]] = {name: [] for name in timers}
     for sample in range(samples + 2):
         for name, seconds in timers.items():
@@ -136,17 +152,21 @@ def main() -> int:
     parser.add_argument(
         "--devices",
         type=several(("cpu", "cuda")),
-        default=["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"],
+        default=["cpu", "cuda"] if torch.cuda.device_count() > 0 else ["cpu"],
     )
     parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default=["float", "bfloat16"])
     parser.add_argument("--ops", type=several(tuple(TORCH_OPS)), default=["sum"])
     parser.add_argument("--sizes", type=sizes, default="64K,1M,64M", help="bytes of each buffer")
     parser.add_argument("--iters", type=number(1), default=15, help="samples (default: 15)")
+    parser.add_argument("--repeats", type=number(1), default=20, help="calls in a GPU's sample")
     parser.add_argument("--csv", type=Path, help="write the seconds to this file, too")
     options = parser.parse_args()
-    if "cuda" in options.devices and not torch.cuda.is_available():
+    if "cuda" in options.devices and torch.cuda.device_count() == 0:
         parser.error("--devices cuda needs a GPU, and torch finds none")
     torch.set_num_threads(1)
+    about = machine.describe(torch.device("cpu"), [])
+    if "cuda" in options.devices:
+        about["GPU"] = gpu.label()
     rows: list[dict[str, object]] = []
     cases = list(itertools.product(options.devices, options.dtypes, options.ops, options.sizes))
     console = Console(soft_wrap=True, highlight=False)
@@ -155,13 +175,16 @@ def main() -> int:
         cases, "measuring", console=terminal, transient=True, disable=not terminal.is_terminal
     ):
         dtype = getattr(torch, DTYPES[name])
-        seconds = measure(torch.device(device), dtype, op, size, options.iters)
-        rows.append({"device": device, "dtype": name, "op": op, "nbytes": size, **seconds})
-    for key, value in machine.describe(torch.device(options.devices[-1]), []).items():
+        row = {"device": device, "dtype": name, "op": op, "nbytes": size}
+        row |= measure(device, dtype, op, size, options.iters, options.repeats)
+        row["date"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        row["on"] = gpu.label() if device == "cuda" else about["machine"]
+        if options.csv:
+            write_csv(options.csv, FIELDS, [row], append=bool(rows))
+        rows.append(row)
+    for key, value in about.items():
         console.print(f"# {key:<9}{value}")
     console.print(table(rows))
-    if options.csv:
-        write_csv(options.csv, FIELDS, rows)
     return 0
 
 

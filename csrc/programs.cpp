@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/chain.h"
@@ -48,8 +49,10 @@ const Program& Programs::find(Collective collective, Algorithm algorithm, int ro
   std::vector<bool> inputs(num_chunks), outputs(num_chunks);
   for (int c = 0; c < num_chunks; ++c) inputs[c] = !contract.before(rank_, c).empty();
   for (int c : contract.promised_chunks(rank_)) outputs[c] = true;
-  return programs_.emplace(key, compile(plan_of, rank_, world_size_, inputs, outputs))
-      .first->second;
+  Program program = compile(plan_of, rank_, world_size_, inputs, outputs);
+  // The sums that ranks send the root are none of their outputs.
+  if (collective == Collective::kReduce) program.num_sliced_steps = program.num_steps;
+  return programs_.emplace(key, std::move(program)).first->second;
 }
 
 }  // namespace ringcomm

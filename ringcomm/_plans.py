@@ -13,7 +13,7 @@ from ringcomm._network import Network
 from ringcomm._plan_table import table
 from ringcomm._simulator import Simulation, Simulator
 
-_COLLECTIVES = {
+COLLECTIVES = {
     "all_reduce": _plan.Collective.ALL_REDUCE,
     "reduce_scatter": _plan.Collective.REDUCE_SCATTER,
     "reduce": _plan.Collective.REDUCE,
@@ -56,8 +56,8 @@ class Plans(Sequence[Plan]):
         algorithm: str = "custom",
         phases: Sequence[tuple[str, int]] = (),
     ) -> None:
-        if collective not in _COLLECTIVES:
-            raise ValueError(f"collective must be {one_of(_COLLECTIVES)}, got {collective!r}")
+        if collective not in COLLECTIVES:
+            raise ValueError(f"collective must be {one_of(COLLECTIVES)}, got {collective!r}")
         if not plans:
             raise ValueError("plans must hold one plan per rank, got none")
         self.collective = collective
@@ -119,7 +119,7 @@ class Plans(Sequence[Plan]):
             PlanError: they do not; the message names rank, step, chunk and what is wrong.
             ValueError: the collective cannot have this number of chunks.
         """
-        _plan.verify(_COLLECTIVES[self.collective], self._plans, self.root)
+        _plan.verify(COLLECTIVES[self.collective], self._plans, self.root)
 
     def simulate(
         self, nbytes: float, network: Network, *, slice_nbytes: float = math.inf

@@ -15,8 +15,8 @@ from ringcomm import _C
 ALGORITHMS = ("auto", "ring", "direct")
 
 # On CUDA devices; see the README's table of environment variables.
-DEFAULT_CHANNELS = 4
-DEFAULT_SLICE_NBYTES = 4 << 20
+DEFAULT_CHANNELS = _C.streams.Layout().num_channels
+DEFAULT_SLICE_NBYTES = _C.streams.Layout().slice_nbytes
 DEFAULT_MAX_CTAS = 32
 
 
@@ -36,6 +36,14 @@ def _positive(name: str, default: int) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise ValueError(f"{name} is {text!r}; it must be a positive integer")
     return int(text)
+
+
+def _switch(name: str) -> bool:
+    """An environment variable that is 0, the default, or 1."""
+    text = os.environ.get(name, "0")
+    if text not in ("0", "1"):
+        raise ValueError(f"{name} is {text!r}; it must be 0 or 1")
+    return text == "1"
 
 
 def _create(options: Any, pg_options: Any) -> Any:
@@ -64,6 +72,7 @@ def _create(options: Any, pg_options: Any) -> Any:
         _positive("RINGCOMM_MAX_CTAS", DEFAULT_MAX_CTAS),
         options.group_id,
         options.global_ranks_in_group,
+        _switch("RINGCOMM_GRAPHS"),
     )
 
 

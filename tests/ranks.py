@@ -224,7 +224,8 @@ class _Process:
 
     def stop(self) -> None:
         if self.process.pid is not None:
-            os.kill(self.process.pid, signal.SIGABRT)  # its faulthandler says where it is
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.process.pid, signal.SIGABRT)  # its faulthandler says where it is
         self.process.join(GRACE)
         self.process.kill()
         self.process.join()

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import reduce_kernels
 import torch
 from test_benchmarks import run
 from torch.distributed import ReduceOp
@@ -48,6 +49,30 @@ def test_reduce_kernels(tmp_path: Path) -> None:
     assert all(float(row["ringcomm_s"]) > 0 for row in rows)
     compared = {row["dtype"] for row in rows if row["op"] == "sum" and row["torch_s"] != "nan"}
     assert {"float", "bfloat16", "int32"} <= compared
+
+
+def test_a_gpu_spins_until_all_calls_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is measured is the kernels, not the launches."""
+    happened: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            happened.append("event")
+
+        def synchronize(self) -> None:
+            happened.append("synchronize")
+
+        def elapsed_time(self, end: Event) -> float:
+            return 60.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: happened.append("spin"))
+    seconds = reduce_kernels.device_timer(lambda: happened.append("call"), 20)
+    assert seconds() == pytest.approx(0.060 / 20)
+    assert happened == ["spin", "event", *["call"] * 20, "event", "synchronize"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

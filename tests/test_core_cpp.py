@@ -61,7 +61,7 @@ def ninja_file() -> str:
         "rule archive",
         "  command = rm -f $out && ar crs $out $in",
         "rule link",
-        "  command = $cxx $sanitize -pthread $in -lrt -ldl -o $out",
+        "  command = $cxx $sanitize -pthread -rdynamic $in -lrt -ldl -o $out",
     ]
     for sanitizer, flags in SANITIZERS.items():
         tests = [test for name, test in CASES if name == sanitizer]

@@ -23,8 +23,9 @@ to do if that right is missing (ERR_NVGPUCTRPERM).
 Nsight Compute runs each kernel several times over, once for each group of counters, with memory
 restored in between (replay). That is right for our reductions, which depend on nothing but their
 inputs. It must not be done to NCCL's kernels: they wait for the kernels of other ranks, which have
-long ended when the second pass begins, so the program hangs. Hence the filter on the kernel's name
-and a program that makes no collective call. For whole collectives, see nsys_ring.sh.
+long ended when the second pass begins, so the program hangs. Hence the filter on our namespace, as
+torch has a reduce_kernel of its own, and a program that makes no collective call. For whole
+collectives, see nsys_ring.sh.
 
 Clocks are left as they are (--clock-control none): by default ncu locks them to the base clock,
 and the bandwidths would not be those of a run without it.
@@ -55,24 +56,18 @@ while (($# > 0)); do
   shift 2
 done
 
-# reduce_kernels.py launches each dtype and op once to check the result, twice to warm up, and then
-# --iters times; a launch is not repeated within a sample from 4 MiB on.
-commas() { tr -cd , <<<"$1" | wc -c; }
-cases=$((($(commas "$dtypes") + 1) * ($(commas "$ops") + 1)))
-launches_per_case=4
-count=${count:-$((cases * launches_per_case - skip))}
-
 scripts=$(cd "$(dirname "$0")/.." && pwd)
 profile=(
   ncu --force-overwrite --export "$name"
-  --kernel-name regex:reduce_kernel --launch-skip "$skip" --launch-count "$count"
+  --kernel-name-base demangled --kernel-name regex:ringcomm:: --launch-skip "$skip"
+  ${count:+--launch-count "$count"}
   --clock-control none
   --section SpeedOfLight --section SpeedOfLight_RooflineChart
   --section MemoryWorkloadAnalysis --section MemoryWorkloadAnalysis_Tables
   --section LaunchStats --section Occupancy
   --metrics "gpu__time_duration.sum,dram__bytes.sum,dram__bytes.sum.per_second,dram__bytes.sum.peak_sustained,dram__cycles_elapsed.avg.per_second"
   "${PYTHON:-python3}" "$scripts/reduce_kernels.py" --devices cuda
-  --dtypes "$dtypes" --ops "$ops" --sizes "$size" --iters 1
+  --dtypes "$dtypes" --ops "$ops" --sizes "$size" --iters 1 --repeats 1
 )
 export_csv=(ncu --import "$name.ncu-rep" --csv --page raw --print-units base)
 

@@ -148,8 +148,9 @@ def _kernel(name: str, rows: list[dict[str, str]], units: dict[str, str]) -> Ker
     )
 
 
-def table(kernels: list[Kernel]) -> Table:
-    result = Table("kernel", "launches", "time", "moved", "achieved", "peak", "share", box=None)
+def table(kernels: list[Kernel], title: str = "") -> Table:
+    names = ("kernel", "launches", "time", "moved", "achieved", "peak", "share")
+    result = Table(*names, title=title or None, box=None)
     for column in result.columns[1:]:
         column.justify = "right"
     for kernel in kernels:
@@ -165,7 +166,7 @@ def table(kernels: list[Kernel]) -> Table:
     return result
 
 
-def plot(kernels: list[Kernel], path: Path) -> None:
+def plot(kernels: list[Kernel], path: Path, title: str = "") -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 1.2 + 0.4 * len(kernels)), layout="constrained")
@@ -176,9 +177,10 @@ def plot(kernels: list[Kernel], path: Path) -> None:
     axes.axvline(max(kernel.peak for kernel in kernels) / 1e9, ls="--", color="gray", label="peak")
     axes.invert_yaxis()
     axes.set_xlabel("device memory, GB/s")
+    axes.set_title(title)
     axes.margins(x=0.12)
     axes.legend(loc="lower left")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, metadata={"Title": title})
 
 
 def main() -> int:
@@ -187,15 +189,16 @@ def main() -> int:
     )
     parser.add_argument("csv", type=Path, help="what ncu_reduce.sh wrote")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture: .png, .svg or .pdf")
+    parser.add_argument("--title", default="", help="of table and picture, such as the GPU's name")
     options = parser.parse_args()
     try:
         kernels = read(options.csv.read_text(errors="replace").splitlines())
     except (CsvError, OSError) as error:
         print(f"roofline.py: {error}", file=sys.stderr)
         return 1
-    Console(soft_wrap=True, highlight=False, width=120).print(table(kernels))
+    Console(soft_wrap=True, highlight=False, width=120).print(table(kernels, options.title))
     if options.plot:
-        plot(kernels, options.plot)
+        plot(kernels, options.plot, options.title)
     return 0
 
 

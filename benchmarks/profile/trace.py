@@ -20,32 +20,33 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for common.py
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for common.py and gpu_suite
 
 import torch
 import torch.distributed as dist
-from common import run_on_ranks
+from common import TIMEOUT, run_on_ranks
+from gpu_suite import device, groups, one_gpu
 from torch.profiler import ProfilerActivity, profile
 
 import ringcomm
 from ringcomm.bench.options import ALGORITHMS, nbytes, number
 
 
-def all_reduces(tensor: torch.Tensor, iters: int) -> None:
+def all_reduces(tensor: torch.Tensor, options: argparse.Namespace, iters: int) -> None:
     for _ in range(iters):
         dist.all_reduce(tensor)
-    if tensor.is_cuda:
+    if options.device == "cuda":
         torch.cuda.synchronize()
 
 
-def record(tensor: torch.Tensor, iters: int) -> list[dict[str, object]]:
+def record(tensor: torch.Tensor, options: argparse.Namespace) -> list[dict[str, object]]:
     """The trace events of this rank, its rank in place of the process id."""
     activities = [ProfilerActivity.CPU]
     if tensor.is_cuda:
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities) as profiler:
         ringcomm.barrier()
-        all_reduces(tensor, iters)
+        all_reduces(tensor, options, options.iters)
     rank = dist.get_rank()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         profiler.export_chrome_trace(file.name)
@@ -66,28 +67,27 @@ def record(tensor: torch.Tensor, iters: int) -> list[dict[str, object]]:
 
 def run(options: argparse.Namespace) -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cpu")
-    if options.device == "cuda":
-        device = torch.device("cuda", rank % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-    tensor = torch.zeros(max(1, options.size // 4), device=device)
-    all_reduces(tensor, 3)  # warm-up
+    own = device.own(rank) if options.device == "cuda" else torch.device("cpu")
+    tensor = torch.zeros(max(1, options.size // 4), device=own)
+    all_reduces(tensor, options, 3)  # warm-up
     if options.nsys:
         torch.cuda.profiler.start()
         # The ranges of the GPU's executor are NVTX's own; those of the CPU's are torch's.
         with torch.autograd.profiler.emit_nvtx(enabled=not tensor.is_cuda):
-            all_reduces(tensor, options.iters)
+            all_reduces(tensor, options, options.iters)
         torch.cuda.profiler.stop()
         return
     every: list[object] = [None] * world_size
-    dist.all_gather_object(every, record(tensor, options.iters))
+    dist.all_gather_object(every, record(tensor, options))
     if rank == 0:
         events = [event for events in every for event in events]
         start = min(event["ts"] for event in events if "ts" in event)
         for event in events:
             if "ts" in event:
                 event["ts"] -= start
-        options.output.write_text(json.dumps({"traceEvents": events}))
+        where = device.label() if options.device == "cuda" else "CPU"
+        document = {"traceEvents": events, "otherData": {"device": where}}
+        options.output.write_text(json.dumps(document))
         steps = {event["name"] for event in events if str(event["name"]).startswith("step ")}
         print(f"wrote {options.output}: {world_size} ranks, {len(steps)} steps and slices")
         print("open it at https://ui.perfetto.dev")
@@ -109,11 +109,17 @@ def main() -> int:
         help="write nothing, but mark the ranges for Nsight Systems (nsys_ring.sh starts this)",
     )
     options = parser.parse_args()
-    if (options.device == "cuda" or options.nsys) and not torch.cuda.is_available():
-        parser.error("--device cuda and --nsys need a GPU, and torch finds none")
+    timeout = TIMEOUT
+    if options.device == "cuda":
+        if problem := one_gpu.missing(options.nproc):
+            parser.error(f"--device cuda: {problem}")
+        one_gpu.prepare(options.nproc)
+        timeout = groups.TIMEOUT
+    if options.nsys and torch.cuda.device_count() == 0:
+        parser.error("--nsys needs a GPU, and torch finds none")
     os.environ["RINGCOMM_ALGORITHM"] = options.algorithm
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each rank reports that it has no GPU
-    return run_on_ranks(run, options)
+    return run_on_ranks(run, options, timeout)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include <array>
 #include <string>
 
 #include "nccl/errors.h"
@@ -36,16 +37,24 @@ void Api::wait(Stream stream, Event event, streams::Wait) {
   RINGCOMM_CHECK(cudaStreamWaitEvent(stream, event, 0));
 }
 
-void Api::push_collective(const char* name) {
-  profiled_ = nvtxRangePushA((std::string("ring:") + name).c_str()) >= 0;
+void Api::push_collective(Collective collective) {
+  static const auto kNames = [] {
+    nvtxInitialize(nullptr);  // once: its own way of being the first is a data race
+    std::array<std::string, kNumCollectives> names;
+    for (int c = 0; c < kNumCollectives; ++c) {
+      names[c] = std::string("ring:") + to_string(static_cast<Collective>(c));
+    }
+    return names;
+  }();
+  profiled_ = nvtxRangePushA(kNames[static_cast<std::size_t>(collective)].c_str()) >= 0;
 }
 
 void Api::push_range(const Pipeline& pipeline, int tick) {
   if (!profiled_) return;
   std::string name;
-  pipeline.at(tick, [&](int step, int slice) {
-    name += std::string(name.empty() ? "" : ", ") + "step " + std::to_string(step) + " slice " +
-            std::to_string(slice);
+  pipeline.at(tick, [&](int step, int first_slice, int) {
+    name += std::string(name.empty() ? "" : ", ") + "step " + std::to_string(step);
+    if (step < pipeline.num_sliced_steps) name += " slice " + std::to_string(first_slice);
   });
   nvtxRangePushA(name.c_str());
 }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "plan/collective.h"
 #include "plan/pipeline.h"
 #include "reduce/host.h"
 #include "streams/channel.h"
@@ -31,7 +32,7 @@ class Api {
 
   // NVTX ranges: "ring:all_reduce", and in it "step 0 slice 2" for each tick. Without a profiler
   // only the outer one is asked for.
-  void push_collective(const char* name);
+  void push_collective(Collective collective);
   void push_range(const Pipeline& pipeline, int tick);
   void pop_range();
 

@@ -2,12 +2,17 @@
 
 #include <dlfcn.h>
 
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "nccl/errors.h"
 
 namespace ringcomm::nccl {
 namespace {
+
+constexpr std::chrono::seconds kPatience{5};
+constexpr std::chrono::milliseconds kPollEvery{1};
 
 ncclConfig_t config_of(bool blocking, int max_ctas) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -50,12 +55,28 @@ void Comms::destroy() {
   abort();  // the first one, which has never had anything to do
 }
 
-void interrupt(const std::vector<ncclComm_t>& comms) {
+void Comms::leave() {
+  comms_.clear();
+  parent_ = nullptr;
+}
+
+Interruption::Interruption(std::vector<ncclComm_t> comms) {
   using Revoke = ncclResult_t (*)(ncclComm_t, int);
-  // From NCCL 2.28.7 on. Before, a thread that waits for a lost peer stays where it is.
   static const auto revoke = reinterpret_cast<Revoke>(dlsym(RTLD_DEFAULT, "ncclCommRevoke"));
   if (revoke == nullptr) return;
-  for (const ncclComm_t comm : comms) revoke(comm, 0);
+  std::thread([over = over_, comms = std::move(comms)] {
+    for (const ncclComm_t comm : comms) revoke(comm, 0);
+    over->store(true, std::memory_order_release);
+  }).detach();
+}
+
+bool Interruption::succeeds(const std::function<bool()>& is_back) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!over_->load(std::memory_order_acquire) || !is_back()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(kPollEvery);
+  }
+  return true;
 }
 
 void check_async(const std::vector<ncclComm_t>& comms) {

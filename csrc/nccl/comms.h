@@ -1,8 +1,11 @@
-// Making, aborting and destroying NCCL's communicators.
+// Making, interrupting, aborting and destroying NCCL's communicators.
 #pragma once
 
 #include <nccl.h>
 
+#include <atomic>
+#include <functional>
+#include <memory>
 #include <vector>
 
 namespace ringcomm::nccl {
@@ -26,12 +29,16 @@ class Comms {
 
   const std::vector<ncclComm_t>& get() const { return comms_; }
 
-  // Ends what they are doing, on the device and on the host, and frees them. Works whatever the
-  // other ranks do. No thread may be inside NCCL for one of them: see interrupt().
+  // Ends what they are doing on the device, and frees them, whatever the other ranks do. No thread
+  // may be inside NCCL for one of them, and no captured graph may refer to one: NCCL would use what
+  // it has freed, or wait for ever.
   void abort();
 
   // Frees them; they are idle. All ranks must do so. Throws Error (kLibrary).
   void destroy();
+
+  // Forgets them, and frees nothing: something goes on using them.
+  void leave();
 
  private:
   const int rank_;
@@ -42,8 +49,20 @@ class Comms {
   std::vector<ncclComm_t> comms_;
 };
 
-// Makes threads that are inside NCCL for one of them come back with an error.
-void interrupt(const std::vector<ncclComm_t>& comms);
+// Ends what communicators are doing, and makes threads that are inside NCCL for one of them come
+// back with an error. Nothing but aborting them may follow. From a thread of its own, as NCCL waits
+// there for the peers on this host to do the same.
+class Interruption {
+ public:
+  explicit Interruption(std::vector<ncclComm_t> comms);
+
+  // Waits until it is over and `is_back` true, but not for long. False: the communicators must be
+  // left as they are (or NCCL is older than 2.28.7, and cannot do it).
+  bool succeeds(const std::function<bool()>& is_back);
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> over_ = std::make_shared<std::atomic<bool>>(false);
+};
 
 // Throws Error (kLibrary) if NCCL has seen one of them fail.
 void check_async(const std::vector<ncclComm_t>& comms);

@@ -1,22 +1,26 @@
+// A communicator from its making to its end; what happens in between is in enqueue.cpp.
 #include "nccl/communicator.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 
+#include "nccl/await.h"
 #include "nccl/errors.h"
 
 namespace ringcomm::nccl {
 namespace {
 
-constexpr const char* kIdKey = "nccl id";
 constexpr std::chrono::seconds kPatienceForAbort{2};
 constexpr std::chrono::seconds kPatienceForClose{5};
+constexpr std::chrono::milliseconds kPollEvery{1};
 
-const streams::Layout& checked(const streams::Layout& layout, int world_size) {
+const Options& checked(const Options& options, int world_size) {
   // The most slots that one slice can take: premul_sum, all ranks' pieces and all scaled sends.
   const std::size_t least = 2 * world_size * streams::kAlignment;
+  const streams::Layout& layout = options.layout;
   if (layout.num_channels < 1) {
     throw Error(ErrorKind::kInvalidArgument, "the number of channels (RINGCOMM_CHANNELS) is " +
                                                  std::to_string(layout.num_channels) +
@@ -28,78 +32,49 @@ const streams::Layout& checked(const streams::Layout& layout, int world_size) {
                     " bytes are too small for " + std::to_string(world_size) +
                     " ranks; they need at least " + std::to_string(least));
   }
-  return layout;
-}
-
-bool is_capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  RINGCOMM_CHECK(cudaStreamIsCapturing(stream, &status));
-  return status != cudaStreamCaptureStatusNone;
+  return options;
 }
 
 }  // namespace
 
-Communicator::Communicator(shm::Group& group, Store& store, int device, const Options& options,
-                           const Allocate& allocate, Timeout timeout)
+Communicator::Communicator(shm::Group& group, int device, const Options& options,
+                           const Allocate& allocate)
     : Collectives(group.rank, group.world_size, options.algorithm),
       group_(group),
       board_(group),
       device_(device),
-      comms_(make_comms(store, options, timeout)),
-      executor_(make_executor(options, allocate)),
-      messages_(group, store) {
-  publish_comms();
+      options_(checked(options, group.world_size)),
+      allocate_(allocate),
+      connections_(group, device, allocate) {
+  for (int c = 0; c < options_.layout.num_channels; ++c) {
+    Lane& lane = lanes_.emplace_back();
+    for (int e = 0; e < options_.layout.slices_in_flight; ++e) lane.reduced.emplace_back();
+  }
   watchdog_.emplace(
-      group, device,
-      [this] {
-        std::lock_guard lock(failure_mutex_);
-        check_async(interruptible_);
-      },
-      [this](const Error& error) { fail(error); });
+      group, device, [this] { look_around(); }, [this](const Error& error) { fail(error); });
 }
 
 Communicator::~Communicator() {
   watchdog_.reset();
   end();
+  if (!ended_) leave();
   // What was aborted still runs to its end, in scratch that is about to be freed.
   for (const Lane& lane : lanes_) {
+    if (!ended_) break;
     cudaStreamSynchronize(lane.communication.get());
     cudaStreamSynchronize(lane.reduction.get());
   }
 }
 
-std::unique_ptr<Comms> Communicator::make_comms(Store& store, const Options& options,
-                                                Timeout timeout) {
-  const int num_channels = checked(options.layout, world_size()).num_channels;
-  if (world_size() == 1) return nullptr;
-  const shm::Deadline deadline = shm::Deadline::in(timeout);
-  const DeviceGuard guard(device_);
-  ncclUniqueId id;
-  if (rank() == 0) {
-    RINGCOMM_CHECK(ncclGetUniqueId(&id));
-    store.set(kIdKey, std::string(id.internal, sizeof(id.internal)));
-  } else {
-    const std::string text = store.get(kIdKey, timeout);
-    std::memcpy(id.internal, text.data(), std::min(text.size(), sizeof(id.internal)));
-  }
-  auto comms = std::make_unique<Comms>(id, rank(), world_size(), num_channels,
-                                       std::max(1, options.max_ctas / num_channels));
-  await(group_, deadline, "making NCCL communicators on device " + std::to_string(device_),
-        [&] { return comms->progress(); });
-  return comms;
-}
-
-Communicator::Executor Communicator::make_executor(const Options& options,
-                                                   const Allocate& allocate) {
-  const DeviceGuard guard(device_);
+void Communicator::make_executor(const std::vector<ncclComm_t>& comms) {
   std::vector<streams::Channel<Api>> channels;
-  for (int c = 0; c < options.layout.num_channels; ++c) {
-    const ncclComm_t comm = comms_ ? comms_->get()[c] : nullptr;
-    Lane& lane = lanes_.emplace_back();
-    for (int e = 0; e < options.layout.slices_in_flight; ++e) lane.reduced.emplace_back();
+  for (std::size_t c = 0; c < lanes_.size(); ++c) {
+    Lane& lane = lanes_[c];
     const cudaStream_t stream = lane.communication.get();
-    if (comm != nullptr) lane.scratch = allocate(options.layout.channel_scratch_nbytes(), stream);
-    streams::Channel<Api> channel{.comm = comm,
+    if (!comms.empty()) {
+      lane.scratch = allocate_(options_.layout.channel_scratch_nbytes(world_size()), stream);
+    }
+    streams::Channel<Api> channel{.comm = comms.empty() ? nullptr : comms[c],
                                   .communication = stream,
                                   .reduction = lane.reduction.get(),
                                   .scratch = static_cast<std::byte*>(lane.scratch.get()),
@@ -108,140 +83,193 @@ Communicator::Executor Communicator::make_executor(const Options& options,
     for (const Event& event : lane.reduced) channel.reduced.push_back(event.get());
     channels.push_back(std::move(channel));
   }
-  return Executor(rank(), options.layout, channels, began_.get());
+  executor_.emplace(rank(), options_.layout, channels, began_.get());
 }
 
-void Communicator::publish_comms() {
-  std::lock_guard lock(failure_mutex_);
-  interruptible_ = messages_.comms();
-  if (!comms_) return;
-  interruptible_.insert(interruptible_.end(), comms_->get().begin(), comms_->get().end());
+shm::Board::Settings Communicator::settings() const {
+  const streams::Layout& layout = options_.layout;
+  return {static_cast<std::uint64_t>(layout.num_channels), layout.slice_nbytes,
+          static_cast<std::uint64_t>(options_.max_ctas), options_.graphs};
 }
 
-// Runs `body` as the only one inside NCCL. A library that fails half way leaves the ranks with
-// different ideas of what was sent, so that breaks the group.
-template <typename Body>
-void Communicator::guarded(const std::string& what, Body&& body) {
-  std::unique_lock lock(mutex_);
-  if (const std::exception_ptr error = failure()) std::rethrow_exception(error);
-  if (group_.broken()) group_.check(what);
-  try {
-    const DeviceGuard guard(device_);
-    body();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kLibrary) throw;
-    lock.unlock();
-    const Error described(ErrorKind::kLibrary, "rank " + std::to_string(rank()) + " in " + what +
-                                                   " on device " + std::to_string(device_) + ": " +
-                                                   error.what());
-    fail(described);
-    throw described;
-  }
-}
-
-void Communicator::run(Call call, const Program& program, std::span<const Chunk> chunks,
-                       const Reduction& reduction, Timeout timeout) {
-  guarded(describe(call), [&] {
-    call.sequence = ++sequence_;
-    board_.enqueue(call);
-    api_.push_collective(to_string(call.collective));
-    executor_.run(api_, program, chunks, reduction, origin_.get());
-    api_.pop_range();
-    if (is_capturing(origin_.get())) return;
-    Pending pending{describe_numbered(call), call.sequence, /*peer=*/-1, shm::Deadline::in(timeout),
-                    watchdog_->new_event()};
-    RINGCOMM_CHECK(cudaEventRecord(pending.end.get(), origin_.get()));
-    watchdog_->add(std::move(pending));
-  });
-}
-
-std::vector<cudaStream_t> Communicator::run(const std::vector<Message>& messages, cudaEvent_t begin,
-                                            Timeout timeout) {
-  std::vector<cudaStream_t> streams;
-  if (messages.empty()) return streams;
-  guarded(nccl::describe(messages.front()), [&] {
-    const shm::Deadline deadline = shm::Deadline::in(timeout);
-    streams = messages_.run(messages, begin, deadline);
-    publish_comms();
-    for (std::size_t i = 0; i < messages.size(); ++i) {
-      if (is_capturing(streams[i])) continue;
-      Pending pending{nccl::describe(messages[i]), /*sequence=*/0, messages[i].peer, deadline,
-                      watchdog_->new_event()};
-      RINGCOMM_CHECK(cudaEventRecord(pending.end.get(), streams[i]));
-      watchdog_->add(std::move(pending));
+// Ranks with other settings than this one would wait for each other in vain.
+bool Communicator::all_joined() {
+  constexpr std::array kNames = {"RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES", "RINGCOMM_MAX_CTAS",
+                                 "RINGCOMM_GRAPHS"};
+  static_assert(kNames.size() == std::tuple_size_v<shm::Board::Settings>);
+  if (!board_.not_joined().empty()) return false;
+  const shm::Board::Settings own = settings();
+  for (int r = 0; r < world_size(); ++r) {
+    const shm::Board::Settings theirs = board_.settings_of(r);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      if (theirs[i] == own[i]) continue;
+      throw Error(ErrorKind::kMismatch,
+                  std::string(kNames[i]) + " must be the same on all ranks: it is " +
+                      std::to_string(own[i]) + " on rank " + std::to_string(rank()) + " and " +
+                      std::to_string(theirs[i]) + " on rank " + std::to_string(r));
     }
-  });
-  return streams;
-}
-
-std::exception_ptr Communicator::failure() const {
-  std::lock_guard lock(failure_mutex_);
-  return failure_;
-}
-
-bool Communicator::set_failure(const Error& error) {
-  std::lock_guard lock(failure_mutex_);
-  if (failure_) return false;
-  failure_ = std::make_exception_ptr(error);
+  }
   return true;
 }
 
+// NCCL may allocate memory when ranks connect, and waits for them on the host.
+void Communicator::check_may_connect(const std::string& what) const {
+  if (!captured_) return;
+  throw Error(ErrorKind::kInvalidArgument,
+              what +
+                  " cannot be captured in a CUDA graph, as it connects ranks; make one before "
+                  "the capture begins");
+}
+
+void Communicator::connect_all(const shm::Deadline& deadline) {
+  if (executor_) return;
+  board_.join(settings());
+  if (world_size() == 1) return make_executor({});
+  if (rank() == 0 && !board_.greeting_to_all(0)) board_.greet_all(Meeting::new_id());
+  // Not streams that wait for the caller's: what that waits for may need this rank to go on.
+  std::vector<cudaStream_t> streams;
+  for (const Lane& lane : lanes_) streams.push_back(lane.reduction.get());
+  const int ctas = std::max(1, options_.max_ctas / static_cast<int>(lanes_.size()));
+  Meeting meeting(
+      {rank(), world_size(), device_, ctas}, streams, [this] { return board_.greeting_to_all(0); },
+      allocate_);
+  const std::string doing = "connecting its device with those of all ranks";
+  telling([&] { return doing; },
+          [&] {
+            await(
+                group_, deadline, doing,
+                [&] {
+                  failure_->check();
+                  connections_.answer();
+                  return all_joined() && meeting.progress();
+                },
+                [this] { return board_.not_joined(); });
+          });
+  std::unique_ptr<Comms> channels = meeting.take();
+  make_executor(channels->get());
+  connections_.set_channels(std::move(channels));
+}
+
+void Communicator::connect_pairs(const std::vector<Message>& messages,
+                                 const shm::Deadline& deadline) {
+  const auto ready = [&](const Message& message) {
+    return connections_.messages().ready(message.peer);
+  };
+  if (std::all_of(messages.begin(), messages.end(), ready)) return;
+  check_may_connect("the first message between two ranks");
+  std::vector<int> peers;
+  for (const Message& message : messages) peers.push_back(message.peer);
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  const std::string doing = describe(messages.front()) + ", connecting to " + describe_ranks(peers);
+  telling([&] { return doing; },
+          [&] {
+            await(
+                group_, deadline, doing,
+                [&] {
+                  failure_->check();
+                  connections_.answer();
+                  return std::all_of(messages.begin(), messages.end(), ready);
+                },
+                [&] {
+                  std::vector<int> absent;
+                  for (const int peer : peers) {
+                    if (!connections_.messages().has_come(peer)) absent.push_back(peer);
+                  }
+                  return absent;
+                });
+          });
+}
+
+// On the watchdog's thread. A rank that is busy answers by itself.
+void Communicator::look_around() {
+  connections_.check();
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock() && !closed_) connections_.answer();
+}
+
 void Communicator::fail(const Error& error) {
-  if (!set_failure(error)) return;
+  if (!failure_->set(error)) return;
   if (!group_.broken()) group_.fail(error.kind(), error.what());
   end();
 }
 
 void Communicator::abort(const std::string& reason) {
-  if (set_failure(Error(ErrorKind::kClosed, reason))) end();
+  if (failure_->set(Error(ErrorKind::kClosed, reason))) end();
 }
 
+// Ends what is under way, and frees what can be freed.
 void Communicator::end() {
-  std::unique_lock lock(mutex_, std::try_to_lock);
+  std::unique_lock lock(mutex_, std::defer_lock);
+  const auto is_mine = [&lock] { return lock.owns_lock() || lock.try_lock(); };
   const shm::Clock::time_point begin = shm::Clock::now();
-  while (!lock.owns_lock() && shm::Clock::now() - begin < kPatienceForAbort) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    lock.try_lock();
+  while (!is_mine() && shm::Clock::now() - begin < kPatienceForAbort) {
+    std::this_thread::sleep_for(kPollEvery);
   }
-  if (!lock.owns_lock()) {
-    // A thread waits inside NCCL for a peer that will not come.
-    std::vector<ncclComm_t> comms;
-    {
-      std::lock_guard guard(failure_mutex_);
-      comms = interruptible_;
-    }
-    interrupt(comms);
-    lock.lock();
-  }
-  {
-    std::lock_guard guard(failure_mutex_);
-    interruptible_.clear();
-  }
-  if (comms_) comms_->abort();
-  messages_.abort();
+  // A thread is inside NCCL and waits for a peer that will not come, or a graph holds on to the
+  // communicators, so that aborting them would wait.
+  const bool interrupts = !lock.owns_lock() || captures_.alive() > 0;
+  if (interrupts) ended_ = connections_.interrupt(is_mine);
+  if (!lock.owns_lock()) return;
+  // NCCL waits for graphs to let go of a communicator, but not of one that was interrupted.
+  const bool is_free = captures_.alive() == 0 && !(interrupts && !replays_.empty());
+  replays_.clear();
+  if (!ended_ || !is_free) return leave();
+  connections_.abort();
 }
 
-void Communicator::shut_down(Timeout timeout) {
-  bool clean = !failure() && watchdog_->drain(shm::Deadline::in(timeout));
-  if (clean) {
-    board_.close();
-    const shm::Clock::time_point begin = shm::Clock::now();
-    while (!board_.all_closed() && !group_.broken() &&
-           shm::Clock::now() - begin < kPatienceForClose) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    clean = board_.all_closed();
+// What graphs refer to stays as long as the process.
+void Communicator::leave() {
+  static std::mutex mutex;
+  static auto& left = *new std::vector<std::shared_ptr<void>>;
+  connections_.leave();
+  std::lock_guard lock(mutex);
+  left.push_back(captures_.memory());
+  for (const Lane& lane : lanes_) left.push_back(lane.scratch);
+}
+
+// Freeing communicators takes all who share them.
+bool Communicator::close_together() {
+  board_.close(captures_.alive() > 0 ? shm::Board::Closing::kHeld : shm::Board::Closing::kFree);
+  const shm::Clock::time_point begin = shm::Clock::now();
+  const auto all_closed = [this] {
+    std::lock_guard lock(mutex_);
+    connections_.answer();  // what a peer has begun ends before its communicators do
+    return connections_.all_met() &&
+           board_.least_closed(connections_.partners()) != shm::Board::Closing::kNot;
+  };
+  while (!all_closed()) {
+    if (group_.broken() || shm::Clock::now() - begin > kPatienceForClose) return false;
+    std::this_thread::sleep_for(kPollEvery);
   }
-  set_failure(Error(ErrorKind::kClosed, "the process group is closed"));
+  return true;
+}
+
+std::string Communicator::shut_down(Timeout timeout) {
+  const bool clean = !failure_->get() && watchdog_ &&
+                     watchdog_->drain(shm::Deadline::in(timeout)) && close_together();
+  if (!clean) failure_->set(Error(ErrorKind::kClosed, "the process group is closed"));
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
   watchdog_.reset();
-  if (clean && comms_) {
-    std::scoped_lock lock(mutex_, failure_mutex_);
-    interruptible_.clear();
-    const DeviceGuard guard(device_);
-    messages_.destroy();
-    comms_->destroy();
+  const int held = captures_.alive();
+  {
+    std::lock_guard lock(mutex_);
+    if (clean && held > 0) {
+      leave();
+    } else if (clean && board_.most_closed(connections_.partners()) == shm::Board::Closing::kFree) {
+      replays_.clear();
+      connections_.destroy();
+    }
   }
   end();
+  if (held == 0) return "";
+  return std::to_string(held) + (held == 1 ? " CUDA graph that was" : " CUDA graphs that were") +
+         " captured with operations of this group still " + (held == 1 ? "exists" : "exist") +
+         ", so its NCCL communicators and its memory on device " + std::to_string(device_) +
+         " were not freed. Delete the graphs before the process group is destroyed";
 }
 
 }  // namespace ringcomm::nccl

@@ -5,7 +5,6 @@
 #include <nccl.h>
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,52 +13,71 @@
 #include <vector>
 
 #include "nccl/api.h"
-#include "nccl/comms.h"
+#include "nccl/captures.h"
+#include "nccl/connections.h"
+#include "nccl/ends.h"
+#include "nccl/failure.h"
 #include "nccl/handles.h"
-#include "nccl/messages.h"
+#include "nccl/replays.h"
 #include "nccl/watchdog.h"
 #include "shm/board.h"
 #include "shm/group.h"
-#include "store.h"
 #include "streams/collectives.h"
 #include "streams/executor.h"
 
 namespace ringcomm::nccl {
 
-// Device memory that is freed with the last holder, for use on the given stream.
-using Allocate = std::function<std::shared_ptr<void>(std::size_t nbytes, cudaStream_t)>;
-
 struct Options {
   Algorithm algorithm = Algorithm::kAuto;
   streams::Layout layout;
-  int max_ctas = 32;  // of one rank, in all its channels: few, so that sums have room
+  int max_ctas = 32;    // of one rank, in all its channels: few, so that sums have room
+  bool graphs = false;  // see nccl/replays.h
 };
 
-// The collectives are enqueued behind what is on stream(), which then waits for their end; the host
-// waits for nothing but the making of communicators. Methods may be called by any thread. They
-// throw Error; so they do, all of them, once the group has failed.
-class Communicator : public streams::Collectives {
+// What has been enqueued ends on this stream.
+struct Enqueued {
+  std::shared_ptr<End> end;
+  cudaStream_t stream;
+};
+
+// Everything is enqueued, and the host waits for nothing but connections, which are made by the
+// first collective, and by the first message of each pair. Methods may be called by any thread with
+// the device as its current one. They throw Error; so they do, all of them, once the group has
+// failed.
+class Communicator : private streams::Collectives {
  public:
-  // All ranks construct theirs together, each with `device` as its current one. `group` and `store`
-  // must outlive it.
-  Communicator(shm::Group& group, Store& store, int device, const Options& options,
-               const Allocate& allocate, Timeout timeout);
+  using streams::Collectives::rank;
+  using streams::Collectives::Timeout;
+
+  // Waits for nobody. `group` must outlive it.
+  Communicator(shm::Group& group, int device, const Options& options, const Allocate& allocate);
   // Aborts what is not done.
   ~Communicator() override;
 
   int device() const { return device_; }
-  cudaStream_t stream() const { return origin_.get(); }
+  cudaStream_t stream() const { return lanes_.front().communication.get(); }
 
-  // Enqueues messages that belong together, so that none of them waits for another. Message i
-  // begins after `begin` and is done at the end of the i-th of the streams returned.
-  std::vector<cudaStream_t> run(const std::vector<Message>& messages, cudaEvent_t begin,
-                                Timeout timeout);
+  // Connects this rank with all others, which must do so, too, if that has not been done.
+  void connect(Timeout timeout);
 
-  // Null as long as all is well. What the group failed of otherwise: results cannot be trusted.
-  std::exception_ptr failure() const;
+  // What body(collectives) enqueues through them, and by itself on stream(), comes behind what is
+  // on `user` now.
+  Enqueued enqueue(cudaStream_t user, const std::function<void(streams::Collectives&)>& body);
 
-  // Waits until all is done, and frees what NCCL holds. All ranks call it.
-  void shut_down(Timeout timeout);
+  // Enqueues messages, at least one, that belong together: none of them waits for another. Behind
+  // message i, after(i, stream) may enqueue more.
+  Enqueued exchange(cudaStream_t user, const std::vector<Message>& messages, Timeout timeout,
+                    const std::function<void(std::size_t i, cudaStream_t stream)>& after);
+
+  // The end of all collectives so far.
+  Enqueued end_of_all();
+
+  // What the group has failed of: results that are not confirmed by then cannot be trusted.
+  std::shared_ptr<const Failure> failure() const { return failure_; }
+
+  // Waits until all is done, and frees what NCCL holds. All ranks call it. Returns what had to be
+  // left behind, and why; as a rule nothing.
+  std::string shut_down(Timeout timeout);
   // Ends what is under way; later calls raise `reason`.
   void abort(const std::string& reason);
 
@@ -76,34 +94,62 @@ class Communicator : public streams::Collectives {
 
   void run(Call call, const Program& program, std::span<const Chunk> chunks,
            const Reduction& reduction, Timeout timeout) override;
-  Executor make_executor(const Options& options, const Allocate& allocate);
-  // False if something has failed before.
-  bool set_failure(const Error& error);
+  void make_executor(const std::vector<ncclComm_t>& comms);
+  void connect_all(const shm::Deadline& deadline);
+  shm::Board::Settings settings() const;
+  bool all_joined();
+  void connect_pairs(const std::vector<Message>& messages, const shm::Deadline& deadline);
+  void look_around();
+
+  void check_open() const;
+  void check_may_connect(const std::string& what) const;
+  template <typename Body>
+  auto guarded(Body&& body);
+  template <typename Describe, typename Body>
+  void telling(Describe&& doing, Body&& body);
   // Records what has failed, tells the other ranks and ends what is under way.
   void fail(const Error& error);
   void end();
-  template <typename Body>
-  void guarded(const std::string& what, Body&& body);
-  void publish_comms();
-  std::unique_ptr<Comms> make_comms(Store& store, const Options& options, Timeout timeout);
+  void leave();
+  bool close_together();
 
   shm::Group& group_;
   shm::Board board_;
   const int device_;
-  // Held while this rank is inside NCCL, and while its communicators are aborted.
+  const Options options_;
+  const Allocate allocate_;
+  const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
+  // Held while this rank is inside NCCL, and while its communicators are freed; guards what
+  // follows.
   std::mutex mutex_;
-  mutable std::mutex failure_mutex_;
-  std::exception_ptr failure_;             // guarded by failure_mutex_
-  std::vector<ncclComm_t> interruptible_;  // so are these: all communicators
   Api api_;
-  Stream origin_;
   Event began_;
-  std::unique_ptr<Comms> comms_;  // by channel; null if there is but one rank
+  Ends ends_;
+  Captures captures_;
   std::vector<Lane> lanes_;
-  Executor executor_;
-  Messages messages_;
+  Connections connections_;
+  std::optional<Executor> executor_;  // once all are connected
+  Replays replays_;
   std::uint64_t sequence_ = 0;
+  bool captured_ = false;           // what is being enqueued
+  std::shared_ptr<End> under_way_;  // its end
+  bool closed_ = false;             // in good order
+  bool ended_ = true;               // nothing goes on on the device that could not be interrupted
+
   std::optional<Watchdog> watchdog_;
 };
+
+// body(), with the failures of libraries told as those of what this rank is doing.
+template <typename Describe, typename Body>
+void Communicator::telling(Describe&& doing, Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kLibrary) throw;
+    throw Error(ErrorKind::kLibrary, "rank " + std::to_string(rank()) + " in " + doing() +
+                                         " on device " + std::to_string(device_) + ": " +
+                                         error.what());
+  }
+}
 
 }  // namespace ringcomm::nccl

@@ -9,18 +9,22 @@
 
 namespace ringcomm::nccl {
 
-// Makes a device current while it lives.
+// Makes a device current while it lives. Not for threads of our own: they have no device to go back
+// to, and cudaSetDevice makes a context, of hundreds of megabytes, on the device that it is given.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(int device) {
+  explicit DeviceGuard(int device) : device_(device) {
     RINGCOMM_CHECK(cudaGetDevice(&previous_));
-    if (previous_ != device) RINGCOMM_CHECK(cudaSetDevice(device));
+    if (previous_ != device_) RINGCOMM_CHECK(cudaSetDevice(device_));
   }
-  ~DeviceGuard() { cudaSetDevice(previous_); }
+  ~DeviceGuard() {
+    if (previous_ != device_) cudaSetDevice(previous_);
+  }
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
+  const int device_;
   int previous_ = 0;
 };
 

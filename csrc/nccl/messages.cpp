@@ -1,40 +1,16 @@
 #include "nccl/messages.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <string>
-#include <thread>
 #include <utility>
 
 #include "nccl/errors.h"
-#include "status.h"
 
 namespace ringcomm::nccl {
 namespace {
 
-constexpr std::chrono::milliseconds kPollEvery{1};
 constexpr int kMessageCtas = 4;
 
-std::string key_of(int low, int high) {
-  return "nccl pair " + std::to_string(low) + " " + std::to_string(high);
-}
-
 }  // namespace
-
-void await(shm::Group& group, const shm::Deadline& deadline, const std::string& doing,
-           const std::function<bool()>& progress) {
-  while (!progress()) {
-    if (group.broken()) group.check(doing);
-    if (shm::Clock::now() - deadline.start > deadline.timeout) {
-      throw group.fail(ErrorKind::kTimeout, "rank " + std::to_string(group.rank) + " in " + doing +
-                                                " Timed out after " +
-                                                describe_seconds(deadline.waited()) +
-                                                ": NCCL waits for a rank that has not come");
-    }
-    std::this_thread::sleep_for(kPollEvery);
-  }
-}
 
 std::string describe(const Message& message) {
   return std::string(message.is_send ? "send" : "recv") +
@@ -42,64 +18,64 @@ std::string describe(const Message& message) {
          ")";
 }
 
-std::vector<cudaStream_t> Messages::run(const std::vector<Message>& messages, cudaEvent_t begin,
-                                        const shm::Deadline& deadline) {
-  std::vector<int> peers;
-  for (const Message& message : messages) {
-    if (!pairs_.contains(message.peer)) peers.push_back(message.peer);
-  }
-  connect(peers, deadline);
+bool Messages::ready(int peer) {
+  if (!pairs_.contains(peer)) begin_to_meet(peer);
+  return find(peer) != nullptr;
+}
 
-  std::vector<cudaStream_t> streams;
-  for (const Message& message : messages) {
-    streams.push_back(pairs_.at(message.peer).streams[direction_of(message)].get());
-    RINGCOMM_CHECK(cudaStreamWaitEvent(streams.back(), begin, 0));
+bool Messages::answer() {
+  for (int peer = 0; peer < group_.world_size; ++peer) {
+    if (peer != group_.rank && !pairs_.contains(peer) && has_come(peer)) begin_to_meet(peer);
   }
+  bool met = false;
+  for (auto& [peer, pair] : pairs_) {
+    if (pair.comms || !pair.meeting->progress()) continue;
+    pair.comms = pair.meeting->take();
+    pair.meeting.reset();
+    met = true;
+  }
+  return met;
+}
+
+// The lower rank chooses the id, which is its greeting; the other's says only that it comes.
+void Messages::begin_to_meet(int peer) {
+  const bool is_lower = group_.rank < peer;
+  const shm::Board::Greeting own = is_lower ? Meeting::new_id() : shm::Board::Greeting{};
+  Pair& pair = pairs_[peer];
+  pair.meeting = std::make_unique<Meeting>(
+      Meeting::Party{is_lower ? 0 : 1, 2, device_, kMessageCtas},
+      std::vector{pair.streams[kUp].get(), pair.streams[kDown].get()},
+      [this, peer, is_lower, own] {
+        std::optional<shm::Board::Greeting> theirs = board_.greeting_of(peer);
+        return theirs && is_lower ? own : theirs;
+      },
+      allocate_);
+  board_.greet(peer, own);
+}
+
+cudaStream_t Messages::stream_of(const Message& message) const {
+  return find(message.peer)->streams[direction_of(message)].get();
+}
+
+void Messages::enqueue(const std::vector<Message>& messages) {
   RINGCOMM_CHECK(ncclGroupStart());
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    const Message& m = messages[i];
-    const ncclComm_t comm = pairs_.at(m.peer).comms->get()[direction_of(m)];
+  for (const Message& m : messages) {
+    const Pair& pair = *find(m.peer);
+    const ncclComm_t comm = pair.comms->get()[direction_of(m)];
+    const cudaStream_t stream = pair.streams[direction_of(m)].get();
     const int peer = m.peer > group_.rank ? 1 : 0;  // in the pair
     if (m.is_send) {
-      RINGCOMM_CHECK(ncclSend(m.data, m.nbytes, ncclUint8, peer, comm, streams[i]));
+      RINGCOMM_CHECK(ncclSend(m.data, m.nbytes, ncclUint8, peer, comm, stream));
     } else {
-      RINGCOMM_CHECK(ncclRecv(m.data, m.nbytes, ncclUint8, peer, comm, streams[i]));
+      RINGCOMM_CHECK(ncclRecv(m.data, m.nbytes, ncclUint8, peer, comm, stream));
     }
   }
   RINGCOMM_CHECK(ncclGroupEnd());
-  return streams;
 }
 
-// All pairs at once, so that ranks may name their peers in any order. The lower rank of a pair says
-// where to meet before any rank waits to be told.
-void Messages::connect(const std::vector<int>& peers, const shm::Deadline& deadline) {
-  std::map<int, std::unique_ptr<Comms>> meeting;
-  for (const bool lower : {true, false}) {
-    for (const int peer : peers) {
-      if ((group_.rank < peer) == lower && !meeting.contains(peer)) {
-        meeting.emplace(peer, begin_to_meet(peer, deadline));
-      }
-    }
-  }
-  await(group_, deadline, "connecting to " + describe_ranks(peers), [&meeting] {
-    bool all = true;
-    for (auto& [peer, comms] : meeting) all = comms->progress() && all;
-    return all;
-  });
-  for (auto& [peer, comms] : meeting) pairs_.emplace(peer, Pair{std::move(comms), {}});
-}
-
-std::unique_ptr<Comms> Messages::begin_to_meet(int peer, const shm::Deadline& deadline) {
-  const int low = std::min(group_.rank, peer), high = std::max(group_.rank, peer);
-  ncclUniqueId id;
-  if (group_.rank == low) {
-    RINGCOMM_CHECK(ncclGetUniqueId(&id));
-    store_.set(key_of(low, high), std::string(id.internal, sizeof(id.internal)));
-  } else {
-    const std::string text = store_.get(key_of(low, high), deadline.timeout);
-    std::memcpy(id.internal, text.data(), std::min(text.size(), sizeof(id.internal)));
-  }
-  return std::make_unique<Comms>(id, group_.rank == low ? 0 : 1, 2, 2, kMessageCtas);
+const Messages::Pair* Messages::find(int peer) const {
+  const auto it = pairs_.find(peer);
+  return it == pairs_.end() || !it->second.comms ? nullptr : &it->second;
 }
 
 Messages::Direction Messages::direction_of(const Message& message) const {
@@ -109,18 +85,43 @@ Messages::Direction Messages::direction_of(const Message& message) const {
 std::vector<ncclComm_t> Messages::comms() const {
   std::vector<ncclComm_t> all;
   for (const auto& [peer, pair] : pairs_) {
-    all.insert(all.end(), pair.comms->get().begin(), pair.comms->get().end());
+    if (pair.comms) all.insert(all.end(), pair.comms->get().begin(), pair.comms->get().end());
   }
   return all;
 }
 
-void Messages::abort() {
-  for (auto& [peer, pair] : pairs_) pair.comms->abort();
+std::vector<int> Messages::peers() const {
+  std::vector<int> all;
+  for (const auto& [peer, pair] : pairs_) all.push_back(peer);
+  return all;
 }
 
-// In the order of the pairs, which is the same for both of each.
+bool Messages::all_met() const {
+  return std::all_of(pairs_.begin(), pairs_.end(),
+                     [](const auto& pair) { return pair.second.comms != nullptr; });
+}
+
+void Messages::abort() {
+  for (auto& [peer, pair] : pairs_) {
+    pair.meeting.reset();
+    if (pair.comms) pair.comms->abort();
+  }
+}
+
+// In the order of the pairs, which is the same for both of each. Those that are still meeting have
+// never been used.
 void Messages::destroy() {
-  for (auto& [peer, pair] : pairs_) pair.comms->destroy();
+  for (auto& [peer, pair] : pairs_) {
+    pair.meeting.reset();
+    if (pair.comms) pair.comms->destroy();
+  }
+}
+
+void Messages::leave() {
+  for (auto& [peer, pair] : pairs_) {
+    pair.meeting.reset();
+    if (pair.comms) pair.comms->leave();
+  }
 }
 
 }  // namespace ringcomm::nccl

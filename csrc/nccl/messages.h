@@ -1,25 +1,27 @@
 // send and recv on devices.
 //
 // Each pair of ranks has two communicators, one for each direction, each with a stream of its own:
-// so two ranks may both send first, and a message waits for no other pair's. They are made when the
-// pair first exchanges messages. As with NCCL, messages have no tags: a receive takes the next
-// message of its peer, which must be as long as it.
+// so two ranks may both send first, and a message waits for no other pair's. The two meet when one
+// of them first has a message for the other; the other answers whatever it is doing (answer() is
+// called all the time), so the order of first messages among several ranks does not matter. As with
+// NCCL, messages have no tags: a receive takes the next message of its peer, which must be as long
+// as it.
 #pragma once
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <cstddef>
-#include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "nccl/comms.h"
 #include "nccl/handles.h"
+#include "nccl/meeting.h"
+#include "shm/board.h"
 #include "shm/group.h"
-#include "shm/idle.h"
-#include "store.h"
 
 namespace ringcomm::nccl {
 
@@ -30,39 +32,54 @@ struct Message {
   std::size_t nbytes;
 };
 
-// Waits until progress() is true. Throws Error when time is up or the group broken.
-void await(shm::Group& group, const shm::Deadline& deadline, const std::string& doing,
-           const std::function<bool()>& progress);
-
 // "send(nbytes=64, peer=1)"
 std::string describe(const Message& message);
 
+// Its methods are called one at a time, with `device` as the current one.
 class Messages {
  public:
-  Messages(shm::Group& group, Store& store) : group_(group), store_(store) {}
+  Messages(shm::Group& group, int device, Allocate allocate)
+      : group_(group), board_(group), device_(device), allocate_(std::move(allocate)) {}
 
-  // See Communicator::run; on the current device.
-  std::vector<cudaStream_t> run(const std::vector<Message>& messages, cudaEvent_t begin,
-                                const shm::Deadline& deadline);
+  // Whether the peer can be sent to. Begins to meet it if not.
+  bool ready(int peer);
+  // Whether the peer has anything to say to this rank yet.
+  bool has_come(int peer) { return board_.greeting_of(peer).has_value(); }
+  // Goes on meeting peers that this rank wants to meet, or that want to meet it. True: there are
+  // communicators that were not there before. Throws Error (kLibrary).
+  bool answer();
+
+  // Of a message with a peer that is ready. Those of one pair and direction have the same.
+  cudaStream_t stream_of(const Message& message) const;
+  // Enqueues messages on their streams, as one group: none of them waits for another.
+  void enqueue(const std::vector<Message>& messages);
 
   std::vector<ncclComm_t> comms() const;
+  // Those that have met this rank, or are about to.
+  std::vector<int> peers() const;
+  bool all_met() const;
   void abort();
   void destroy();
+  // Forgets all, and frees nothing.
+  void leave();
 
  private:
   // Up leads from the lower rank to the higher one.
   enum Direction { kUp, kDown };
   struct Pair {
-    std::unique_ptr<Comms> comms;  // by direction
-    Stream streams[2];
+    Stream streams[2];                 // by direction, as all that follows
+    std::unique_ptr<Comms> comms;      // once they have met
+    std::unique_ptr<Meeting> meeting;  // until then
   };
 
-  void connect(const std::vector<int>& peers, const shm::Deadline& deadline);
-  std::unique_ptr<Comms> begin_to_meet(int peer, const shm::Deadline& deadline);
+  void begin_to_meet(int peer);
+  const Pair* find(int peer) const;
   Direction direction_of(const Message& message) const;
 
   shm::Group& group_;
-  Store& store_;
+  shm::Board board_;
+  const int device_;
+  const Allocate allocate_;
   std::map<int, Pair> pairs_;
 };
 

@@ -8,16 +8,17 @@ namespace ringcomm::nccl {
 namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{50};
+constexpr std::chrono::milliseconds kLookEveryToDrain{1};
 constexpr std::chrono::seconds kGrace{1};
 
 }  // namespace
 
-Watchdog::Watchdog(shm::Group& group, int device, std::function<void()> check_library,
+Watchdog::Watchdog(shm::Group& group, int device, std::function<void()> look_around,
                    std::function<void(const Error&)> on_failure)
     : group_(group),
       board_(group),
       device_(device),
-      check_library_(std::move(check_library)),
+      look_around_(std::move(look_around)),
       on_failure_(std::move(on_failure)),
       thread_([this] { run(); }) {}
 
@@ -31,23 +32,19 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::add(Pending pending) {
-  {
-    std::lock_guard lock(mutex_);
-    pending_.push_back(std::move(pending));
-  }
-  changed_.notify_one();
+  std::lock_guard lock(mutex_);
+  pending_.push_back(std::move(pending));
 }
 
-Event Watchdog::new_event() {
+void Watchdog::forget_unrecorded() {
   std::lock_guard lock(mutex_);
-  if (unused_.empty()) return Event();
-  Event event = std::move(unused_.back());
-  unused_.pop_back();
-  return event;
+  std::erase_if(pending_, [](const Pending& pending) { return !pending.end->is_recorded(); });
 }
 
 bool Watchdog::drain(const shm::Deadline& deadline) {
   std::unique_lock lock(mutex_);
+  draining_ = true;
+  changed_.notify_all();
   return drained_.wait_until(lock, deadline.start + deadline.timeout, [&] {
     return pending_.empty() || failed_;
   }) && !failed_;
@@ -56,17 +53,18 @@ bool Watchdog::drain(const shm::Deadline& deadline) {
 void Watchdog::run() {
   std::unique_lock lock(mutex_);
   try {
-    DeviceGuard guard(device_);
+    RINGCOMM_CHECK(cudaSetDevice(device_));
     RelaxedCapture relaxed;
     while (!stop_) {
-      if (pending_.empty()) {
-        changed_.wait(lock, [&] { return stop_ || !pending_.empty(); });
-      } else {
-        changed_.wait_for(lock, kLookEvery, [&] { return stop_; });
-      }
-      if (!stop_) look();
+      changed_.wait_for(lock, draining_ ? kLookEveryToDrain : kLookEvery);
+      if (stop_) break;
+      look();
+      lock.unlock();
+      look_around_();
+      lock.lock();
     }
   } catch (const Error& error) {
+    if (!lock.owns_lock()) lock.lock();
     failed_ = true;
     lock.unlock();
     drained_.notify_all();
@@ -75,63 +73,74 @@ void Watchdog::run() {
 }
 
 void Watchdog::look() {
-  for (auto it = pending_.begin(); it != pending_.end();) {
-    if (!it->end.happened()) {
-      ++it;
-      continue;
-    }
-    check_agreement(*it);
-    if (it->sequence > 0) board_.complete(it->sequence);
-    unused_.push_back(std::move(it->end));
-    it = pending_.erase(it);
+  if (std::erase_if(pending_, [this](const Pending& pending) { return is_done(pending); }) > 0) {
     missed_since_ = {};
   }
   if (pending_.empty()) {
     drained_.notify_all();
+    if (group_.broken()) group_.check("an idle group on device " + std::to_string(device_));
     return;
   }
   const Pending& first = pending_.front();
-  if (group_.broken()) group_.check(first.what);
-  check_library_();
+  if (group_.broken()) group_.check(describe(first));
   check_agreement(first);
   check_peers(first);
   for (const Pending& pending : pending_) check_deadline(pending);
 }
 
+bool Watchdog::is_done(const Pending& pending) {
+  if (!pending.end->happened()) return false;
+  check_agreement(pending);
+  const Call* call = std::get_if<Call>(&pending.operation);
+  if (call != nullptr) board_.complete(call->sequence);
+  pending.end->confirm();
+  return true;
+}
+
 void Watchdog::check_deadline(const Pending& pending) {
   if (shm::Clock::now() - pending.deadline.start <= pending.deadline.timeout) return;
   const double timeout = std::chrono::duration<double>(pending.deadline.timeout).count();
-  throw Error(ErrorKind::kTimeout,
-              "rank " + std::to_string(group_.rank) + " in " + pending.what + " Timed out after " +
-                  describe_seconds(pending.deadline.waited()) + " (its timeout is " +
-                  describe_seconds(timeout) + "), waiting for " + describe_awaited(pending));
+  throw Error(ErrorKind::kTimeout, "rank " + std::to_string(group_.rank) + " in " +
+                                       describe(pending) + " Timed out after " +
+                                       describe_seconds(pending.deadline.waited()) +
+                                       " (its timeout is " + describe_seconds(timeout) +
+                                       "), waiting for " + describe_awaited(pending));
+}
+
+std::string Watchdog::describe(const Pending& pending) {
+  const Call* call = std::get_if<Call>(&pending.operation);
+  return call != nullptr ? describe_numbered(*call)
+                         : nccl::describe(std::get<Message>(pending.operation));
 }
 
 std::string Watchdog::describe_awaited(const Pending& pending) {
-  if (pending.sequence > 0) return board_.describe_awaited(pending.sequence);
-  return group_.describe_peer(pending.peer);
+  const Call* call = std::get_if<Call>(&pending.operation);
+  return call != nullptr ? board_.describe_awaited(call->sequence)
+                         : group_.describe_peer(std::get<Message>(pending.operation).peer);
 }
 
 // Also of what is done: NCCL may not notice that ranks sent each other something else.
 void Watchdog::check_agreement(const Pending& pending) {
-  if (pending.sequence == 0) return;
-  const std::string mismatch = board_.describe_mismatch(pending.sequence);
+  const Call* call = std::get_if<Call>(&pending.operation);
+  if (call == nullptr) return;
+  const std::string mismatch = board_.describe_mismatch(call->sequence);
   if (mismatch.empty()) return;
-  throw Error(ErrorKind::kMismatch, "rank " + std::to_string(group_.rank) + " in " + pending.what +
-                                        ": the ranks disagree: " + mismatch);
+  throw Error(ErrorKind::kMismatch, "rank " + std::to_string(group_.rank) + " in " +
+                                        describe(pending) + ": the ranks disagree: " + mismatch);
 }
 
 void Watchdog::check_peers(const Pending& pending) {
+  const Call* call = std::get_if<Call>(&pending.operation);
   for (int peer = 0; peer < group_.world_size; ++peer) {
-    const bool involved =
-        pending.sequence > 0 ? board_.completed(peer) < pending.sequence : peer == pending.peer;
+    const bool involved = call != nullptr ? board_.completed(peer) < call->sequence
+                                          : peer == std::get<Message>(pending.operation).peer;
     std::string how;
     if (peer == group_.rank || !involved || !group_.gone(peer, &how)) continue;
     const shm::Clock::time_point now = shm::Clock::now();
     if (missed_since_ == shm::Clock::time_point{}) missed_since_ = now;
     if (now - missed_since_ < kGrace) return;
     throw Error(ErrorKind::kPeerDied, "rank " + std::to_string(group_.rank) + " in " +
-                                          pending.what + " after " +
+                                          describe(pending) + " after " +
                                           describe_seconds(pending.deadline.waited()) + ": rank " +
                                           std::to_string(peer) + " will not answer, " + how);
   }

@@ -3,15 +3,16 @@
 #pragma once
 
 #include <condition_variable>
-#include <cstdint>
 #include <functional>
-#include <list>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <variant>
 #include <vector>
 
-#include "nccl/handles.h"
+#include "nccl/ends.h"
+#include "nccl/messages.h"
 #include "shm/board.h"
 #include "shm/group.h"
 #include "shm/idle.h"
@@ -19,28 +20,27 @@
 
 namespace ringcomm::nccl {
 
+// Added before it is enqueued, since that may wait, too.
 struct Pending {
-  std::string what;        // "all_reduce(count=256, dtype=float32, op=sum) #17"
-  std::uint64_t sequence;  // of a collective; 0: a message
-  int peer;                // of a message
+  std::variant<Call, Message> operation;
   shm::Deadline deadline;
-  Event end;  // recorded behind the operation
+  std::shared_ptr<End> end;  // recorded behind the operation
 };
 
 class Watchdog {
  public:
-  // check_library throws if the library has seen a failure. on_failure is called once, on the
-  // watchdog's thread, with what it found; nothing is looked after any more then.
-  Watchdog(shm::Group& group, int device, std::function<void()> check_library,
+  // look_around is called all the time, on the watchdog's thread with `device` as the current one,
+  // and throws what it finds wrong. on_failure is called there once, with what was found; nothing
+  // is looked after any more then.
+  Watchdog(shm::Group& group, int device, std::function<void()> look_around,
            std::function<void(const Error&)> on_failure);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   void add(Pending pending);
-
-  // An event to record, used before if possible.
-  Event new_event();
+  // Those were not enqueued.
+  void forget_unrecorded();
 
   // Whether all that was added is done, by then.
   bool drain(const shm::Deadline& deadline);
@@ -49,22 +49,24 @@ class Watchdog {
   void run();
   // Forgets what is done; throws what is wrong with the rest.
   void look();
+  bool is_done(const Pending& pending);
   void check_deadline(const Pending& pending);
   void check_agreement(const Pending& pending);
   void check_peers(const Pending& pending);
+  std::string describe(const Pending& pending);
   std::string describe_awaited(const Pending& pending);
 
   shm::Group& group_;
   shm::Board board_;
   const int device_;
-  const std::function<void()> check_library_;
+  const std::function<void()> look_around_;
   const std::function<void(const Error&)> on_failure_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::condition_variable drained_;
-  std::list<Pending> pending_;
-  std::vector<Event> unused_;
+  std::vector<Pending> pending_;  // in the order they were added
+  bool draining_ = false;
   bool failed_ = false;
   bool stop_ = false;
   // Since when a peer that is gone has been waited for: the end of its part may be on its way.

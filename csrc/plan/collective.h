@@ -34,6 +34,7 @@ enum class Collective : std::uint8_t {
   kAllToAll,
   kBarrier,
 };
+inline constexpr int kNumCollectives = 9;
 
 const char* to_string(Collective collective);
 

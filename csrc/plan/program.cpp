@@ -138,14 +138,16 @@ void size_slots(const std::vector<ChunkStep>& steps, Program& program) {
 }
 
 void count_steps(const std::vector<ChunkStep>& steps, Program& program) {
-  program.num_steps = std::max(program.num_steps, static_cast<int>(steps.size()));
-  for (const ChunkStep& step : steps) {
+  const int num_steps = static_cast<int>(steps.size());
+  program.num_steps = std::max(program.num_steps, num_steps);
+  for (int s = 0; s < num_steps; ++s) {
     int added = 0;
-    for (const auto& [chunk, recvs] : step.recvs) {
+    for (const auto& [chunk, recvs] : steps[s].recvs) {
       if (recvs.reduce) added += static_cast<int>(recvs.from.size());
     }
+    if (added > 0) program.num_sliced_steps = std::max(program.num_sliced_steps, s + 1);
     program.max_added = std::max(program.max_added, added);
-    program.max_sent = std::max(program.max_sent, static_cast<int>(step.sends.size()));
+    program.max_sent = std::max(program.max_sent, static_cast<int>(steps[s].sends.size()));
   }
 }
 
@@ -256,6 +258,9 @@ Program compile(const std::function<Plan(int rank)>& plan_of, int rank, int worl
     const std::vector<ChunkStep> theirs = by_chunk(plan_of(r));
     size_slots(theirs, program);
     count_steps(theirs, program);
+  }
+  if (program.num_chunks == 1 && program.num_steps > 1) {
+    program.num_sliced_steps = program.num_steps;
   }
   return program;
 }

@@ -38,6 +38,9 @@ struct Program {
 
   // What follows is the same on all ranks.
   int num_steps = 0;  // of the longest plan
+  // The steps that slices go through one by one: up to the last that adds or, where sums stay in
+  // scratch or there is but one chunk to send on, all. The others take chunks whole.
+  int num_sliced_steps = 0;
   int max_added = 0;  // the most slices that one rank adds in one step
   int max_sent = 0;   // the most chunks that one rank sends in one step
   // With so many outgoing slots per rank, and so many slices that every peer

@@ -27,15 +27,64 @@ void Board::complete(std::uint64_t sequence) {
   group_.segment().state(group_.rank).device_completed.store(sequence, std::memory_order_release);
 }
 
-void Board::close() {
-  group_.segment().state(group_.rank).device_closing.store(1, std::memory_order_release);
+void Board::join(const Settings& settings) {
+  RankState& state = group_.segment().state(group_.rank);
+  if (state.device_joining.load(std::memory_order_relaxed) != 0) return;
+  std::copy(settings.begin(), settings.end(), state.device_settings);
+  state.device_joining.store(1, std::memory_order_release);
 }
 
-bool Board::all_closed() {
+Board::Settings Board::settings_of(int rank) {
+  Settings settings;
+  std::copy_n(group_.segment().state(rank).device_settings, settings.size(), settings.begin());
+  return settings;
+}
+
+std::vector<int> Board::not_joined() {
+  std::vector<int> ranks;
   for (int r = 0; r < group_.world_size; ++r) {
-    if (group_.segment().state(r).device_closing.load(std::memory_order_acquire) == 0) return false;
+    if (group_.segment().state(r).device_joining.load(std::memory_order_acquire) == 0) {
+      ranks.push_back(r);
+    }
   }
-  return true;
+  return ranks;
+}
+
+void Board::greet(int peer, const Greeting& greeting) {
+  DeviceGreeting& entry = group_.segment().device_greeting(group_.rank, peer);
+  std::memcpy(entry.data, greeting.data(), greeting.size());
+  entry.ready.store(1, std::memory_order_release);
+}
+
+std::optional<Board::Greeting> Board::greeting(int from, int to) {
+  const DeviceGreeting& entry = group_.segment().device_greeting(from, to);
+  if (entry.ready.load(std::memory_order_acquire) == 0) return std::nullopt;
+  Greeting greeting;
+  std::memcpy(greeting.data(), entry.data, greeting.size());
+  return greeting;
+}
+
+void Board::close(Closing how) {
+  group_.segment()
+      .state(group_.rank)
+      .device_closing.store(static_cast<std::uint32_t>(how), std::memory_order_release);
+}
+
+Board::Closing Board::closing(int rank) {
+  return static_cast<Closing>(
+      group_.segment().state(rank).device_closing.load(std::memory_order_acquire));
+}
+
+Board::Closing Board::least_closed(const std::vector<int>& ranks) {
+  Closing least = Closing::kHeld;
+  for (const int r : ranks) least = std::min(least, closing(r));
+  return least;
+}
+
+Board::Closing Board::most_closed(const std::vector<int>& ranks) {
+  Closing most = Closing::kFree;
+  for (const int r : ranks) most = std::max(most, closing(r));
+  return most;
 }
 
 std::optional<Call> Board::find(int rank, std::uint64_t sequence) {

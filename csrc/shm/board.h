@@ -1,10 +1,13 @@
-// Where ranks tell each other what they have enqueued on their devices. Nobody waits for it: it is
-// read when something seems wrong.
+// Where ranks tell each other what they do with their devices. Nobody waits for what they have
+// enqueued: it is read when something seems wrong.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "shm/group.h"
 
@@ -13,6 +16,21 @@ namespace ringcomm::shm {
 class Board {
  public:
   explicit Board(Group& group) : group_(group) {}
+
+  // This rank connects its device with all others', or has done so; with settings that must be the
+  // same everywhere.
+  using Settings = std::array<std::uint64_t, 4>;
+  void join(const Settings& settings);
+  std::vector<int> not_joined();
+  Settings settings_of(int rank);  // once it has joined
+
+  // How ranks meet: all of them with what rank 0 gives all, two for their first message with what
+  // the lower one gives the other. A rank greets a peer once.
+  using Greeting = std::array<std::byte, kGreetingNbytes>;
+  void greet(int peer, const Greeting& greeting);
+  void greet_all(const Greeting& greeting) { greet(group_.rank, greeting); }
+  std::optional<Greeting> greeting_of(int peer) { return greeting(peer, group_.rank); }
+  std::optional<Greeting> greeting_to_all(int from) { return greeting(from, from); }
 
   // This rank has enqueued the call, whose sequence number is one more than that of the last.
   void enqueue(const Call& call);
@@ -26,9 +44,12 @@ class Board {
     return group_.segment().state(rank).device_completed.load(std::memory_order_acquire);
   }
 
-  // This rank will enqueue nothing more, and nothing is under way.
-  void close();
-  bool all_closed();
+  // This rank will enqueue nothing more, and nothing is under way. kHeld: something that others may
+  // not know of still refers to what the ranks share, which must not be freed together then.
+  enum class Closing : std::uint32_t { kNot, kFree, kHeld };
+  void close(Closing how);
+  Closing least_closed(const std::vector<int>& ranks);
+  Closing most_closed(const std::vector<int>& ranks);
 
   // What the rank has enqueued under this number; nothing if that is not known (yet, or any more).
   std::optional<Call> find(int rank, std::uint64_t sequence);
@@ -41,6 +62,9 @@ class Board {
   std::string describe_awaited(std::uint64_t sequence);
 
  private:
+  std::optional<Greeting> greeting(int from, int to);
+  Closing closing(int rank);
+
   Group& group_;
 };
 

@@ -3,6 +3,7 @@
 //   group header          who failed first, and the text every rank then raises
 //   rank state    [n]     what each rank is doing, for its peers' error messages
 //   device call   [n][kDeviceCalls]  what each rank has enqueued on its device
+//   device greeting [n][n]  with what a rank meets a peer for their first message between devices
 //   announcement  [n][2]  the call a rank makes, with its whole input when that is small
 //   edge          [n][n][lanes]   which slices a rank has published for a peer, which were read
 //   outbox        [n][lanes]      the slices themselves, cut into slots as the plan needs
@@ -48,7 +49,9 @@ struct alignas(kLine) RankState {
   // Collectives on a device, numbered on their own: the last one enqueued, the last one done.
   std::atomic<std::uint64_t> device_enqueued;
   std::atomic<std::uint64_t> device_completed;
-  std::atomic<std::uint32_t> device_closing;  // this rank is done with its device
+  std::atomic<std::uint32_t> device_joining;  // this rank is connecting its device, or has
+  std::uint64_t device_settings[4];           // Board::Settings, written before that
+  std::atomic<std::uint32_t> device_closing;  // Board::Closing
 };
 
 // Device call number s is in place s % kDeviceCalls as long as its sequence says s. It is kept in
@@ -59,6 +62,13 @@ inline constexpr std::size_t kCallWords = (sizeof(Call) + 7) / 8;
 struct alignas(64) DeviceCall {
   std::atomic<std::uint64_t> sequence;
   std::atomic<std::uint64_t> words[kCallWords];
+};
+
+inline constexpr std::size_t kGreetingNbytes = 128;  // a ncclUniqueId
+
+struct alignas(64) DeviceGreeting {
+  std::atomic<std::uint32_t> ready;
+  std::byte data[kGreetingNbytes];
 };
 
 struct alignas(kLine) Announcement {
@@ -109,6 +119,7 @@ struct Geometry {
 
   std::size_t states_at;
   std::size_t device_calls_at;
+  std::size_t device_greetings_at;
   std::size_t announcements_at;
   std::size_t edges_at;
   std::size_t outboxes_at;

@@ -86,6 +86,7 @@ Geometry::Geometry(int n)
   place(sizeof(GroupHeader), 1);
   states_at = place(sizeof(RankState), ranks);
   device_calls_at = place(sizeof(DeviceCall), kDeviceCalls * ranks);
+  device_greetings_at = place(sizeof(DeviceGreeting), pairs);
   announcements_at = place(sizeof(Announcement) + eager_nbytes, 2 * ranks);
   edges_at = place(sizeof(Edge), pairs * kLanes);
   outboxes_at = place(outbox_nbytes, ranks * kLanes);

@@ -30,6 +30,10 @@ class Segment {
     const std::size_t i = static_cast<std::size_t>(rank) * kDeviceCalls + sequence % kDeviceCalls;
     return at<DeviceCall>(geometry_.device_calls_at + i * sizeof(DeviceCall));
   }
+  DeviceGreeting& device_greeting(int from, int to) {
+    const std::size_t i = static_cast<std::size_t>(from) * world() + to;
+    return at<DeviceGreeting>(geometry_.device_greetings_at + i * sizeof(DeviceGreeting));
+  }
   Announcement& announcement(int rank, std::uint64_t sequence) {
     const std::size_t stride = sizeof(Announcement) + geometry_.eager_nbytes;
     return at<Announcement>(geometry_.announcements_at + (2 * rank + sequence % 2) * stride);

@@ -4,7 +4,7 @@
 // Api makes the calls (nccl/api.h; in tests a simulator of streams):
 //
 //   Stream, Event, Comm                          handles, cheap to copy
-//   group_start(); group_end()
+//   group_start(); group_end()                   between them, messages of one or more channels
 //   send(data, nbytes, peer, Comm, Stream); recv(data, nbytes, peer, Comm, Stream)
 //   reduce(Reduction, inputs, num_inputs, output, count, Stream)
 //   copy(to, from, nbytes, Stream)
@@ -32,8 +32,9 @@ inline constexpr int kNumWaits = 7;
 template <typename Api>
 struct Channel {
   typename Api::Comm comm;
+  // Channel 0's communication stream is the one that calls begin and end on.
   typename Api::Stream communication, reduction;
-  std::byte* scratch;  // Layout::channel_scratch_nbytes() of them
+  std::byte* scratch;  // Layout::channel_scratch_nbytes() of them, aligned to kAlignment
   typename Api::Event communicated;
   std::vector<typename Api::Event> reduced;  // Layout::slices_in_flight of them
 };

@@ -44,7 +44,7 @@ class Collectives {
   virtual void run(Call call, const Program& program, std::span<const Chunk> chunks,
                    const Reduction& reduction, Timeout timeout) = 0;
 
-  Algorithm choose(std::size_t count, DType dtype) const;
+  Algorithm choose(Collective collective, std::size_t count, DType dtype) const;
   void run(const Call& call, const Reduction& reduction, Timeout timeout);
   void move(const Call& call, Timeout timeout);
   const Program& program(const Call& call) {

@@ -41,9 +41,12 @@ RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
     : Backend(rank, world_size),
       options_(std::move(options)),
       communicator_(make_communicator(store, rank, world_size, *options_)),
-      queue_(std::make_shared<Queue>()),
-      store_(store) {
+      queue_(std::make_shared<Queue>()) {
   init();
+}
+
+void RingBackend::eagerConnectSingleDevice(at::Device device) {
+  with_torch_errors([&] { device_group(device).connect(options_->timeout); });
 }
 
 RingBackend::~RingBackend() {
@@ -154,10 +157,9 @@ DeviceGroup& RingBackend::device_group(at::Device device) {
   std::lock_guard lock(device_mutex_);
   if (!device_group_) {
     device_group_ = with_torch_errors([&] {
-      return make_cuda_group(
-          communicator_->group(), store_, device,
-          {options_->algorithm, options_->num_channels, options_->slice_nbytes, options_->max_ctas},
-          options_->timeout);
+      return make_cuda_group(communicator_->group(), device,
+                             {options_->algorithm, options_->num_channels, options_->slice_nbytes,
+                              options_->max_ctas, options_->graphs});
     });
   }
   TORCH_CHECK_VALUE(device_group_->device() == device, "ring: got a tensor on ", device,

@@ -45,6 +45,7 @@ class RingBackend : public c10d::Backend {
     int num_channels = 1;          // on devices
     std::size_t slice_nbytes = 0;  // on devices
     int max_ctas = 1;              // on devices
+    bool graphs = false;           // on devices
   };
 
   RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
@@ -108,8 +109,8 @@ class RingBackend : public c10d::Backend {
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
-  // Makes this rank's part on the device now, which the first collective there does otherwise.
-  void eagerConnectSingleDevice(at::Device device) override { device_group(device); }
+  // Connects the device with all other ranks' now, which the first collective there does otherwise.
+  void eagerConnectSingleDevice(at::Device device) override;
 
   void abort() override;
   void shutdown() override;
@@ -138,7 +139,7 @@ class RingBackend : public c10d::Backend {
   WorkPtr launch_message_on_device(bool sends, Tensors& tensors, int peer, c10d::OpType type,
                                    const char* title);
 
-  // This rank's part on the device. The first call makes it, together with all other ranks.
+  // This rank's part on the device, which the first call makes.
   DeviceGroup& device_group(at::Device device);
 
   // The operations between startCoalescing and endCoalescing, or those of one coalesced call, which
@@ -170,7 +171,6 @@ class RingBackend : public c10d::Backend {
   std::atomic<std::uint64_t> sequence_ = 0;  // callbacks launch operations too
   std::optional<Coalescing> coalescing_;
 
-  const c10::intrusive_ptr<c10d::Store> store_;
   std::mutex device_mutex_;
   std::unique_ptr<DeviceGroup> device_group_;
 };

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "torch/backend.h"
+#include "torch/bench_bindings.h"
 #include "torch/plan_bindings.h"
 #include "torch/profiler.h"
 #include "torch/reduce_bindings.h"
+#include "torch/stream_bindings.h"
 
 namespace py = pybind11;
 
@@ -25,18 +27,17 @@ Algorithm algorithm_named(const std::string& name) {
   TORCH_CHECK_VALUE(false, "algorithm is \"", name, "\"; it must be auto, ring or direct");
 }
 
-c10::intrusive_ptr<c10d::Backend> create_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                 int rank, int world_size,
-                                                 std::chrono::milliseconds timeout,
-                                                 const std::string& algorithm, int num_channels,
-                                                 std::size_t slice_nbytes, int max_ctas,
-                                                 const std::string& group_name,
-                                                 std::vector<std::uint64_t> global_ranks) {
+c10::intrusive_ptr<c10d::Backend> create_backend(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+    std::chrono::milliseconds timeout, const std::string& algorithm, int num_channels,
+    std::size_t slice_nbytes, int max_ctas, const std::string& group_name,
+    std::vector<std::uint64_t> global_ranks, bool graphs) {
   auto options = c10::make_intrusive<RingBackend::Options>(timeout);
   options->algorithm = algorithm_named(algorithm);
   options->num_channels = num_channels;
   options->slice_nbytes = slice_nbytes;
   options->max_ctas = max_ctas;
+  options->graphs = graphs;
   options->group_name = group_name;
   options->global_ranks_in_group = std::move(global_ranks);
   return c10::make_intrusive<RingBackend>(store, rank, world_size, std::move(options));
@@ -56,7 +57,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("create_backend", &ringcomm::create_backend, py::arg("store"), py::arg("rank"),
         py::arg("world_size"), py::arg("timeout"), py::arg("algorithm"), py::arg("num_channels"),
         py::arg("slice_nbytes"), py::arg("max_ctas"), py::arg("group_name"),
-        py::arg("global_ranks"), py::call_guard<py::gil_scoped_release>(),
+        py::arg("global_ranks"), py::arg("graphs") = false,
+        py::call_guard<py::gil_scoped_release>(),
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("all_reduce_now", &ringcomm::all_reduce_now, py::arg("backend"), py::arg("tensor"),
         py::arg("op"), py::call_guard<py::gil_scoped_release>(),
@@ -64,7 +66,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("missing_for_cuda", &ringcomm::missing_for_cuda,
         "Why this build cannot send CUDA tensors, and what to do; empty if it can.");
   m.attr("MAX_WORLD_SIZE") = ringcomm::kMaxWorldSize;
+  ringcomm::bind_bench(m);
   ringcomm::bind_plan(m);
   ringcomm::bind_reduce(m);
+  ringcomm::bind_streams(m);
   ringcomm::show_spans_to_torch();
 }

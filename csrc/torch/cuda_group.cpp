@@ -4,7 +4,6 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 #include <utility>
 
@@ -12,13 +11,9 @@
 #include "torch/cuda_work.h"
 #include "torch/device.h"
 #include "torch/errors.h"
-#include "torch/store_adapter.h"
 
 namespace ringcomm {
 namespace {
-
-constexpr int kSlicesInFlight = 4;
-constexpr std::size_t kMinSliceNbytes = 128 << 10;
 
 using c10::cuda::CUDAStream;
 
@@ -29,79 +24,72 @@ std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t stream) {
 
 nccl::Options core_options(const DeviceOptions& options) {
   return {.algorithm = options.algorithm,
-          .layout = {.num_channels = options.num_channels,
-                     .slices_in_flight = kSlicesInFlight,
-                     .slice_nbytes = options.slice_nbytes,
-                     .min_slice_nbytes = std::min(kMinSliceNbytes, options.slice_nbytes)},
-          .max_ctas = options.max_ctas};
+          .layout = streams::Layout::with(options.num_channels, options.slice_nbytes),
+          .max_ctas = options.max_ctas,
+          .graphs = options.graphs};
 }
 
 class CudaGroup : public DeviceGroup {
  public:
   // `device` is the current one.
-  CudaGroup(shm::Group& group, c10::intrusive_ptr<c10d::Store> store, at::Device device,
-            const DeviceOptions& options, std::chrono::milliseconds timeout)
-      : device_(device),
-        store_(std::move(store)),
-        communicator_(std::make_shared<nccl::Communicator>(
-            group, store_, device.index(), core_options(options), allocate, timeout)) {}
+  CudaGroup(shm::Group& group, at::Device device, const DeviceOptions& options)
+      : device_(device), communicator_(group, device.index(), core_options(options), allocate) {}
+
+  // Members may use the device as they go.
+  ~CudaGroup() override { abort("the process group is closed"); }
 
   at::Device device() const override { return device_; }
 
-  // Operations of one group take turns, as they share its streams.
+  void connect(std::chrono::milliseconds timeout) override {
+    const c10::cuda::CUDAGuard guard(device_);
+    communicator_.connect(timeout);
+  }
+
   WorkPtr launch(const Launch& launch, std::uint64_t sequence,
                  const std::function<void(streams::Collectives&)>& run) override {
-    std::lock_guard lock(mutex_);
     const c10::cuda::CUDAGuard guard(device_);
-    auto work = c10::make_intrusive<CudaWork>(communicator_, launch, sequence);
-    begin_behind_current();
-    const CUDAStream stream = external(communicator_->stream());
-    {
-      const c10::cuda::CUDAStreamGuard on_stream(stream);
-      run(*communicator_);
-    }
-    record(launch.memory, stream);
-    record(launch.outputs, stream);
-    work->enqueued({stream});
+    auto work = make_work(launch, sequence);
+    finish(*work, communicator_.enqueue(current().stream(), [&](streams::Collectives& collectives) {
+      const c10::cuda::CUDAStreamGuard on_stream(external(communicator_.stream()));
+      run(collectives);
+    }));
     return work;
   }
 
   WorkPtr join(const Launch& launch, std::uint64_t sequence) override {
-    std::lock_guard lock(mutex_);
     const c10::cuda::CUDAGuard guard(device_);
-    auto work = c10::make_intrusive<CudaWork>(communicator_, launch, sequence);
-    work->enqueued({external(communicator_->stream())});
+    auto work = make_work(launch, sequence);
+    finish(*work, communicator_.end_of_all());
     return work;
   }
 
   WorkPtr exchange(const Launch& launch, std::uint64_t sequence,
                    const std::vector<Message>& messages) override {
-    std::lock_guard lock(mutex_);
     const c10::cuda::CUDAGuard guard(device_);
-    auto work = c10::make_intrusive<CudaWork>(communicator_, launch, sequence);
+    auto work = make_work(launch, sequence);
     std::vector<nccl::Message> plain;
     for (const Message& message : messages) {
       const at::Tensor& flat = message.data.flat();
       plain.push_back({message.is_send, message.peer, flat.data_ptr(), flat.nbytes()});
     }
-    RINGCOMM_CHECK(cudaEventRecord(began_.get(), current().stream()));
-    const std::vector<cudaStream_t> used = communicator_->run(plain, began_.get(), launch.timeout);
-    std::vector<CUDAStream> streams;
-    for (std::size_t i = 0; i < messages.size(); ++i) {
-      const CUDAStream stream = external(used[i]);
-      const c10::cuda::CUDAStreamGuard on_stream(stream);
-      if (!messages[i].is_send) messages[i].data.commit();
-      record({messages[i].data.flat(), messages[i].data.tensor()}, stream);
-      if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
-        streams.push_back(stream);
-      }
-    }
-    work->enqueued(streams);
+    const auto commit = [&](std::size_t i, cudaStream_t stream) {
+      if (messages[i].is_send) return;
+      const c10::cuda::CUDAStreamGuard on_stream(external(stream));
+      messages[i].data.commit();
+    };
+    finish(*work, communicator_.exchange(current().stream(), plain, launch.timeout, commit));
     return work;
   }
 
-  void shut_down(std::chrono::milliseconds timeout) override { communicator_->shut_down(timeout); }
-  void abort(const std::string& reason) override { communicator_->abort(reason); }
+  void shut_down(std::chrono::milliseconds timeout) override {
+    const c10::cuda::CUDAGuard guard(device_);
+    const std::string left = communicator_.shut_down(timeout);
+    if (!left.empty()) TORCH_WARN("ring: rank ", communicator_.rank(), ": ", left);
+  }
+  void abort(const std::string& reason) override {
+    const c10::cuda::CUDAGuard guard(device_);
+    communicator_.abort(reason);
+  }
 
  private:
   CUDAStream current() const { return c10::cuda::getCurrentCUDAStream(device_.index()); }
@@ -109,40 +97,33 @@ class CudaGroup : public DeviceGroup {
     return c10::cuda::getStreamFromExternal(stream, device_.index());
   }
 
-  void begin_behind_current() {
-    RINGCOMM_CHECK(cudaEventRecord(began_.get(), current().stream()));
-    RINGCOMM_CHECK(cudaStreamWaitEvent(communicator_->stream(), began_.get(), 0));
+  c10::intrusive_ptr<CudaWork> make_work(const Launch& launch, std::uint64_t sequence) {
+    shelf_->sweep();
+    return c10::make_intrusive<CudaWork>(communicator_.rank(), launch, sequence, current(),
+                                         communicator_.failure(), shelf_);
   }
 
-  // The memory is not given to anybody else before the stream has come this far.
-  static void record(const std::vector<at::Tensor>& tensors, const CUDAStream& stream) {
-    for (const at::Tensor& tensor : tensors) {
-      if (tensor.is_cuda()) {
-        c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(), stream);
-      }
-    }
+  void finish(CudaWork& work, const nccl::Enqueued& enqueued) const {
+    work.enqueued(enqueued.end, external(enqueued.stream));
   }
 
   const at::Device device_;
-  C10dStore store_;
-  std::mutex mutex_;
-  nccl::Event began_;
-  std::shared_ptr<nccl::Communicator> communicator_;
+  using Shelf = nccl::Shelf<at::Tensor>;
+  const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
+  nccl::Communicator communicator_;  // its streams end before the shelf
 };
 
 }  // namespace
 
 std::string missing_for_cuda() { return ""; }
 
-std::unique_ptr<DeviceGroup> make_cuda_group(shm::Group& group,
-                                             c10::intrusive_ptr<c10d::Store> store,
-                                             at::Device device, const DeviceOptions& options,
-                                             std::chrono::milliseconds timeout) {
+std::unique_ptr<DeviceGroup> make_cuda_group(shm::Group& group, at::Device device,
+                                             const DeviceOptions& options) {
   try {
     int num_devices = 0;
     RINGCOMM_CHECK(cudaGetDeviceCount(&num_devices));
     const c10::cuda::CUDAGuard guard(device);
-    return std::make_unique<CudaGroup>(group, std::move(store), device, options, timeout);
+    return std::make_unique<CudaGroup>(group, device, options);
   } catch (const Error& error) {
     throw Error(error.kind(), "making the group's part on " + device.str() + ": " + error.what());
   }

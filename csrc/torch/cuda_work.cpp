@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "torch/errors.h"
 
@@ -21,29 +22,36 @@ bool blocking_wait() {
   return blocking;
 }
 
+std::vector<at::Tensor> all_of(const Launch& launch) {
+  std::vector<at::Tensor> all;
+  for (const auto* tensors : {&launch.inputs, &launch.outputs, &launch.memory}) {
+    all.insert(all.end(), tensors->begin(), tensors->end());
+  }
+  return all;
+}
+
 }  // namespace
 
-CudaWork::CudaWork(std::shared_ptr<nccl::Communicator> communicator, const Launch& launch,
-                   std::uint64_t sequence)
-    : Work(communicator->rank(), launch.type, launch.title,
-           std::optional<std::vector<at::Tensor>>(launch.inputs)),
-      communicator_(std::move(communicator)),
+CudaWork::CudaWork(int rank, const Launch& launch, std::uint64_t sequence,
+                   c10::cuda::CUDAStream user, std::shared_ptr<const nccl::Failure> failure,
+                   std::shared_ptr<nccl::Shelf<at::Tensor>> shelf)
+    : Work(rank, launch.type, launch.title, std::optional<std::vector<at::Tensor>>(launch.inputs)),
       sequence_(sequence),
       outputs_(launch.outputs),
-      timeout_(launch.timeout) {}
+      timeout_(launch.timeout),
+      device_(user.device_index()),
+      failure_(std::move(failure)),
+      memory_(all_of(launch), user.stream(), std::move(shelf)) {}
 
 // The future is complete at once, in the sense of streams: its callbacks run on streams that wait
 // for ours.
-void CudaWork::enqueued(const std::vector<c10::cuda::CUDAStream>& streams) {
-  for (const c10::cuda::CUDAStream& stream : streams) {
-    RINGCOMM_CHECK(cudaEventRecord(ends_.emplace_back().get(), stream.stream()));
-  }
-  future_ = c10::make_intrusive<c10::ivalue::Future>(
-      c10::ListType::create(c10::TensorType::get()),
-      std::vector<c10::Device>{c10::Device(
-          c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(communicator_->device()))});
+void CudaWork::enqueued(std::shared_ptr<const nccl::End> end, c10::cuda::CUDAStream stream) {
+  end_ = std::move(end);
+  memory_.until(end_);
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                     std::vector<c10::Device>{stream.device()});
   {
-    c10::cuda::CUDAMultiStreamGuard guard(streams);
+    const c10::cuda::CUDAStreamGuard guard(stream);
     future_->markCompleted(c10::IValue(outputs_));
   }
   if (recordFunctionEndCallback_) {
@@ -52,25 +60,19 @@ void CudaWork::enqueued(const std::vector<c10::cuda::CUDAStream>& streams) {
   }
 }
 
-bool CudaWork::happened() const {
-  for (const nccl::Event& end : ends_) {
-    if (!end.happened()) return false;
-  }
-  return true;
+// What is captured happens at every replay, and none of them concerns this work.
+bool CudaWork::happened() const { return end_->is_captured() || end_->happened(); }
+
+bool CudaWork::isCompleted() { return exception() || happened(); }
+
+bool CudaWork::isSuccess() const { return !exception() && happened(); }
+
+std::exception_ptr CudaWork::exception() const {
+  return end_->is_confirmed() ? nullptr : for_torch(failure_->get());
 }
 
-bool CudaWork::isCompleted() { return communicator_->failure() || happened(); }
-
-bool CudaWork::isSuccess() const { return !communicator_->failure() && happened(); }
-
-std::exception_ptr CudaWork::exception() const { return for_torch(communicator_->failure()); }
-
 void CudaWork::synchronize() {
-  const c10::cuda::CUDAStream current =
-      c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(communicator_->device()));
-  for (const nccl::Event& end : ends_) {
-    RINGCOMM_CHECK(cudaStreamWaitEvent(current.stream(), end.get(), 0));
-  }
+  memory_.make_wait(c10::cuda::getCurrentCUDAStream(device_).stream());
 }
 
 bool CudaWork::wait(milliseconds timeout) {

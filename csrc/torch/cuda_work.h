@@ -11,29 +11,36 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "nccl/communicator.h"
-#include "nccl/handles.h"
+#include "nccl/ends.h"
+#include "nccl/failure.h"
+#include "nccl/shelf.h"
 #include "torch/launch.h"
 
 namespace ringcomm {
 
 // wait() makes the current stream wait, and the host only where it is given a timeout or
-// RINGCOMM_BLOCKING_WAIT=1 asks for it. Errors come from the communicator, which notices them some
-// time after they happen.
+// RINGCOMM_BLOCKING_WAIT=1 asks for it. Errors come from the group's watchdog, which notices them
+// some time after they happen.
+//
+// The work holds the tensors as nccl/shelf.h says.
 class CudaWork : public c10d::Work {
  public:
-  // Before anything is enqueued, so that the profiler sees the launch.
-  CudaWork(std::shared_ptr<nccl::Communicator> communicator, const Launch& launch,
-           std::uint64_t sequence);
+  // Before anything is enqueued, so that the profiler sees the launch. `user` is the stream that
+  // the operation begins behind.
+  CudaWork(int rank, const Launch& launch, std::uint64_t sequence, c10::cuda::CUDAStream user,
+           std::shared_ptr<const nccl::Failure> failure,
+           std::shared_ptr<nccl::Shelf<at::Tensor>> shelf);
 
-  // Everything is enqueued, on these streams.
-  void enqueued(const std::vector<c10::cuda::CUDAStream>& streams);
+  // Everything is enqueued, and ends here.
+  void enqueued(std::shared_ptr<const nccl::End> end, c10::cuda::CUDAStream stream);
 
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override;
+  // From torch 2.10 on this overrides Work::blockCurrentStream.
+  virtual void blockCurrentStream() { synchronize(); }
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::vector<at::Tensor> result() override { return outputs_; }
@@ -45,11 +52,13 @@ class CudaWork : public c10d::Work {
   bool happened() const;
   void wait_on_host(std::optional<std::chrono::milliseconds> timeout);
 
-  const std::shared_ptr<nccl::Communicator> communicator_;
   const std::uint64_t sequence_;
   const std::vector<at::Tensor> outputs_;
   const std::chrono::milliseconds timeout_;
-  std::vector<nccl::Event> ends_;
+  const c10::DeviceIndex device_;
+  const std::shared_ptr<const nccl::Failure> failure_;
+  std::shared_ptr<const nccl::End> end_;
+  nccl::Holding<at::Tensor> memory_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -35,6 +34,9 @@ class DeviceGroup {
   virtual ~DeviceGroup() = default;
 
   virtual at::Device device() const = 0;
+  // Connects the device with all other ranks', which must do so, too. The first collective does it
+  // otherwise; the first message of a pair of ranks connects those two.
+  virtual void connect(std::chrono::milliseconds timeout) = 0;
   virtual WorkPtr launch(const Launch& launch, std::uint64_t sequence,
                          const std::function<void(streams::Collectives&)>& run) = 0;
   // Done when everything launched so far is.
@@ -51,15 +53,14 @@ struct DeviceOptions {
   int num_channels;
   std::size_t slice_nbytes;
   int max_ctas;
+  bool graphs;
 };
 
 // Why this build cannot send CUDA tensors, and what to do; empty if it can.
 std::string missing_for_cuda();
 
-// Waits for the other ranks, which must call it, too. Throws Error.
-std::unique_ptr<DeviceGroup> make_cuda_group(shm::Group& group,
-                                             c10::intrusive_ptr<c10d::Store> store,
-                                             at::Device device, const DeviceOptions& options,
-                                             std::chrono::milliseconds timeout);
+// Waits for nobody. Throws Error.
+std::unique_ptr<DeviceGroup> make_cuda_group(shm::Group& group, at::Device device,
+                                             const DeviceOptions& options);
 
 }  // namespace ringcomm

@@ -15,9 +15,7 @@ std::string missing_for_cuda() {
 }
 #endif
 
-std::unique_ptr<DeviceGroup> make_cuda_group(shm::Group&, c10::intrusive_ptr<c10d::Store>,
-                                             at::Device, const DeviceOptions&,
-                                             std::chrono::milliseconds) {
+std::unique_ptr<DeviceGroup> make_cuda_group(shm::Group&, at::Device, const DeviceOptions&) {
   throw Error(ErrorKind::kLibrary, missing_for_cuda());
 }
 

@@ -11,10 +11,13 @@ operations per second.
     >>> cost.training_memory(model, layout).total
     >>> for overlap in cost.overlaps(model, machine, layout): print(overlap.name, overlap.ratio)
 
-``python -m ringcomm cost`` prints them as a table.
+``python -m ringcomm cost`` prints them as a table. `device_calls` says what one collective costs
+the host of a CUDA device.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from ringcomm.cost.analysis import Overlap, overlaps
 from ringcomm.cost.communication import (
@@ -43,11 +46,16 @@ from ringcomm.cost.memory import (
 )
 from ringcomm.cost.transformer import MODELS, Transformer, from_config
 
+if TYPE_CHECKING:
+    from ringcomm.cost.device import DeviceCalls, DeviceLayout, device_calls
+
 __all__ = [
     "BFLOAT16",
     "FLOAT32",
     "MACHINES",
     "MODELS",
+    "DeviceCalls",
+    "DeviceLayout",
     "Layout",
     "Machine",
     "Memory",
@@ -59,6 +67,7 @@ __all__ = [
     "all_reduce_seconds",
     "data_parallel_crossover",
     "data_parallel_ratio",
+    "device_calls",
     "from_config",
     "overlaps",
     "params_per_rank",
@@ -71,3 +80,12 @@ __all__ = [
     "training_memory",
     "zero3_ratio",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What counts calls needs the extension module; the doctor imports this package without it."""
+    if name not in ("DeviceCalls", "DeviceLayout", "device_calls"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ringcomm.cost import device
+
+    return getattr(device, name)

@@ -1,13 +1,13 @@
-// As much of CUDA and NCCL as csrc/nccl/ calls, on the host, for tests where there is no GPU. To be
-// included by one source of a test program, which links neither library.
+// As much of CUDA as csrc/nccl/ calls, on the host, for tests where there is no GPU. To be included
+// by one source of a test program, which links no CUDA.
 //
-// A stream is a thread that does one thing after the other. A group of messages publishes its
-// sends, takes what it receives, and waits until its sends are taken, or its communicator aborted.
-// Communicators are made when all ranks have asked for them, and say "in progress" until then.
+// A stream is a thread that does one thing after the other. What is enqueued on a stream that is
+// being captured becomes part of a fake::Graph, which runs on as many threads as streams were
+// captured. Of the rules of captures, those are checked that our calls could break: events of the
+// world outside are external, and all streams join the first one in the end.
 #pragma once
 
 #include <cuda_runtime_api.h>
-#include <nccl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -19,7 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,17 +27,163 @@
 #include "reduce/device.h"
 #include "reduce/host.h"
 
+namespace fake {
+
+class Graph;
+
+// What an event stands for; streams and graphs may outlive the event itself.
+struct EventState {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int recorded = 0, happened = 0;
+  // The last record, if that was captured.
+  std::weak_ptr<Graph> graph;
+  bool captured = false;
+  int node = -1;
+
+  int begin_record() {
+    std::lock_guard lock(mutex);
+    captured = false;
+    return ++recorded;
+  }
+  void happen(int number) {
+    std::lock_guard lock(mutex);
+    happened = std::max(happened, number);
+    changed.notify_all();
+  }
+  int last() {
+    std::lock_guard lock(mutex);
+    return recorded;
+  }
+  void wait(int number) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return happened >= number; });
+  }
+};
+
+// A graph's user object: called when the last graph that holds it goes.
+struct UserObject {
+  void* data;
+  cudaHostFn_t destroy;
+};
+
+// What was captured, and all that can be done with it.
+class Graph : public std::enable_shared_from_this<Graph> {
+ public:
+  ~Graph() {
+    for (const auto& forget : on_end_) forget();
+    for (const UserObject* object : objects_) {
+      object->destroy(object->data);
+      delete object;
+    }
+  }
+
+  // Everything below while it is being captured.
+  const unsigned long long id = ++num_graphs;
+  bool active = true;
+
+  int add(cudaStream_t stream, std::function<void()> body) {
+    return add(stream, {.body = [body = std::move(body)](int) { body(); }});
+  }
+  int add_wait(cudaStream_t stream, int node) { return add(stream, {.after = node}); }
+  int add_external_record(cudaStream_t stream, std::shared_ptr<EventState> event) {
+    return add(stream, {.body = [event](int number) { event->happen(number); },
+                        .prepare = [event] { return event->begin_record(); }});
+  }
+  int add_external_wait(cudaStream_t stream, std::shared_ptr<EventState> event) {
+    return add(stream, {.body = [event](int number) { event->wait(number); },
+                        .prepare = [event] { return event->last(); }});
+  }
+  void retain(UserObject* object) { objects_.push_back(object); }
+  void on_end(std::function<void()> forget) { on_end_.push_back(std::move(forget)); }
+  int last_of(cudaStream_t stream) const {
+    const auto it = last_.find(stream);
+    return it == last_.end() ? -1 : it->second;
+  }
+  std::set<cudaStream_t> streams;
+
+  // Whether everything comes before the end of `stream`.
+  bool is_joined(cudaStream_t stream) const {
+    std::vector<bool> reached(nodes_.size());
+    std::vector<int> next{last_of(stream)};
+    while (!next.empty()) {
+      const int n = next.back();
+      next.pop_back();
+      if (n < 0 || reached[n]) continue;
+      reached[n] = true;
+      next.push_back(nodes_[n].previous);
+      next.push_back(nodes_[n].after);
+    }
+    return std::all_of(reached.begin(), reached.end(), [](bool r) { return r; });
+  }
+
+  // Later.
+  void launch(cudaStream_t stream);
+
+ private:
+  struct Node {
+    std::function<void(int number)> body = nullptr;
+    std::function<int()> prepare = nullptr;  // when the graph is launched
+    int after = -1;                          // a node of another stream
+    int previous = -1;                       // in its own
+    cudaStream_t stream = nullptr;
+  };
+
+  int add(cudaStream_t stream, Node node) {
+    node.stream = stream;
+    node.previous = last_of(stream);
+    nodes_.push_back(std::move(node));
+    return last_[stream] = static_cast<int>(nodes_.size()) - 1;
+  }
+
+  inline static std::atomic<unsigned long long> num_graphs{0};
+  std::vector<Node> nodes_;
+  std::map<cudaStream_t, int> last_;
+  std::vector<UserObject*> objects_;
+  std::vector<std::function<void()>> on_end_;
+};
+
+// Graphs as CUDA's handles.
+using GraphHandle = std::shared_ptr<Graph>*;
+inline std::atomic<int> num_launches{0};
+
+inline std::set<int> contexts;  // devices that were made current
+inline std::mutex contexts_mutex;
+inline thread_local int current_device = 0;
+
+inline std::set<cudaStream_t> streams;  // that are not destroyed
+inline std::mutex streams_mutex;
+inline std::atomic<int> uses_of_destroyed_streams{0};
+
+inline bool is_alive(cudaStream_t stream) {
+  std::lock_guard lock(streams_mutex);
+  if (streams.contains(stream)) return true;
+  ++uses_of_destroyed_streams;
+  return false;
+}
+
+}  // namespace fake
+
 struct CUstream_st {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> queue;
   bool stop = false;
+  std::shared_ptr<fake::Graph> graph;  // it is being captured in
   std::thread thread{[this] { run(); }};
 
   void push(std::function<void()> operation) {
     std::lock_guard lock(mutex);
     queue.push_back(std::move(operation));
     changed.notify_one();
+  }
+  // On the stream, or in the graph that it is captured in.
+  void enqueue(std::function<void()> operation) {
+    if (graph) {
+      graph->add(this, std::move(operation));
+    } else {
+      push(std::move(operation));
+    }
   }
   void run() {
     std::unique_lock lock(mutex);
@@ -62,94 +208,51 @@ struct CUstream_st {
 };
 
 struct CUevent_st {
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    int recorded = 0, happened = 0;
-  };
-  std::shared_ptr<State> state = std::make_shared<State>();  // streams may outlive the event
+  std::shared_ptr<fake::EventState> state = std::make_shared<fake::EventState>();
 };
+
+struct CUuserObject_st {};
 
 namespace fake {
 
-struct Send {
-  const void* data;
-  std::size_t nbytes;
-  bool taken = false;
-};
-
-// What the communicators of one group share.
-struct World {
-  int size = 0;
-  int joined = 0;
-  std::map<std::pair<int, int>, std::deque<Send*>> sends;  // by sender and receiver
-  std::map<int, std::shared_ptr<World>> children;
-};
-
-inline std::mutex mutex;  // of everything below and in all worlds
-inline std::condition_variable changed;
-inline std::map<std::string, std::shared_ptr<World>> worlds;
-inline int num_ids = 0;
-// The next ncclGroupEnd of a communicator's rank fails.
-inline std::atomic<int> failing_rank{-1};
-inline std::atomic<int> open_comms{0};
-
-struct Operation {
-  bool is_send;
-  void* data;
-  std::size_t nbytes;
-  int peer;
-  ncclComm_t comm;
-  cudaStream_t stream;
-};
-inline thread_local std::vector<Operation> group;
-
-}  // namespace fake
-
-struct ncclComm {
-  int rank;
-  std::shared_ptr<fake::World> world;
-  int num_children = 0;
-  bool mismatch = false;
-  bool aborted = false;
-  std::vector<std::pair<ncclComm_t*, ncclComm_t>> splitting = {};
-};
-
-namespace fake {
-
-// One group on one stream, hence of one communicator.
-inline void carry_out(const std::vector<Operation>& operations) {
-  std::unique_lock lock(mutex);
-  const ncclComm_t comm = operations.front().comm;
-  auto& queues = comm->world->sends;
-  std::deque<Send> sends;
-  for (const Operation& op : operations) {
-    if (op.is_send) {
-      queues[{comm->rank, op.peer}].push_back(&sends.emplace_back(Send{op.data, op.nbytes}));
+inline void Graph::launch(cudaStream_t stream) {
+  // Events are recorded, and those waited for chosen, when a graph is launched.
+  std::vector<int> numbers(nodes_.size());
+  for (std::size_t n = 0; n < nodes_.size(); ++n) {
+    if (nodes_[n].prepare) numbers[n] = nodes_[n].prepare();
+  }
+  stream->push([self = shared_from_this(), numbers] {
+    std::vector<std::promise<void>> done(self->nodes_.size());
+    std::vector<std::shared_future<void>> futures;
+    for (auto& promise : done) futures.push_back(promise.get_future().share());
+    std::vector<std::thread> threads;
+    for (const auto& [captured, last] : self->last_) {
+      threads.emplace_back([&, captured = captured] {
+        for (std::size_t n = 0; n < self->nodes_.size(); ++n) {
+          const Node& node = self->nodes_[n];
+          if (node.stream != captured) continue;
+          if (node.after >= 0) futures[node.after].wait();
+          if (node.body) node.body(numbers[n]);
+          done[n].set_value();
+        }
+      });
     }
-  }
-  changed.notify_all();
-  for (const Operation& op : operations) {
-    if (op.is_send) continue;
-    auto& queue = queues[{op.peer, comm->rank}];
-    changed.wait(lock, [&] { return comm->aborted || !queue.empty(); });
-    if (comm->aborted) break;
-    Send* send = queue.front();
-    queue.pop_front();
-    if (send->nbytes != op.nbytes) comm->mismatch = true;
-    if (op.nbytes > 0) std::memcpy(op.data, send->data, std::min(op.nbytes, send->nbytes));
-    send->taken = true;
-    changed.notify_all();
-  }
-  const auto taken = [](const Send& send) { return send.taken; };
-  changed.wait(lock,
-               [&] { return comm->aborted || std::all_of(sends.begin(), sends.end(), taken); });
-  for (const Operation& op : operations) {
-    auto& queue = queues[{comm->rank, op.peer}];
-    std::erase_if(queue, [&](Send* send) {
-      return std::any_of(sends.begin(), sends.end(), [&](Send& own) { return &own == send; });
-    });
-  }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+inline std::shared_ptr<Graph> begin_capture(cudaStream_t stream) {
+  auto graph = std::make_shared<Graph>();
+  graph->streams.insert(stream);
+  stream->graph = graph;
+  return graph;
+}
+
+// False where CUDA would refuse: something captured does not come before the end of `stream`.
+inline bool end_capture(const std::shared_ptr<Graph>& graph, cudaStream_t stream) {
+  for (const cudaStream_t captured : graph->streams) captured->graph.reset();
+  graph->active = false;
+  return graph->is_joined(stream);
 }
 
 }  // namespace fake
@@ -157,10 +260,15 @@ inline void carry_out(const std::vector<Operation>& operations) {
 extern "C" {
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = fake::current_device;
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+  fake::current_device = device;
+  std::lock_guard lock(fake::contexts_mutex);
+  fake::contexts.insert(device);
+  return cudaSuccess;
+}
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   *least = *greatest = 0;
@@ -168,9 +276,15 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   *stream = new CUstream_st;
+  std::lock_guard lock(fake::streams_mutex);
+  fake::streams.insert(*stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  {
+    std::lock_guard lock(fake::streams_mutex);
+    fake::streams.erase(stream);
+  }
   delete stream;
   return cudaSuccess;
 }
@@ -180,8 +294,52 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   reached.get_future().wait();
   return cudaSuccess;
 }
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-  *status = cudaStreamCaptureStatusNone;
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t* graph,
+                                     const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
+  *status = stream->graph ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  if (!stream->graph) return cudaSuccess;
+  *id = stream->graph->id;
+  *graph = reinterpret_cast<cudaGraph_t>(stream->graph.get());
+  return cudaSuccess;
+}
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* data, cudaHostFn_t destroy,
+                                 unsigned, unsigned) {
+  *object = reinterpret_cast<cudaUserObject_t>(new fake::UserObject{data, destroy});
+  return cudaSuccess;
+}
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned,
+                                      unsigned) {
+  reinterpret_cast<fake::Graph*>(graph)->retain(reinterpret_cast<fake::UserObject*>(object));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  fake::begin_capture(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  const std::shared_ptr<fake::Graph> captured = stream->graph;
+  const bool joined = fake::end_capture(captured, stream);
+  *graph = reinterpret_cast<cudaGraph_t>(new std::shared_ptr(captured));
+  return joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                          unsigned long long) {
+  const auto handle = reinterpret_cast<fake::GraphHandle>(graph);
+  *executable = reinterpret_cast<cudaGraphExec_t>(new std::shared_ptr(*handle));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  ++fake::num_launches;
+  (*reinterpret_cast<fake::GraphHandle>(executable))->launch(stream);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete reinterpret_cast<fake::GraphHandle>(executable);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<fake::GraphHandle>(graph);
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -192,127 +350,59 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  if (!fake::is_alive(stream)) return cudaErrorInvalidResourceHandle;
   const auto state = event->state;
-  std::lock_guard lock(state->mutex);
-  stream->push([state, number = ++state->recorded] {
+  if (stream->graph && flags == cudaEventRecordExternal) {
+    stream->graph->add_external_record(stream, state);
+  } else if (stream->graph) {
+    const int node = stream->graph->add(stream, [] {});
     std::lock_guard lock(state->mutex);
-    state->happened = std::max(state->happened, number);
-    state->changed.notify_all();
-  });
+    state->graph = stream->graph;
+    state->captured = true;
+    state->node = node;
+  } else {
+    stream->push([state, number = state->begin_record()] { state->happen(number); });
+  }
   return cudaSuccess;
 }
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+  if (!fake::is_alive(stream)) return cudaErrorInvalidResourceHandle;
   const auto state = event->state;
-  std::lock_guard lock(state->mutex);
-  stream->push([state, number = state->recorded] {
-    std::unique_lock lock(state->mutex);
-    state->changed.wait(lock, [&] { return state->happened >= number; });
-  });
+  std::unique_lock lock(state->mutex);
+  if (state->captured && flags != cudaEventWaitExternal) {
+    const std::shared_ptr<fake::Graph> graph = state->graph.lock();
+    if (!graph || !graph->active) return cudaErrorCapturedEvent;
+    if (stream->graph && stream->graph != graph) return cudaErrorStreamCaptureMerge;
+    stream->graph = graph;
+    graph->streams.insert(stream);
+    graph->add_wait(stream, state->node);
+    return cudaSuccess;
+  }
+  if (stream->graph) {
+    lock.unlock();
+    if (flags != cudaEventWaitExternal) return cudaErrorStreamCaptureIsolation;
+    stream->graph->add_external_wait(stream, state);
+    return cudaSuccess;
+  }
+  stream->push([state, number = state->recorded] { state->wait(number); });
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   std::lock_guard lock(event->state->mutex);
+  if (event->state->captured) return cudaErrorCapturedEvent;
   return event->state->happened >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t nbytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  stream->push([=] { std::memcpy(to, from, nbytes); });
+  stream->enqueue([=] { std::memcpy(to, from, nbytes); });
   return cudaSuccess;
 }
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorFake"; }
 const char* cudaGetErrorString(cudaError_t) { return "a failure that was asked for"; }
-
-ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  std::lock_guard lock(fake::mutex);
-  std::memset(id, 0, sizeof(*id));
-  std::memcpy(id->internal, &++fake::num_ids, sizeof(int));
-  return ncclSuccess;
-}
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
-                                    ncclConfig_t*) {
-  std::lock_guard lock(fake::mutex);
-  auto& world = fake::worlds[std::string(id.internal, sizeof(id.internal))];
-  if (!world) world = std::make_shared<fake::World>();
-  world->size = size;
-  ++world->joined;
-  ++fake::open_comms;
-  *comm = new ncclComm{rank, world};
-  return ncclInProgress;
-}
-ncclResult_t ncclCommSplit(ncclComm_t parent, int, int, ncclComm_t* comm, ncclConfig_t*) {
-  std::lock_guard lock(fake::mutex);
-  auto& world = parent->world->children[parent->num_children++];
-  if (!world) world = std::make_shared<fake::World>();
-  world->size = parent->world->size;
-  ++world->joined;
-  ++fake::open_comms;
-  parent->splitting.push_back({comm, new ncclComm{parent->rank, world}});
-  return ncclInProgress;
-}
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
-  std::lock_guard lock(fake::mutex);
-  *state = comm->world->joined < comm->world->size ? ncclInProgress : ncclSuccess;
-  if (comm->mismatch) *state = ncclInvalidUsage;
-  for (const auto& [to, child] : comm->splitting) {
-    if (child->world->joined < child->world->size) *state = ncclInProgress;
-  }
-  if (*state != ncclSuccess) return ncclSuccess;
-  for (const auto& [to, child] : std::exchange(comm->splitting, {})) *to = child;
-  return ncclSuccess;
-}
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  {
-    std::lock_guard lock(fake::mutex);
-    comm->aborted = true;
-    for (const auto& [to, child] : comm->splitting) {
-      delete child;
-      --fake::open_comms;
-    }
-  }
-  fake::changed.notify_all();
-  // What is enqueued still looks at the communicator: it goes with the process.
-  static std::vector<std::unique_ptr<ncclComm>> aborted;
-  std::lock_guard lock(fake::mutex);
-  aborted.emplace_back(comm);
-  --fake::open_comms;
-  return ncclSuccess;
-}
-ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
-ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  delete comm;
-  --fake::open_comms;
-  return ncclSuccess;
-}
-const char* ncclGetErrorString(ncclResult_t) { return "a failure that was asked for"; }
-const char* ncclGetLastError(ncclComm_t) { return "its details"; }
-
-ncclResult_t ncclGroupStart() {
-  fake::group.clear();
-  return ncclSuccess;
-}
-ncclResult_t ncclSend(const void* data, size_t nbytes, ncclDataType_t, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  fake::group.push_back({true, const_cast<void*>(data), nbytes, peer, comm, stream});
-  return ncclSuccess;
-}
-ncclResult_t ncclRecv(void* data, size_t nbytes, ncclDataType_t, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  fake::group.push_back({false, data, nbytes, peer, comm, stream});
-  return ncclSuccess;
-}
-ncclResult_t ncclGroupEnd() {
-  std::map<cudaStream_t, std::vector<fake::Operation>> by_stream;
-  for (const fake::Operation& operation : std::exchange(fake::group, {})) {
-    int failing = operation.comm->rank;
-    if (fake::failing_rank.compare_exchange_strong(failing, -1)) return ncclSystemError;
-    by_stream[operation.stream].push_back(operation);
-  }
-  for (const auto& [stream, operations] : by_stream) {
-    stream->push([operations = operations] { fake::carry_out(operations); });
-  }
-  return ncclSuccess;
-}
 
 }  // extern "C"
 
@@ -321,8 +411,8 @@ namespace ringcomm {
 cudaError_t reduce_device(const Reduction& reduction, const void* const* inputs, int num_inputs,
                           void* const* outputs, int num_outputs, std::size_t count,
                           cudaStream_t stream) {
-  stream->push([=, in = std::vector<const void*>(inputs, inputs + num_inputs),
-                out = std::vector<void*>(outputs, outputs + num_outputs)] {
+  stream->enqueue([=, in = std::vector<const void*>(inputs, inputs + num_inputs),
+                   out = std::vector<void*>(outputs, outputs + num_outputs)] {
     reduce_host(reduction, in.data(), num_inputs, out.data(), num_outputs, count);
   });
   return cudaSuccess;

@@ -21,6 +21,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "reduce/host.h"
@@ -228,14 +229,17 @@ class Api {
 
   void group_start() { group_.clear(); }
   void send(const std::byte* data, std::size_t nbytes, int peer, Comm comm, Stream stream) {
-    group_.push_back({true, comm, rank_, peer, const_cast<std::byte*>(data), nbytes});
-    stream_ = stream;
+    group_[stream].push_back({true, comm, rank_, peer, const_cast<std::byte*>(data), nbytes});
   }
   void recv(std::byte* data, std::size_t nbytes, int peer, Comm comm, Stream stream) {
-    group_.push_back({false, comm, rank_, peer, data, nbytes});
-    stream_ = stream;
+    group_[stream].push_back({false, comm, rank_, peer, data, nbytes});
   }
-  void group_end() { simulator_.group(stream_, std::exchange(group_, {})); }
+  // As NCCL does, which launches a kernel for each communicator of a group.
+  void group_end() {
+    for (auto& [stream, messages] : std::exchange(group_, {})) {
+      simulator_.group(stream, std::move(messages));
+    }
+  }
 
   void reduce(const ringcomm::Reduction& reduction, const void* const* inputs, int num_inputs,
               void* output, std::size_t count, Stream stream) {
@@ -266,8 +270,7 @@ class Api {
   Simulator& simulator_;
   const int rank_;
   const int dropped_;
-  std::vector<Simulator::Message> group_;
-  Stream stream_ = 0;
+  std::map<Stream, std::vector<Simulator::Message>> group_;
 };
 
 }  // namespace simulated

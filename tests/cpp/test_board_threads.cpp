@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "calls.h"
 #include "check.h"
@@ -92,4 +93,36 @@ TEST(what_is_read_while_it_is_overwritten_is_not_believed) {
     if (call) CHECK_EQ(call->count, sequence);
   }
   writer.join();
+}
+
+TEST(ranks_meet_by_what_they_greet_with) {
+  const Groups groups = make_groups();
+  Board low(*groups[0]), high(*groups[2]), other(*groups[1]);
+  CHECK(!high.greeting_of(0));
+  CHECK(!high.greeting_to_all(0));
+  Board::Greeting greeting{};
+  greeting.back() = std::byte{7};
+  low.greet(2, greeting);
+  CHECK(high.greeting_of(0) == greeting);
+  CHECK(!low.greeting_of(2));  // the other one has said nothing yet
+  CHECK(!other.greeting_of(0));
+  CHECK(!other.greeting_to_all(0));
+  low.greet_all(greeting);
+  CHECK(other.greeting_to_all(0) == greeting);
+  low.join({1, 2, 3, 4});
+  CHECK(other.not_joined() == (std::vector{1, 2}));
+  CHECK(other.settings_of(0) == (Board::Settings{1, 2, 3, 4}));
+}
+
+TEST(what_a_rank_still_holds_is_told_when_it_closes) {
+  const Groups groups = make_groups();
+  Board board(*groups[0]), other(*groups[1]);
+  const std::vector<int> both{0, 1};
+  CHECK(board.least_closed(both) == Board::Closing::kNot);
+  board.close(Board::Closing::kFree);
+  CHECK(board.least_closed(both) == Board::Closing::kNot);
+  CHECK(board.least_closed({0}) == Board::Closing::kFree);
+  other.close(Board::Closing::kHeld);
+  CHECK(board.least_closed(both) == Board::Closing::kFree);
+  CHECK(board.most_closed(both) == Board::Closing::kHeld);
 }

@@ -1,10 +1,7 @@
-// The group on a GPU, with CUDA and NCCL played by the host: making and ending it, all collectives,
-// messages, and every way in which it can fail. What streams may reorder is tested in
-// test_streams.cpp.
+// The group on a GPU, with CUDA and NCCL played by the host: all collectives, messages, and every
+// way in which they can fail. What streams may reorder is tested in test_streams.cpp.
 #include <chrono>
-#include <cstdlib>
 #include <functional>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -14,78 +11,19 @@
 #include "check.h"
 #include "collective_cases.h"
 #include "errors.h"
-#include "fake_cuda.h"
-#include "memory_store.h"
-#include "nccl/communicator.h"
-#include "one_mapping.h"
+#include "nccl/shelf.h"
+#include "nccl_ranks.h"
 
 namespace {
 
 using namespace ringcomm;
 using namespace std::chrono_literals;
 using nccl::Message;
+using ranks::DeviceRank;
 using ranks::kPatience;
-using Timeout = std::chrono::milliseconds;
-
-std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t) {
-  return {std::malloc(nbytes), std::free};
-}
-
-void synchronize(cudaStream_t stream) {
-  nccl::Event event;
-  RINGCOMM_CHECK(cudaEventRecord(event.get(), stream));
-  while (!event.happened()) std::this_thread::sleep_for(100us);
-}
-
-// One rank: its shared memory, and its part on the device.
-struct Rank {
-  Rank(ranks::MemoryStore& store, int rank, int world_size, Algorithm algorithm, int num_channels,
-       Timeout timeout = kPatience)
-      : group(store, rank, world_size, kPatience),
-        device(group, store, /*device=*/0,
-               {.algorithm = algorithm,
-                .layout = {.num_channels = num_channels,
-                           .slices_in_flight = 4,
-                           .slice_nbytes = 16 << 10,
-                           .min_slice_nbytes = 512}},
-               allocate, timeout) {}
-
-  shm::Group group;
-  std::vector<float> data;  // outlives the streams
-  nccl::Communicator device;
-};
-
-void with_ranks(int world_size, Algorithm algorithm, int num_channels,
-                const std::function<void(Rank&)>& body) {
-  ranks::MemoryStore store;
-  ranks::on_threads(world_size, [&](int r) {
-    Rank rank(store, r, world_size, algorithm, num_channels);
-    body(rank);
-  });
-}
-
-std::string text_of(const std::exception_ptr& error) {
-  try {
-    if (error) std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "no error";
-}
-
-// What the group fails of.
-std::string failure_of(const nccl::Communicator& device) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (!device.failure() && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(1ms);
-  }
-  return text_of(device.failure());
-}
-
-void all_reduce(nccl::Communicator& device, std::vector<float>& data, Timeout timeout) {
-  device.all_reduce(data.data(), data.data(), data.size(), {DType::kFloat32, ReduceOp::kSum},
-                    timeout);
-}
+using ranks::synchronize;
+using ranks::text_of;
+using ranks::with_devices;
 
 }  // namespace
 
@@ -100,16 +38,20 @@ TEST(collectives_are_right_and_groups_end_in_good_order) {
         all.push_back(cases::random_case(collective, world_size, nbytes, random));
       }
     }
-    with_ranks(world_size, algorithm, 1 + world_size % 3, [&](Rank& rank) {
+    with_devices(world_size, algorithm, 1 + world_size % 3, [&](DeviceRank& rank) {
       for (const cases::Case& c : all) {
-        cases::Part part(c, rank.group.rank, world_size);
+        cases::Part part(c, rank.rank, world_size);
         part.fill();
-        part.call(rank.device, kPatience);
-        synchronize(rank.device.stream());
+        const nccl::Enqueued enqueued = rank.device->enqueue(
+            rank.user.get(),
+            [&](streams::Collectives& collectives) { part.call(collectives, kPatience); });
+        enqueued.end->make_wait(rank.user.get());
+        synchronize(rank.user.get());
         CHECK_WITH(part.right(), c.name(world_size));
       }
-      rank.device.shut_down(kPatience);
-      CHECK_CONTAINS(text_of(rank.device.failure()), "closed");
+      CHECK_EQ(rank.device->shut_down(kPatience), "");
+      CHECK_CONTAINS(text_of(rank.device->failure()->get()), "no error");
+      CHECK_CONTAINS(check::error_of(ErrorKind::kClosed, [&] { rank.all_reduce(); }), "closed");
     });
   }
   CHECK_EQ(fake::open_comms.load(), 0);
@@ -117,16 +59,10 @@ TEST(collectives_are_right_and_groups_end_in_good_order) {
 
 TEST(all_may_send_first_and_to_each_other) {
   constexpr int n = 4;
-  with_ranks(n, Algorithm::kAuto, 1, [&](Rank& rank) {
-    const int me = rank.group.rank;
+  with_devices(n, [&](DeviceRank& rank) {
+    const int me = rank.rank;
     std::vector<std::vector<int>> sent(n), received(n, std::vector<int>(1000));
-    nccl::Event begin;
-    std::vector<cudaStream_t> streams;
-    auto post = [&](const std::vector<Message>& messages) {
-      for (cudaStream_t stream : rank.device.run(messages, begin.get(), kPatience)) {
-        streams.push_back(stream);
-      }
-    };
+    std::vector<nccl::Enqueued> posted;
     std::vector<Message> batch;
     for (int peer = 0; peer < n; ++peer) {
       if (peer == me) continue;
@@ -137,53 +73,80 @@ TEST(all_may_send_first_and_to_each_other) {
     for (int peer = 0; peer < n; ++peer) {
       if (peer != me) batch.push_back({false, peer, received[peer].data(), 4000});
     }
-    post(batch);
-    // One by one, now that all pairs know each other.
+    posted.push_back(rank.exchange(batch));
+    // One by one.
     std::vector<int> next(10, me), previous(10);
-    post({{true, (me + 1) % n, next.data(), 40}});
-    post({{false, (me + n - 1) % n, previous.data(), 40}});
-    for (cudaStream_t stream : streams) synchronize(stream);
+    posted.push_back(rank.exchange({{true, (me + 1) % n, next.data(), 40}}));
+    posted.push_back(rank.exchange({{false, (me + n - 1) % n, previous.data(), 40}}));
+    for (const nccl::Enqueued& enqueued : posted) enqueued.end->make_wait(rank.user.get());
+    synchronize(rank.user.get());
     for (int peer = 0; peer < n; ++peer) {
       if (peer != me) CHECK_EQ(received[peer][7], 100 * peer + me + 7);
     }
     CHECK_EQ(previous[9], (me + n - 1) % n);
-    rank.device.shut_down(kPatience);
+    rank.device->shut_down(kPatience);
   });
   CHECK_EQ(fake::open_comms.load(), 0);
 }
 
-TEST(a_time_out_names_the_rank_that_did_not_come) {
-  with_ranks(3, Algorithm::kRing, 2, [&](Rank& rank) {
-    std::vector<float>& data = rank.data;
-    data.assign(5000, 1);
-    all_reduce(rank.device, data, kPatience);
-    synchronize(rank.device.stream());
-    if (rank.group.rank != 1) all_reduce(rank.device, data, 300ms);
-    if (rank.group.rank != 1) {
-      const std::string text = failure_of(rank.device);
-      CHECK_CONTAINS(text, "all_reduce(count=5000, dtype=float32, op=sum) #2 Timed out after ");
-      CHECK_CONTAINS(text, "waiting for rank 1: rank 1 has enqueued #1");
+// The stream that is named for a batch, on which its future is complete, waits for all of it.
+TEST(a_batch_ends_with_its_last_message) {
+  with_devices(3, [&](DeviceRank& rank) {
+    int value = rank.rank, got[3] = {-1, -1, -1};
+    for (int warm_up = 0; warm_up < 2; ++warm_up) {
+      if (rank.rank == 0) {
+        // The slow one first: the batch's stream is that of the last message.
+        const nccl::Enqueued batch =
+            rank.exchange({{false, 1, &got[1], 4}, {false, 2, &got[2], 4}});
+        synchronize(batch.stream);
+        CHECK_EQ(got[1], 1);
+        CHECK_EQ(got[2], 2);
+      } else {
+        if (rank.rank == 1) std::this_thread::sleep_for(300ms);
+        synchronize(rank.exchange({{true, 0, &value, 4}}).stream);
+      }
+      got[1] = got[2] = -1;
     }
-    while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
-    // Aborted streams come to their end, and nothing more is enqueued.
-    synchronize(rank.device.stream());
-    try {
-      all_reduce(rank.device, data, kPatience);
-      CHECK(false);
-    } catch (const Error& error) {
-      CHECK_CONTAINS(error.what(), "Timed out");
-    }
+    rank.device->shut_down(kPatience);
   });
 }
 
+TEST(a_time_out_names_the_rank_that_did_not_come) {
+  with_devices(3, Algorithm::kRing, 2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    const nccl::Enqueued first = rank.all_reduce();
+    synchronize(first.stream);
+    if (rank.rank != 1) {
+      rank.all_reduce(300ms);
+      const std::string text = rank.failure();
+      CHECK_CONTAINS(text, "all_reduce(count=5000, dtype=float32, op=sum) #2 Timed out after ");
+      CHECK_CONTAINS(text, "waiting for rank 1: rank 1 has enqueued #1");
+      CHECK(first.end->is_confirmed());  // what was done by then is not called in question
+    }
+    while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+    // Aborted streams come to their end, and nothing more is enqueued.
+    synchronize(rank.device->stream());
+    CHECK_CONTAINS(check::error_of(ErrorKind::kTimeout, [&] { rank.all_reduce(); }), "Timed out");
+  });
+}
+
+// Without a call of its own, which would find out.
+TEST(an_idle_rank_notices_that_the_group_is_broken) {
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.device->connect(kPatience);
+    if (rank.rank == 0) rank.group.fail(ErrorKind::kPeerDied, "the end");
+    CHECK_CONTAINS(rank.failure(), "the end");
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
 TEST(ranks_that_disagree_are_told_by_whom) {
-  with_ranks(3, Algorithm::kRing, 1, [&](Rank& rank) {
-    std::vector<float>& data = rank.data;
-    data.assign(rank.group.rank == 2 ? 4000 : 5000, 1);
+  with_devices(3, [&](DeviceRank& rank) {
+    rank.data.assign(rank.rank == 2 ? 4000 : 5000, 1);
     std::string text;
     try {
-      all_reduce(rank.device, data, kPatience);
-      text = failure_of(rank.device);
+      rank.all_reduce();
+      text = rank.failure();
     } catch (const Error& error) {  // the others have found out before this rank came
       text = error.what();
     }
@@ -195,27 +158,28 @@ TEST(ranks_that_disagree_are_told_by_whom) {
 }
 
 TEST(who_waits_for_a_rank_that_has_left_is_told) {
-  with_ranks(2, Algorithm::kRing, 1, [&](Rank& rank) {
-    std::vector<float>& data = rank.data;
-    data.assign(5000, 1);
-    if (rank.group.rank == 1) {
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    if (rank.rank == 1) {
       rank.group.close("the end");
       return;
     }
-    all_reduce(rank.device, data, kPatience);
-    CHECK_CONTAINS(failure_of(rank.device), "rank 1 will not answer, it has closed the group");
+    rank.all_reduce();
+    CHECK_CONTAINS(rank.failure(), "rank 1 will not answer, it has closed the group");
   });
 }
 
 TEST(a_failing_library_breaks_the_group_on_all_ranks) {
-  with_ranks(2, Algorithm::kRing, 1, [&](Rank& rank) {
+  with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
-    if (rank.group.rank == 1) fake::failing_rank = 1;
+    rank.device->connect(kPatience);
+    if (rank.rank == 1) fake::failing_rank = 1;
     std::string text;
     try {
-      all_reduce(rank.device, rank.data, kPatience);
-      CHECK_EQ(rank.group.rank, 0);
-      text = failure_of(rank.device);
+      rank.all_reduce();
+      CHECK_EQ(rank.rank, 0);
+      text = rank.failure();
     } catch (const Error& error) {
       CHECK(error.kind() == ErrorKind::kLibrary);
       text = error.what();
@@ -223,38 +187,32 @@ TEST(a_failing_library_breaks_the_group_on_all_ranks) {
     CHECK_CONTAINS(text, "rank 1 in all_reduce(count=5000");
     CHECK_CONTAINS(text, "ncclGroupEnd() failed with NCCL error 2");
     CHECK_CONTAINS(text, "its details");
-    if (rank.group.rank == 0) CHECK_CONTAINS(text, "failed on rank 1");
+    if (rank.rank == 0) CHECK_CONTAINS(text, "failed on rank 1");
+  });
+}
+
+TEST(a_refused_call_leaves_the_group_as_it_is) {
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(100, 1);
+    check::check_error(ErrorKind::kInvalidArgument, {"broadcast", "root"}, [&] {
+      rank.device->enqueue(rank.user.get(), [&](streams::Collectives& collectives) {
+        collectives.broadcast(rank.data.data(), 100, DType::kFloat32, 5, kPatience);
+      });
+    });
+    synchronize(rank.all_reduce().stream);
+    CHECK_EQ(rank.data[99], 2.0f);
+    rank.device->shut_down(kPatience);
   });
 }
 
 TEST(an_aborted_group_ends_what_is_under_way) {
-  with_ranks(2, Algorithm::kRing, 1, [&](Rank& rank) {
-    std::vector<float>& data = rank.data;
-    data.assign(5000, 1);
-    if (rank.group.rank == 0) all_reduce(rank.device, data, kPatience);
-    rank.device.abort("the end");
-    synchronize(rank.device.stream());
-    CHECK_EQ(text_of(rank.device.failure()), "the end");
-  });
-}
-
-TEST(a_group_that_a_rank_does_not_join_times_out) {
-  ranks::MemoryStore store;
-  ranks::on_threads(2, [&](int r) {
-    shm::Group group(store, r, 2, kPatience);
-    if (r == 1) return;
-    try {
-      nccl::Communicator device(group, store, 0,
-                                {.algorithm = Algorithm::kRing,
-                                 .layout = {.num_channels = 1,
-                                            .slices_in_flight = 4,
-                                            .slice_nbytes = 16 << 10,
-                                            .min_slice_nbytes = 512}},
-                                allocate, 200ms);
-      CHECK(false);
-    } catch (const Error& error) {
-      CHECK_CONTAINS(error.what(), "making NCCL communicators on device 0 Timed out");
-    }
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    if (rank.rank == 0) rank.all_reduce();
+    rank.device->abort("the end");
+    synchronize(rank.device->stream());
+    CHECK_EQ(text_of(rank.device->failure()->get()), "the end");
   });
 }
 
@@ -263,11 +221,86 @@ TEST(layouts_without_room_are_refused) {
   shm::Group group(store, 0, 1, kPatience);
   for (const streams::Layout& layout :
        {streams::Layout{0, 4, 16 << 10, 512}, streams::Layout{1, 4, 100, 512}}) {
-    try {
-      nccl::Communicator device(group, store, 0, {.layout = layout}, allocate, kPatience);
-      CHECK(false);
-    } catch (const Error& error) {
-      CHECK_CONTAINS(error.what(), "RINGCOMM_");
-    }
+    check::check_error(ErrorKind::kInvalidArgument, {"RINGCOMM_"}, [&] {
+      nccl::Communicator device(group, 0, {.layout = layout}, ranks::allocate);
+    });
   }
+}
+
+// cudaSetDevice makes a context, which takes hundreds of megabytes of a GPU.
+TEST(no_thread_makes_a_context_on_another_device) {
+  fake::contexts.clear();
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    int value = rank.rank;
+    synchronize(rank.exchange({{rank.rank == 0, 1 - rank.rank, &value, 4}}).stream);
+    rank.device->shut_down(kPatience);
+  });
+  CHECK_EQ(fake::contexts.size(), 1u);
+  CHECK(fake::contexts.contains(ranks::kDevice));
+}
+
+// Works hold the end and the failure, and may outlive all else.
+TEST(a_work_may_outlive_its_group) {
+  std::vector<nccl::Enqueued> ends(2);
+  std::vector<std::shared_ptr<const nccl::Failure>> failures(2);
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    ends[rank.rank] = rank.all_reduce();
+    failures[rank.rank] = rank.device->failure();
+    if (rank.rank == 0) rank.device->shut_down(kPatience);
+    if (rank.rank == 1) {
+      synchronize(ends[1].stream);
+      rank.device->shut_down(kPatience);
+    }
+  });
+  for (int r = 0; r < 2; ++r) {
+    CHECK(ends[r].end->is_confirmed());
+    CHECK(failures[r]->get() == nullptr);
+  }
+  ends.clear();
+}
+
+TEST(what_an_operation_uses_is_held_until_it_ends) {
+  using Memory = std::shared_ptr<std::vector<float>>;
+  const auto shelf = std::make_shared<nccl::Shelf<Memory>>();
+  fake::uses_of_destroyed_streams = 0;
+  std::weak_ptr<std::vector<float>> waited_for, dropped, elsewhere;
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    if (rank.rank == 1) {
+      std::this_thread::sleep_for(200ms);
+      for (int i = 0; i < 3; ++i) rank.all_reduce();
+      rank.device->shut_down(kPatience);
+      return;
+    }
+    const auto launch = [&](std::weak_ptr<std::vector<float>>& watched) {
+      auto memory = std::make_shared<std::vector<float>>(1);
+      watched = memory;
+      auto holding = std::make_unique<nccl::Holding<Memory>>(std::vector{std::move(memory)},
+                                                             rank.user.get(), shelf);
+      holding->until(rank.all_reduce().end);
+      return holding;
+    };
+    nccl::Stream other;
+    const auto first = launch(waited_for), third = launch(elsewhere);
+    launch(dropped).reset();
+    first->make_wait(rank.user.get());
+    third->make_wait(other.get());
+    CHECK(waited_for.expired());  // whoever gets it now comes behind the wait
+    CHECK(!dropped.expired());
+    CHECK(!elsewhere.expired());  // its stream does not wait
+    shelf->sweep();
+    CHECK(!dropped.expired());
+    synchronize(rank.user.get());
+    synchronize(other.get());
+    rank.device->shut_down(kPatience);
+    shelf->sweep();
+    CHECK(dropped.expired());
+  });
+  CHECK(elsewhere.expired());
+  // Streams end with their group, and nobody asks about them later.
+  CHECK_EQ(fake::uses_of_destroyed_streams.load(), 0);
 }

@@ -18,10 +18,35 @@ const std::vector<Collective> kSliced = {
     Collective::kAllGather, Collective::kBroadcast,
 };
 
-int longest(const std::vector<Plan>& plans) {
-  std::size_t steps = 0;
-  for (const Plan& plan : plans) steps = std::max(steps, plan.steps.size());
-  return static_cast<int>(steps);
+Program program_of(Collective collective, Algorithm algorithm, int world_size, int root) {
+  return Programs(0, world_size).find(collective, algorithm, root);
+}
+
+Program shape(int num_chunks, int num_steps, int num_sliced_steps, int max_added) {
+  Program program;
+  program.num_chunks = num_chunks;
+  program.num_steps = num_steps;
+  program.num_sliced_steps = num_sliced_steps;
+  program.max_added = max_added;
+  return program;
+}
+
+void check_order(const Pipeline& p) {
+  std::set<std::pair<int, int>> seen;
+  std::vector<int> last(p.num_slices, -p.delay);
+  for (int tick = 0; tick < p.num_ticks(); ++tick) {
+    p.at(tick, [&](int step, int first_slice, int num_slices) {
+      const bool sliced = step < p.num_sliced_steps;
+      CHECK_EQ(num_slices, sliced ? 1 : p.num_slices);
+      for (int slice = first_slice; slice < first_slice + num_slices; ++slice) {
+        CHECK(seen.insert({step, slice}).second);
+        CHECK(step == 0 || seen.contains({step - 1, slice}));
+        CHECK(tick - last[slice] >= (sliced ? p.delay : 1) || step == 0);
+        last[slice] = tick;
+      }
+    });
+  }
+  CHECK_EQ(seen.size(), static_cast<std::size_t>(p.num_steps) * p.num_slices);
 }
 
 }  // namespace
@@ -29,24 +54,30 @@ int longest(const std::vector<Plan>& plans) {
 TEST(every_slice_goes_through_every_step_once_and_in_order) {
   for (int num_chunks : {1, 4}) {
     for (int num_steps = 0; num_steps < 7; ++num_steps) {
-      for (int num_slices = 0; num_slices < 9; ++num_slices) {
-        for (int in_flight = 2; in_flight < 6; ++in_flight) {
-          const Pipeline p = Pipeline::of(num_chunks, num_steps, num_slices, in_flight);
-          std::set<std::pair<int, int>> seen;
-          std::vector<int> last(num_slices, -p.delay);
-          for (int tick = 0; tick < p.num_ticks(); ++tick) {
-            p.at(tick, [&](int step, int slice) {
-              CHECK(seen.insert({step, slice}).second);
-              CHECK(step == 0 || seen.contains({step - 1, slice}));
-              CHECK(tick - last[slice] >= p.delay || step == 0);
-              last[slice] = tick;
-            });
+      for (int num_sliced_steps = 0; num_sliced_steps <= num_steps; ++num_sliced_steps) {
+        const Program program = shape(num_chunks, num_steps, num_sliced_steps, num_steps % 2);
+        for (int num_slices = 0; num_slices < 9; ++num_slices) {
+          for (int in_flight = 2; in_flight < 6; ++in_flight) {
+            check_order(Pipeline::of(program, num_slices, in_flight));
           }
-          CHECK_EQ(seen.size(), static_cast<std::size_t>(num_steps) * num_slices);
         }
       }
     }
   }
+}
+
+TEST(an_all_reduce_takes_a_tick_for_each_slice_that_is_added_and_one_for_each_step_that_copies) {
+  const Program ring = program_of(Collective::kAllReduce, Algorithm::kRing, 4, -1);
+  CHECK_EQ(Pipeline::of(ring, 6, 3).num_ticks(), 3 * 6 + 3);
+  const Program direct = program_of(Collective::kAllReduce, Algorithm::kDirect, 4, -1);
+  CHECK_EQ(Pipeline::of(direct, 6, 3).num_ticks(), 6 + 1);
+}
+
+TEST(what_only_moves_is_delayed_by_one_tick_along_a_chain_and_sums_by_two) {
+  const Program broadcast = program_of(Collective::kBroadcast, Algorithm::kRing, 4, 0);
+  CHECK_EQ(Pipeline::of(broadcast, 6, 3).num_ticks(), 6 + (broadcast.num_steps - 1));
+  const Program reduce = program_of(Collective::kReduce, Algorithm::kRing, 4, 0);
+  CHECK_EQ(Pipeline::of(reduce, 6, 3).num_ticks(), 6 + 2 * (reduce.num_steps - 1));
 }
 
 TEST(pipelined_plans_are_proven) {
@@ -54,12 +85,12 @@ TEST(pipelined_plans_are_proven) {
     for (const Algorithm algorithm : {Algorithm::kRing, Algorithm::kDirect}) {
       for (int n = 1; n <= 8; ++n) {
         const int root = n / 2;
+        const Program program = program_of(collective, algorithm, n, root);
         std::vector<Plan> plans;
         for (int r = 0; r < n; ++r) plans.push_back(make_plan(collective, algorithm, r, n, root));
         for (int num_slices : {1, 2, 3, 7}) {
           for (int in_flight : {2, 3, 4}) {
-            const Pipeline pipeline =
-                Pipeline::of(plans[0].num_chunks, longest(plans), num_slices, in_flight);
+            const Pipeline pipeline = Pipeline::of(program, num_slices, in_flight);
             std::vector<Plan> sliced;
             for (const Plan& plan : plans) sliced.push_back(pipelined(plan, pipeline));
             verify(collective, sliced, root);

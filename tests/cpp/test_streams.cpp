@@ -63,14 +63,15 @@ class Rank : public streams::Collectives {
   std::vector<Channel<simulated::Api>> channels(const Layout& layout) {
     std::vector<Channel<simulated::Api>> all;
     for (int c = 0; c < layout.num_channels; ++c) {
-      scratch_.emplace_back(layout.channel_scratch_nbytes());
+      scratch_.emplace_back(layout.channel_scratch_nbytes(world_size()));
       const std::string name = std::to_string(c);
-      Channel<simulated::Api> channel{.comm = c,
-                                      .communication = stream("communication " + name),
-                                      .reduction = stream("reduction " + name),
-                                      .scratch = scratch_[c].data(),
-                                      .communicated = simulator_.new_event(),
-                                      .reduced = {}};
+      Channel<simulated::Api> channel{
+          .comm = c,
+          .communication = c == 0 ? origin_ : stream("communication " + name),
+          .reduction = stream("reduction " + name),
+          .scratch = scratch_[c].data(),
+          .communicated = simulator_.new_event(),
+          .reduced = {}};
       for (int e = 0; e < layout.slices_in_flight; ++e) {
         channel.reduced.push_back(simulator_.new_event());
       }
@@ -83,7 +84,7 @@ class Rank : public streams::Collectives {
            std::chrono::milliseconds) override {
     simulator_.record(event_, user_);
     simulator_.wait(origin_, event_);
-    executor_.run(api_, program, chunks, reduction, origin_);
+    executor_.run(api_, program, chunks, reduction);
     simulator_.record(event_, origin_);
     simulator_.wait(user_, event_);
   }
@@ -131,7 +132,9 @@ bool run_schedule(std::uint64_t seed, int dropped = -1) {
   std::deque<cases::Part> parts;
   bool right = true;
   for (int i = 0; i < setting.num_collectives; ++i) {
-    const cases::Case& c = kept.emplace_back(random_case(setting, random));
+    // Often what was done before is done again, with other memory.
+    const bool again = i > 0 && random() % 2;
+    const cases::Case& c = again ? kept.back() : kept.emplace_back(random_case(setting, random));
     for (auto& rank : ranks) {
       cases::Part& part = parts.emplace_back(c, rank->rank(), setting.world_size);
       rank->on_user_stream([&part] { part.fill(); });

@@ -1,8 +1,7 @@
-"""Ranks on GPUs: the same function on threads that share one GPU, or on a process for each GPU.
+"""Ranks on GPUs: the same function on a process for each, with a GPU of its own or on one together.
 
-Several NCCL ranks on one GPU need NCCL 2.30 or newer and NCCL_MULTI_RANK_GPU_ENABLE=1 in the
-environment, from the start. As threads of one process they share a CUDA context, so that their
-kernels really run side by side; `benchmarks/gpu_suite.sh` sets what that takes.
+Several ranks on one GPU need NCCL 2.30.3 or newer; `gpu_suite.one_gpu` says what else. With
+RINGCOMM_REHEARSE=1 in the environment the tests run on the CPU, where they show that they can.
 """
 
 from __future__ import annotations
@@ -17,91 +16,96 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Rank, on_processes, on_threads
-from torch.distributed import PrefixStore
+from gpu_suite import device, groups, one_gpu
+from ranks import Rank, on_processes
+from torch._C._distributed_c10d import Backend
 
-from ringcomm import _C
+SLICE_NBYTES = 128 << 10  # so that a few MiB make several slices
+SECONDS = 35.0  # of a test's ranks: more than the groups' time-out, less than a test may take
 
-TIMEOUT = timedelta(seconds=120)
+needs_gpu = pytest.mark.skipif(torch.cuda.device_count() == 0, reason="torch finds no GPU")
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU is visible")
+WORLD_SIZES = [2, 4, 8] if torch.cuda.device_count() >= 8 else [2, 4]
 
 
-def shares_gpu() -> bool:
-    """Whether several ranks can be on one GPU."""
-    return os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
+def world_sizes(*sizes: int) -> pytest.MarkDecorator:
+    """Named so that -k can choose them."""
+    return pytest.mark.parametrize("world_size", sizes, ids=lambda size: f"{size}ranks")
 
 
 @dataclass
 class Gpu:
-    """One rank on its device, in two groups of the same ranks: the ring's and NCCL's own."""
+    """One rank on its device, in a group of the ring's, and in NCCL's own where that is wanted."""
 
     rank: int
     world_size: int
     device: torch.device
+    store: dist.Store
     algorithm: str
-    ring: Any
-    nccl: Any
+    ring: Backend
+    nccl: Backend | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the ranks' groups are made."""
+
+    settings: groups.Settings
+    timeout: timedelta
+    blocking: bool
+    with_nccl: bool
 
 
 @contextmanager
-def joined(rank: Rank, index: int, algorithm: str, channels: int) -> Iterator[Gpu]:
+def joined(rank: Rank, options: Options) -> Iterator[Gpu]:
     """Makes the groups, and all connections that a first use would make later."""
-    device = torch.device("cuda", index)
-    torch.cuda.set_device(device)
-    name = f"{algorithm} {channels}"
-    ring = _C.create_backend(
-        PrefixStore(f"ring {name}", rank.store),
-        rank.rank,
-        rank.world_size,
-        TIMEOUT,
-        algorithm,
-        channels,
-        4 << 20,
-        32,
-        name,
-        list(range(rank.world_size)),
-    )
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = TIMEOUT
-    store = PrefixStore(f"nccl {name}", rank.store)
-    nccl = dist.ProcessGroupNCCL(store, rank.rank, rank.world_size, options)
-    # A stream of its own, as threads share the default one.
-    with torch.cuda.stream(torch.cuda.Stream(device)):
-        for backend in (ring, nccl):
+    if options.blocking:
+        os.environ["RINGCOMM_BLOCKING_WAIT"] = "1"
+    own = device.own(rank.rank)
+    members = (rank.rank, rank.world_size)
+    ring = groups.ring(rank.store, *members, options.settings, options.timeout)
+    nccl = None
+    if options.with_nccl:
+        nccl = groups.nccl(rank.store, *members, options.settings.ctas)
+    backends = [backend for backend in (ring, nccl) if backend]
+    with torch.cuda.stream(torch.cuda.Stream(own)):
+        for backend in backends:
             for nbytes in (1, 8 << 20):
-                backend.allreduce([torch.ones(nbytes, dtype=torch.uint8, device=device)]).wait()
+                backend.allreduce([torch.ones(nbytes, dtype=torch.uint8, device=own)]).wait()
         torch.cuda.current_stream().synchronize()
-        yield Gpu(rank.rank, rank.world_size, device, algorithm, ring, nccl)
+        yield Gpu(*members, own, rank.store, options.settings.algorithm, ring, nccl)
         torch.cuda.current_stream().synchronize()
-    ring.shutdown()
-    nccl.shutdown()
+    for backend in backends:
+        backend.shutdown()
 
 
-def _on_one_gpu(rank: Rank, function: Callable[..., Any], *arguments: Any, **group: Any) -> Any:
-    with joined(rank, 0, **group) as gpu:
-        return function(gpu, *arguments)
+def _rank_main(rank: Rank, function: Callable[[Gpu], Any], options: Options) -> Any:
+    with joined(rank, options) as gpu:
+        return function(gpu)
 
 
-def _on_its_gpu(rank: Rank, function: Callable[..., Any], group: Any, *arguments: Any) -> Any:
-    with joined(rank, rank.rank, **group) as gpu:
-        return function(gpu, *arguments)
+def require(world_size: int) -> None:
+    """Skips the test where so many ranks cannot run."""
+    if reason := one_gpu.missing(world_size):
+        pytest.skip(reason)
 
 
 def on_gpus(
-    function: Callable[..., Any],
+    function: Callable[[Gpu], Any],
     world_size: int,
-    *arguments: Any,
     algorithm: str = "auto",
     channels: int = 4,
-    timeout: float = 300,
+    timeout: timedelta = groups.TIMEOUT,
+    blocking: bool = True,
+    with_nccl: bool = False,
 ) -> list[Any]:
-    """Calls function(Gpu, *arguments) as every rank; skips the test where there is no room."""
-    group = {"algorithm": algorithm, "channels": channels}
-    if torch.cuda.device_count() >= world_size:
-        return on_processes(_on_its_gpu, world_size, function, group, *arguments, timeout=timeout)
-    if not shares_gpu():
-        pytest.skip(f"needs {world_size} GPUs, or NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1")
-    return on_threads(
-        lambda rank: _on_one_gpu(rank, function, *arguments, **group), world_size, timeout=timeout
-    )
+    """Calls function(Gpu) as every rank; the function can be pickled.
+
+    Args:
+        blocking: the ring's wait() waits on the host, so that it raises what the watchdog finds.
+        with_nccl: whether there is a group of NCCL's own, too.
+    """
+    require(world_size)
+    settings = groups.Settings(one_gpu.ctas(world_size), algorithm, channels, SLICE_NBYTES)
+    options = Options(settings, timeout, blocking, with_nccl)
+    return on_processes(_rank_main, world_size, function, options, timeout=SECONDS)

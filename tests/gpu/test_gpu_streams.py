@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 import torch
-from gpus import Gpu, needs_gpu, on_gpus
+from gpus import Gpu, needs_gpu, on_gpus, world_sizes
 
 pytestmark = [needs_gpu, pytest.mark.slow]
 
@@ -77,22 +77,23 @@ def futures(gpu: Gpu) -> None:
 
 def late(gpu: Gpu) -> str:
     """Rank 1 does not come; the others' wait ends with an error that names it."""
-    tensor = torch.ones(1 << 20, device=gpu.device)
-    gpu.ring._set_default_timeout(timedelta(seconds=3))
     if gpu.rank == 1:
+        gpu.store.wait(["rank 0 has given up"])  # the group stays open until then
         return ""
-    work = gpu.ring.allreduce([tensor])
+    work = gpu.ring.allreduce([torch.ones(1 << 20, device=gpu.device)])
     with pytest.raises(torch.distributed.DistBackendError) as raised:
-        work.wait(timedelta(seconds=60))
+        work.wait(timedelta(seconds=30))
+    gpu.store.set("rank 0 has given up", "")
     return str(raised.value)
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@world_sizes(2, 4)
 @pytest.mark.parametrize("body", [replay, beside_compute, memory_is_kept, futures])
 def test_streams(body, world_size: int) -> None:
-    on_gpus(body, world_size)
+    on_gpus(body, world_size, blocking=False)
 
 
-def test_a_time_out_names_the_rank_at_fault() -> None:
-    texts = on_gpus(late, 2, algorithm="ring")
-    assert " Timed out " in texts[0] and "rank 1 has enqueued" in texts[0]
+@world_sizes(2)
+def test_a_time_out_names_the_rank_at_fault(world_size: int) -> None:
+    texts = on_gpus(late, world_size, timeout=timedelta(seconds=5), blocking=False)
+    assert " Timed out after 5" in texts[0] and "waiting for rank 1: rank 1 " in texts[0]

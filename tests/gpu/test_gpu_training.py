@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-import os
 
 import pytest
 import torch
 import torch.distributed as dist
-from gpus import needs_gpu, shares_gpu
+from gpu_suite import device, groups
+from gpus import SECONDS, needs_gpu, require, world_sizes
 from ranks import Rank, on_processes
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,28 +36,31 @@ def train(model: nn.Module, rank: int, device: torch.device) -> None:
 
 
 def trained(rank: Rank, backend: str, wrapper: str) -> list[torch.Tensor]:
-    device = torch.device("cuda", rank.rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    dist.init_process_group(backend, store=rank.store, rank=rank.rank, world_size=rank.world_size)
-    model = copy.deepcopy(network()).to(device)
+    own = device.own(rank.rank)
+    dist.init_process_group(
+        device.BACKENDS[backend],
+        store=rank.store,
+        rank=rank.rank,
+        world_size=rank.world_size,
+        timeout=groups.TIMEOUT,
+    )
+    model = copy.deepcopy(network()).to(own)
     if wrapper == "ddp":
-        wrapped = DistributedDataParallel(model, device_ids=[device.index])
-        train(wrapped, rank.rank, device)
+        train(DistributedDataParallel(model), rank.rank, own)
         result = [parameter.detach().cpu() for parameter in model.parameters()]
     else:
-        fully_shard(model)
-        train(model, rank.rank, device)
+        fully_shard(model, mesh=init_device_mesh(device.TYPE, (rank.world_size,)))
+        train(model, rank.rank, own)
         result = [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
     dist.destroy_process_group()
     return result
 
 
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
-def test_trains_as_nccl_does(wrapper: str) -> None:
-    if torch.cuda.device_count() < 2 and not shares_gpu():
-        pytest.skip("needs 2 GPUs, or NCCL 2.30 and NCCL_MULTI_RANK_GPU_ENABLE=1")
-    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
-    ours = on_processes(trained, 2, "cpu:gloo,cuda:ring", wrapper, timeout=240)
-    theirs = on_processes(trained, 2, "cpu:gloo,cuda:nccl", wrapper, timeout=240)
+@world_sizes(2)
+def test_trains_as_nccl_does(world_size: int, wrapper: str) -> None:
+    require(world_size)
+    ours = on_processes(trained, world_size, "ring", wrapper, timeout=SECONDS)
+    theirs = on_processes(trained, world_size, "nccl", wrapper, timeout=SECONDS)
     for a, b in zip(ours[0], theirs[0], strict=True):
         torch.testing.assert_close(a, b)

@@ -1,0 +1,51 @@
+"""A rank's two groups: the ring's, and NCCL's own with as many CTAs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+from torch.distributed import PrefixStore, Store
+
+from ringcomm import _C
+from ringcomm.backend import DEFAULT_CHANNELS, DEFAULT_SLICE_NBYTES
+
+# Below every limit of a test or a phase, so that the watchdog says what is wrong before they end.
+TIMEOUT = timedelta(seconds=15)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a ring does it; `ctas` is for NCCL's own group, too."""
+
+    ctas: int
+    algorithm: str = "auto"
+    channels: int = DEFAULT_CHANNELS
+    slice_nbytes: int = DEFAULT_SLICE_NBYTES
+
+
+def ring(
+    store: Store, rank: int, world_size: int, settings: Settings, timeout: timedelta = TIMEOUT
+) -> Backend:
+    name = f"ring {settings.algorithm} {settings.channels}"
+    return _C.create_backend(
+        store=PrefixStore(name, store),
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+        algorithm=settings.algorithm,
+        num_channels=settings.channels,
+        slice_nbytes=settings.slice_nbytes,
+        max_ctas=settings.ctas,
+        group_name=name,
+        global_ranks=list(range(world_size)),
+    )
+
+
+def nccl(store: Store, rank: int, world_size: int, ctas: int) -> Backend:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = TIMEOUT
+    options.config.max_ctas = ctas
+    return dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, world_size, options)

@@ -1,0 +1,131 @@
+"""The phases: what each runs, how long it may take, and what it must leave behind."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_suite import rehearsal
+
+ROOT = Path(__file__).resolve().parents[2]
+_BENCHMARKS = ROOT / "benchmarks"
+_PROFILE = _BENCHMARKS / "profile"
+_TESTS = ROOT / "tests" / "gpu"
+_BUILD_SUMMARY = "from ringcomm import _build_info; print(_build_info.SUMMARY)"
+
+Command = list[str]
+
+
+@dataclass(frozen=True)
+class Phase:
+    name: str
+    seconds: int  # for all its commands together
+    part: int  # of the suite that it is in; 0: of all
+    file: str  # that it must leave behind, beside its log or as such
+    commands: list[Command]
+    needs_build: bool = True
+    ranks: bool = False  # several on one GPU, for which a newer NCCL may have to be loaded
+
+
+def phases(results: Path, built: Path | None = None) -> list[Phase]:
+    """In the order in which they run; with `built` given, that is unpacked and nothing compiled."""
+    return [
+        Phase("probe", 40, 0, "probe.log", [_module("probe")], needs_build=False, ranks=True),
+        _unpack(results, built) if built else _build(results),
+        Phase("kernels", 130, 1, "kernels.log", [_module("kernels")], needs_build=False),
+        _ncu(results),
+        Phase("smoke", 50, 1, "smoke.log", [_module("smoke")], ranks=True),
+        *_tests(results),
+        *_timing(results),
+    ]
+
+
+def _python(*arguments: str | Path) -> Command:
+    return [sys.executable, *map(str, arguments)]
+
+
+def _module(name: str, *arguments: str | Path) -> Command:
+    return _python("-m", f"gpu_suite.{name}", *arguments)
+
+
+def _full(*arguments: str, small: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """What only a measurement takes time for: a rehearsal runs every line, but few cases."""
+    return small if rehearsal.ON else arguments
+
+
+def _build(results: Path) -> Phase:
+    setup = _BENCHMARKS / "gpu_suite" / "stand_ins" if rehearsal.ON else ROOT
+    tarball = results / "built.tar.gz"
+    commands = [
+        _python(setup / "setup.py", "build_ext", "--inplace"),
+        _python("-c", _BUILD_SUMMARY),
+        _module("built", "pack", tarball),
+    ]
+    return Phase("build", 280, 1, tarball.name, commands, needs_build=False)
+
+
+def _unpack(results: Path, tarball: Path) -> Phase:
+    checkout = results / "unpacked" if rehearsal.ON else ROOT
+    commands = [_module("built", "unpack", tarball, checkout), _python("-c", _BUILD_SUMMARY)]
+    return Phase("unpack", 30, 0, "unpack.log", commands, needs_build=False)
+
+
+def _ncu(results: Path) -> Phase:
+    name, picture = results / "reduce", results / "roofline.png"
+    title = _full(small=("--title", rehearsal.LABEL))
+    commands = [
+        [str(_PROFILE / "ncu_reduce.sh"), "-o", str(name), *_full(small=("--size", "4K"))],
+        _python(_PROFILE / "roofline.py", f"{name}.csv", "--plot", picture, *title),
+    ]
+    return Phase("ncu", 60, 1, picture.name, commands)
+
+
+def _tests(results: Path) -> list[Phase]:
+    def phase(name: str, seconds: int, file: str, *chosen: str) -> Phase:
+        rows = f"{name}.csv"
+        command = _module("run_tests", results / rows, _TESTS / file, *chosen)
+        return Phase(name, seconds, 2, rows, [command], ranks=True)
+
+    collectives = "test_gpu_collectives.py"
+    two = _full("2ranks", small=("2ranks and not 2ranks-direct",))
+    four = _full("4ranks", small=("4ranks and check_messages",))
+    streams = _full(small=("-k", "2ranks"))
+    return [
+        phase("correctness-2", 150, collectives, "-k", *two),
+        phase("correctness-4", 170, collectives, "-k", *four),
+        phase("streams", 120, "test_gpu_streams.py", *streams),
+        phase("training", 80, "test_gpu_training.py"),
+    ]
+
+
+def _timing(results: Path) -> list[Phase]:
+    def phase(name: str, seconds: int, script: Path, file: str, *options: str, **kind: bool):
+        command = _python(script, *options, "-o" if file.endswith("json") else "--csv")
+        return Phase(name, seconds, 3, file, [[*command, str(results / file)]], **kind)
+
+    def all_reduce(name: str, seconds: int, *options: str) -> Phase:
+        """It begins nothing any more when there is just time for what has begun, and the table."""
+        options += ("--seconds", str(seconds - 50))
+        options += _full(small=("--sizes", "1K,64K", "--iters", "2"))
+        script = _BENCHMARKS / "gpu_all_reduce.py"
+        return phase(name, seconds, script, "all_reduce.csv", *options, ranks=True)
+
+    dtypes = ("--dtypes", "float,bfloat16,half", "--ops", "sum,max")
+    sizes = _full("--sizes", "64K,1M,64M,256M", small=("--sizes", "4K"))
+    time_sliced = _full(small=("--no-mps",))
+    few = ("--dtypes", "float32", *time_sliced)
+    return [
+        phase(
+            *("reduce-timing", 60, _BENCHMARKS / "reduce_kernels.py", "reduce_kernels.csv"),
+            *("--devices", "cuda", *dtypes, *sizes),
+        ),
+        all_reduce("timing-2", 150, "--nproc", "2"),
+        all_reduce("timing-4", 150, "--nproc", "4", *time_sliced),
+        all_reduce("timing-channels", 90, "--nproc", "2", "--channels", "2,4", *few),
+        phase(
+            *("timeline", 50, _PROFILE / "trace.py", "timeline.json", "--device", "cuda"),
+            *("--nproc", "2", "--size", *_full("64M", small=("64K",))),
+            ranks=True,
+        ),
+    ]

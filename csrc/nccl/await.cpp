@@ -1,0 +1,47 @@
+#include "nccl/await.h"
+
+#include <chrono>
+#include <thread>
+
+#include "status.h"
+
+namespace ringcomm::nccl {
+namespace {
+
+constexpr std::chrono::milliseconds kPollEvery{1};
+constexpr std::chrono::milliseconds kLookEvery{50};
+
+}  // namespace
+
+void await(shm::Group& group, const shm::Deadline& deadline, const std::string& doing,
+           const std::function<bool()>& progress, const std::function<std::vector<int>()>& absent) {
+  const std::string who = "rank " + std::to_string(group.rank) + " in " + doing;
+  shm::Clock::time_point look_next = shm::Clock::now() + kLookEvery;
+  while (!progress()) {
+    const shm::Clock::time_point now = shm::Clock::now();
+    if (now >= look_next) {
+      look_next = now + kLookEvery;
+      if (group.broken()) group.check(doing);
+      for (const int peer : absent()) {
+        std::string how;
+        if (!group.gone(peer, &how)) continue;
+        throw group.fail(ErrorKind::kPeerDied,
+                         who + " after " + describe_seconds(deadline.waited()) + ": rank " +
+                             std::to_string(peer) + " will not answer, " + how);
+      }
+      if (now - deadline.start > deadline.timeout) {
+        const std::vector<int> missing = absent();
+        throw group.fail(
+            ErrorKind::kTimeout,
+            who + " Timed out after " + describe_seconds(deadline.waited()) +
+                (missing.empty()
+                     ? ", though all ranks have come: NCCL does not connect them"
+                     : ", waiting for " + describe_ranks(missing) +
+                           (missing.size() == 1 ? ", which has" : ", which have") + " not come"));
+      }
+    }
+    std::this_thread::sleep_for(kPollEvery);
+  }
+}
+
+}  // namespace ringcomm::nccl

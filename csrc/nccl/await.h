@@ -1,0 +1,19 @@
+// Waiting on the host for what NCCL does in the background, without ever waiting for a rank that
+// will not come.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "shm/group.h"
+#include "shm/idle.h"
+
+namespace ringcomm::nccl {
+
+// Waits until progress() is true, and throws Error when time is up, the group broken, or one of
+// those that absent() names gone: the ranks that have not come so far. `doing`: "connecting ...".
+void await(shm::Group& group, const shm::Deadline& deadline, const std::string& doing,
+           const std::function<bool()>& progress, const std::function<std::vector<int>()>& absent);
+
+}  // namespace ringcomm::nccl

@@ -1,0 +1,62 @@
+#include "nccl/edges.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "nccl/comms.h"
+#include "nccl/errors.h"
+
+namespace ringcomm::nccl {
+
+Edges::Edges(std::vector<ncclComm_t> comms, int rank, int world_size, int device,
+             std::vector<cudaStream_t> streams, std::shared_ptr<void> memory)
+    : state_(new State{std::move(comms), std::move(streams), std::move(memory), {}}) {
+  state_->used.resize(state_->comms.size());
+  thread_ = std::thread([state = state_, rank, world_size, device] {
+    try {
+      RINGCOMM_CHECK(cudaSetDevice(device));
+      RelaxedCapture relaxed;
+      use_all(*state, rank, world_size);
+    } catch (...) {
+      state->error = std::current_exception();
+    }
+    state->enqueued.store(true, std::memory_order_release);
+  });
+}
+
+void Edges::use_all(State& state, int rank, int world_size) {
+  for (std::size_t i = 0; i < state.comms.size(); ++i) {
+    const ncclComm_t comm = state.comms[i];
+    const cudaStream_t stream = state.streams[i];
+    std::byte* sent = static_cast<std::byte*>(state.memory.get()) + memory_nbytes(i, world_size);
+    RINGCOMM_CHECK(ncclGroupStart());
+    for (int peer = 0; peer < world_size; ++peer) {
+      if (peer == rank) continue;
+      std::byte* received = sent + 1 + peer;
+      RINGCOMM_CHECK(ncclSend(sent, 1, ncclUint8, peer, comm, stream));
+      RINGCOMM_CHECK(ncclRecv(received, 1, ncclUint8, peer, comm, stream));
+    }
+    RINGCOMM_CHECK(ncclGroupEnd());
+    RINGCOMM_CHECK(cudaEventRecord(state.used[i].get(), stream));
+  }
+}
+
+bool Edges::connected() const {
+  if (!state_->enqueued.load(std::memory_order_acquire)) return false;
+  if (state_->error) std::rethrow_exception(state_->error);
+  return std::all_of(state_->used.begin(), state_->used.end(),
+                     [](const Event& used) { return used.happened(); });
+}
+
+bool Edges::stop() {
+  if (!thread_.joinable()) return true;
+  const auto is_back = [this] { return state_->enqueued.load(std::memory_order_acquire); };
+  if (!is_back() && !Interruption(state_->comms).succeeds(is_back)) {
+    thread_.detach();
+    return false;
+  }
+  thread_.join();
+  return true;
+}
+
+}  // namespace ringcomm::nccl

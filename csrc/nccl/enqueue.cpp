@@ -1,0 +1,121 @@
+// Enqueueing: what is called on a communicator while all is well.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nccl/communicator.h"
+#include "nccl/errors.h"
+
+namespace ringcomm::nccl {
+
+void Communicator::check_open() const {
+  failure_->check();
+  if (closed_) throw Error(ErrorKind::kClosed, "the process group is closed");
+}
+
+// Runs `body` as the only one inside NCCL. What fails half way leaves the ranks with different
+// ideas of what was sent, so that breaks the group; a call that was refused does not.
+template <typename Body>
+auto Communicator::guarded(Body&& body) {
+  std::unique_lock lock(mutex_);
+  check_open();
+  if (group_.broken()) group_.check("a group on device " + std::to_string(device_));
+  try {
+    return body();
+  } catch (const Error& error) {
+    watchdog_->forget_unrecorded();
+    if (error.kind() == ErrorKind::kInvalidArgument) throw;
+    lock.unlock();
+    fail(error);
+    throw;
+  } catch (...) {  // not of ours: of what others enqueue beside it
+    watchdog_->forget_unrecorded();
+    throw;
+  }
+}
+
+void Communicator::connect(Timeout timeout) {
+  guarded([&] { connect_all(shm::Deadline::in(timeout)); });
+}
+
+Enqueued Communicator::enqueue(cudaStream_t user,
+                               const std::function<void(streams::Collectives&)>& body) {
+  return guarded([&] {
+    captured_ = captures_.note(user, stream());
+    RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
+    RINGCOMM_CHECK(cudaStreamWaitEvent(stream(), began_.get(), 0));
+    captures_.begin(stream(), captured_);
+    under_way_ = ends_.take();
+    body(*this);
+    captures_.end(stream(), captured_);
+    under_way_->record(stream(), captured_);
+    return Enqueued{std::move(under_way_), stream()};
+  });
+}
+
+void Communicator::run(Call call, const Program& program, std::span<const Chunk> chunks,
+                       const Reduction& reduction, Timeout timeout) {
+  const shm::Deadline deadline = shm::Deadline::in(timeout);
+  if (!executor_) {
+    check_may_connect("the first collective of a group");
+    connect_all(deadline);
+  }
+  call.sequence = ++sequence_;
+  board_.enqueue(call);
+  if (!captured_) watchdog_->add({call, deadline, under_way_});
+  telling([&] { return describe_numbered(call); },
+          [&] {
+            api_.push_collective(call.collective);
+            const auto enqueue = [&] { executor_->run(api_, program, chunks, reduction); };
+            if (options_.graphs && !captured_ && replays_.knows(call)) {
+              replays_.find(call, chunks, reduction, stream(), enqueue).launch(stream());
+            } else {
+              enqueue();
+            }
+            api_.pop_range();
+          });
+}
+
+Enqueued Communicator::exchange(cudaStream_t user, const std::vector<Message>& messages,
+                                Timeout timeout,
+                                const std::function<void(std::size_t, cudaStream_t)>& after) {
+  const shm::Deadline deadline = shm::Deadline::in(timeout);
+  return guarded([&] {
+    captured_ = captures_.note(user, stream());
+    connect_pairs(messages, deadline);
+    RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
+    std::vector<Enqueued> ends;  // by stream
+    for (const Message& message : messages) {
+      const cudaStream_t stream = connections_.messages().stream_of(message);
+      const auto known = [&](const Enqueued& enqueued) { return enqueued.stream == stream; };
+      if (std::any_of(ends.begin(), ends.end(), known)) continue;
+      ends.push_back({ends_.take(), stream});
+      RINGCOMM_CHECK(cudaStreamWaitEvent(stream, began_.get(), 0));
+      if (!captured_) watchdog_->add({message, deadline, ends.back().end});
+    }
+    telling([&] { return describe(messages.front()); },
+            [&] { connections_.messages().enqueue(messages); });
+    for (std::size_t i = 0; i < messages.size(); ++i)
+      after(i, connections_.messages().stream_of(messages[i]));
+    for (const Enqueued& enqueued : ends) enqueued.end->record(enqueued.stream, captured_);
+    if (ends.size() == 1) return ends.back();
+    // One stream for whoever waits for all.
+    const Enqueued all{ends_.take(), ends.back().stream};
+    for (const Enqueued& enqueued : ends) {
+      if (enqueued.stream != all.stream) enqueued.end->make_wait(all.stream);
+    }
+    all.end->record(all.stream, captured_);
+    return all;
+  });
+}
+
+Enqueued Communicator::end_of_all() {
+  return guarded([&] {
+    const Enqueued enqueued{ends_.take(), stream()};
+    enqueued.end->record(stream(), captured_);
+    return enqueued;
+  });
+}
+
+}  // namespace ringcomm::nccl

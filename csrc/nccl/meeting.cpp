@@ -1,0 +1,39 @@
+#include "nccl/meeting.h"
+
+#include <cstring>
+
+#include "nccl/errors.h"
+
+namespace ringcomm::nccl {
+
+static_assert(sizeof(ncclUniqueId) == shm::kGreetingNbytes);
+
+shm::Board::Greeting Meeting::new_id() {
+  ncclUniqueId id;
+  RINGCOMM_CHECK(ncclGetUniqueId(&id));
+  shm::Board::Greeting greeting;
+  std::memcpy(greeting.data(), &id, sizeof(id));
+  return greeting;
+}
+
+Meeting::~Meeting() {
+  if (edges_ && !edges_->stop() && comms_) comms_->leave();
+}
+
+bool Meeting::progress() {
+  if (!comms_) {
+    const std::optional<shm::Board::Greeting> greeting = find_id_();
+    if (!greeting) return false;
+    ncclUniqueId id;
+    std::memcpy(&id, greeting->data(), sizeof(id));
+    comms_ = std::make_unique<Comms>(id, party_.rank, party_.world_size,
+                                     static_cast<int>(streams_.size()), party_.max_ctas);
+  }
+  if (!comms_->progress()) return false;
+  if (!edges_) {
+    edges_.emplace(comms_->get(), party_.rank, party_.world_size, party_.device, streams_, memory_);
+  }
+  return edges_->connected();
+}
+
+}  // namespace ringcomm::nccl

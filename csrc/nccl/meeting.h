@@ -1,0 +1,63 @@
+// Making the communicators of some ranks, from their first word to connected edges, step by step
+// and without ever waiting.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "nccl/comms.h"
+#include "nccl/edges.h"
+#include "shm/board.h"
+
+namespace ringcomm::nccl {
+
+// Device memory that is freed with the last holder, for use on the given stream.
+using Allocate = std::function<std::shared_ptr<void>(std::size_t nbytes, cudaStream_t)>;
+
+class Meeting {
+ public:
+  struct Party {
+    int rank, world_size;  // among those that meet
+    int device;            // the current one, whenever progress() is called
+    int max_ctas;          // of each communicator
+  };
+
+  // One communicator for each stream. `find_id` returns the id that one of the ranks has chosen, or
+  // nothing as long as not all have said that they come.
+  Meeting(const Party& party, std::vector<cudaStream_t> streams,
+          std::function<std::optional<shm::Board::Greeting>()> find_id, const Allocate& allocate)
+      : party_(party),
+        streams_(std::move(streams)),
+        find_id_(std::move(find_id)),
+        memory_(allocate(Edges::memory_nbytes(streams_.size(), party.world_size), streams_[0])) {}
+  // Gives up what is not done.
+  ~Meeting();
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  // An id for one of the ranks to choose.
+  static shm::Board::Greeting new_id();
+
+  // True once all are made and connected; to be called until then. Throws Error (kLibrary).
+  bool progress();
+
+  // Afterwards.
+  std::unique_ptr<Comms> take() { return std::move(comms_); }
+
+ private:
+  const Party party_;
+  const std::vector<cudaStream_t> streams_;
+  const std::function<std::optional<shm::Board::Greeting>()> find_id_;
+  const std::shared_ptr<void> memory_;
+  std::unique_ptr<Comms> comms_;
+  std::optional<Edges> edges_;
+};
+
+}  // namespace ringcomm::nccl

@@ -1,0 +1,50 @@
+// What a collective costs the host: the calls it makes, and what each is taken to cost.
+//
+//      host seconds  =  kCallSeconds  +  sum over the calls of  number * seconds
+//
+// The seconds are estimates, not measured: a kernel's launch as users report it for H100, the
+// others from reading NCCL 2.28 to 2.32 and adding up what it calls. Everything is enqueued, so
+// this is how long a collective takes at least; it takes as long as its bytes if these take longer.
+#pragma once
+
+#include <cstddef>
+
+namespace ringcomm::streams {
+
+// Of one rank.
+struct Calls {
+  int groups = 0;
+  int launches = 0;  // communicators in each group, summed: NCCL launches a kernel for each
+  int sends = 0, recvs = 0;
+  int reductions = 0;  // kernels
+  int copies = 0;
+  int records = 0, waits = 0;  // of events
+
+  bool operator==(const Calls&) const = default;
+};
+
+// A collective but for what is counted: arguments are checked, ranks told, the caller's stream and
+// the group's made to wait for each other, the watchdog told.
+inline constexpr double kCallSeconds = 15e-6;
+// One communicator's part of a group, with its messages: for NCCL it is two queries about capture,
+// two records, two waits and a launch.
+inline constexpr double kLaunchSeconds = 7e-6;
+inline constexpr double kReductionSeconds = 3.5e-6;
+inline constexpr double kCopySeconds = 3.5e-6;
+inline constexpr double kEventSeconds = 0.5e-6;  // a record or a wait
+
+constexpr double host_seconds(const Calls& calls) {
+  return kCallSeconds + kLaunchSeconds * calls.launches + kReductionSeconds * calls.reductions +
+         kCopySeconds * calls.copies + kEventSeconds * (calls.records + calls.waits);
+}
+
+// What one rank sends in a second over NVSwitch, in bytes; an H100's links carry 450e9 at most.
+inline constexpr double kWireBandwidth = 400e9;
+
+// Cutting is worth it for slices that take longer on the wire than a slice's calls on the host: a
+// launch, a sum, and for each of the two to wait for the other a record and a wait.
+inline constexpr double kSliceSeconds = kLaunchSeconds + kReductionSeconds + 4 * kEventSeconds;
+inline constexpr std::size_t kMinSliceNbytes =
+    static_cast<std::size_t>(kSliceSeconds * kWireBandwidth);
+
+}  // namespace ringcomm::streams

@@ -1,0 +1,124 @@
+// A schedule: a program as the commands that one rank enqueues, in their order, for chunks of given
+// counts, wherever they lie. It is made once and then only carried out, call after call.
+//
+// Each channel has two streams. At each tick of the pipeline (plan/pipeline.h) the communication
+// streams run one group of sends and receives; what is to be added arrives in scratch, and the
+// reduction stream adds it afterwards, while the next group is under way. A ring whose windows have
+// two slices:
+//
+//      communication    | group 0 | group 1 | group 2: sends slice 0 | group 3: sends slice 1 |
+//                                 \         \ ^                        ^
+//      reduction                   | add 0  | '| add 1 |  -------------'
+//
+// A slice's value lies in the input, in the output, or, where it is a partial sum that is no output
+// of this rank, in scratch. What is only copied is received in the output.
+//
+// Streams wait for each other only where they must (Wait in streams/channel.h says what for). Sums
+// with nothing to overlap, because a window has but one slice, run on the communication stream, and
+// channel 0's is the one that the caller's work lies on: a direct all-reduce of a small buffer is
+// two groups with a sum between them, all on one stream.
+//
+// Invariant: whatever two streams of a channel both touch is ordered by an event, directly or
+// through what was enqueued before it. The tests run schedules in random orders to see it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "chunks.h"
+#include "plan/pipeline.h"
+#include "plan/program.h"
+#include "streams/channel.h"
+#include "streams/pieces.h"
+
+namespace ringcomm::streams {
+
+struct StreamId {
+  enum Kind : std::uint8_t { kCommunication, kReduction };
+  int channel;
+  Kind kind;
+
+  bool operator==(const StreamId&) const = default;
+};
+
+// The stream that a call begins and ends on.
+inline constexpr StreamId kOrigin{0, StreamId::kCommunication};
+
+struct EventId {
+  enum Kind : std::uint8_t { kBegan, kCommunicated, kReduced };
+  Kind kind;
+  int channel = 0;
+  int index = 0;  // of Channel::reduced
+
+  bool operator==(const EventId&) const = default;
+};
+
+// Where data lies.
+struct Place {
+  enum Where : std::uint8_t { kInput, kOutput, kScratch };
+  Where where;
+  int channel;
+  int chunk;
+  int slot;           // of the channel's scratch
+  std::size_t first;  // element of the chunk
+};
+
+struct Message {
+  bool is_send;
+  int peer;
+  Place place;
+  std::size_t count;  // elements
+};
+
+// The commands.
+struct BeginTick {
+  int tick;
+};
+struct EndTick {};
+struct Record {
+  EventId event;
+  StreamId stream;
+};
+struct AwaitEvent {
+  StreamId stream;
+  EventId event;
+  Wait why;
+};
+struct Group {
+  int first_message, num_messages;
+};
+// A sum of several inputs, or a single one scaled.
+struct Sum {
+  StreamId stream;
+  int first_input, num_inputs;
+  Place output;
+  std::size_t count;
+  int scaled_input;  // or -1
+  bool finish;       // nothing more is added
+};
+// What begins here and stays here is copied, or scaled, from the input to the output.
+struct Keep {
+  StreamId stream;
+  int chunk;
+  Range range;
+};
+using Command = std::variant<BeginTick, EndTick, Record, AwaitEvent, Group, Sum, Keep>;
+
+struct Schedule {
+  Pipeline pipeline;
+  std::size_t slot_nbytes;
+  std::vector<Command> commands;
+  std::vector<Message> messages;  // of the groups
+  std::vector<Place> inputs;      // of the sums
+};
+
+// Of the addresses only whether a chunk's input is its output matters.
+// scales: every rank multiplies its input before it is added (premul_sum). Throws std::logic_error
+// for a plan that keeps a partial sum where it cannot.
+Schedule make_schedule(int rank, const Layout& layout, const Program& program,
+                       std::span<const Chunk> chunks, std::size_t element_nbytes, bool scales);
+
+}  // namespace ringcomm::streams

@@ -1,0 +1,10 @@
+// Python's way to time a backend without Python between the calls: ringcomm._C.repeat_all_reduce.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace ringcomm {
+
+void bind_bench(pybind11::module_& module);
+
+}  // namespace ringcomm

@@ -1,0 +1,59 @@
+import enum
+
+import torch
+
+from ringcomm._C.plan import Collective
+
+CALL_SECONDS: float
+LAUNCH_SECONDS: float
+REDUCTION_SECONDS: float
+COPY_SECONDS: float
+EVENT_SECONDS: float
+WIRE_BANDWIDTH: float
+
+class Algorithm(enum.Enum):
+    AUTO = ...
+    RING = ...
+    DIRECT = ...
+
+class Layout:
+    def __init__(self, num_channels: int = ..., slice_nbytes: int = ...) -> None: ...
+    @property
+    def num_channels(self) -> int: ...
+    @property
+    def slices_in_flight(self) -> int: ...
+    @property
+    def slice_nbytes(self) -> int: ...
+    @property
+    def min_slice_nbytes(self) -> int: ...
+
+class Calls:
+    @property
+    def groups(self) -> int: ...
+    @property
+    def launches(self) -> int: ...
+    @property
+    def sends(self) -> int: ...
+    @property
+    def recvs(self) -> int: ...
+    @property
+    def reductions(self) -> int: ...
+    @property
+    def copies(self) -> int: ...
+    @property
+    def records(self) -> int: ...
+    @property
+    def waits(self) -> int: ...
+    @property
+    def host_seconds(self) -> float: ...
+
+def count_calls(
+    collective: Collective,
+    algorithm: Algorithm,
+    world_size: int,
+    rank: int,
+    root: int,
+    nbytes: int,
+    dtype: torch.dtype,
+    layout: Layout,
+) -> Calls: ...

@@ -1,0 +1,361 @@
+// How ranks connect their GPUs and part again, with CUDA and NCCL played by the host: first contact
+// in any order and with ranks that do not come, and graphs that outlive their group.
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "errors.h"
+#include "nccl_ranks.h"
+
+namespace {
+
+using namespace ringcomm;
+using namespace std::chrono_literals;
+using ranks::DeviceRank;
+using ranks::kPatience;
+using ranks::synchronize;
+using ranks::with_devices;
+
+}  // namespace
+
+// NCCL connects an edge in ncclGroupEnd, where the sender would wait for the receiver.
+TEST(two_ranks_may_both_send_first_at_first_contact) {
+  with_devices(2, [&](DeviceRank& rank) {
+    const int peer = 1 - rank.rank;
+    std::vector<int> sent(100, rank.rank), received(100);
+    rank.exchange({{true, peer, sent.data(), 400}});
+    const nccl::Enqueued got = rank.exchange({{false, peer, received.data(), 400}});
+    synchronize(got.stream);
+    CHECK_EQ(received[99], peer);
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+  CHECK_EQ(fake::connecting.load(), 0);
+}
+
+// Each rank meets the next one while the previous one wants to meet it.
+TEST(a_ring_of_first_contacts_is_no_deadlock) {
+  constexpr int n = 5;
+  with_devices(n, [&](DeviceRank& rank) {
+    int sent = rank.rank, received = -1;
+    rank.exchange({{true, (rank.rank + 1) % n, &sent, 4}});
+    synchronize(rank.exchange({{false, (rank.rank + n - 1) % n, &received, 4}}).stream);
+    CHECK_EQ(received, (rank.rank + n - 1) % n);
+    rank.device->shut_down(kPatience);
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+// A rank that is busy elsewhere, or idle, answers from its watchdog.
+TEST(a_message_needs_no_call_of_the_peer_to_be_enqueued) {
+  std::atomic<bool> enqueued{false};
+  with_devices(2, [&](DeviceRank& rank) {
+    int value = 7;
+    if (rank.rank == 0) {
+      rank.exchange({{true, 1, &value, 4}});
+      enqueued = true;
+    } else {
+      while (!enqueued) std::this_thread::sleep_for(1ms);
+      value = 0;
+    }
+    if (rank.rank == 1) synchronize(rank.exchange({{false, 0, &value, 4}}).stream);
+    CHECK_EQ(value, 7);
+    rank.device->shut_down(kPatience);
+  });
+}
+
+TEST(messages_need_nobody_but_the_two) {
+  with_devices(3, [&](DeviceRank& rank) {
+    if (rank.rank == 2) return;
+    int value = rank.rank;
+    synchronize(rank.exchange({{rank.rank == 0, 1 - rank.rank, &value, 4}}).stream);
+    CHECK_EQ(value, 0);
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+// What is on the caller's stream may need the peer, which is waiting on the host to be connected.
+TEST(ranks_connect_while_their_streams_wait) {
+  std::promise<void> connected;
+  const std::shared_future<void> other_has_connected = connected.get_future().share();
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(100, 1);
+    if (rank.rank == 0) rank.user.get()->push([&] { other_has_connected.wait(); });
+    const nccl::Enqueued enqueued = rank.all_reduce();
+    if (rank.rank == 1) connected.set_value();
+    synchronize(enqueued.stream);
+    CHECK_EQ(rank.data[99], 2.0f);
+    rank.device->shut_down(kPatience);
+  });
+}
+
+TEST(a_group_that_a_rank_does_not_join_times_out) {
+  with_devices(3, [&](DeviceRank& rank) {
+    if (rank.rank == 1) {
+      while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    check::check_error(ErrorKind::kTimeout, {"rank", "Timed out"},
+                       [&] { rank.device->connect(200ms); });
+    const std::string text = rank.failure();
+    CHECK_CONTAINS(text, "connecting its device with those of all ranks Timed out after 0.");
+    CHECK_CONTAINS(text, "waiting for rank 1, which has not come");
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+TEST(a_rank_that_is_gone_before_it_joins_is_named_at_once) {
+  with_devices(2, [&](DeviceRank& rank) {
+    if (rank.rank == 1) {
+      rank.group.close("the end");
+      return;
+    }
+    check::check_error(ErrorKind::kPeerDied, {"rank 1 will not answer, it has closed the group"},
+                       [&] { rank.device->connect(kPatience); });
+  });
+}
+
+TEST(a_peer_that_has_no_device_yet_is_named_by_the_first_message) {
+  ranks::MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    if (r == 1) {
+      shm::Group group(store, r, 2, kPatience);
+      while (!group.broken()) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    DeviceRank rank(store, r, 2);
+    int value = 0;
+    check::check_error(ErrorKind::kTimeout,
+                       {"send(nbytes=4, peer=1), connecting to rank 1 Timed out",
+                        "waiting for rank 1, which has not come"},
+                       [&] { rank.exchange({{true, 1, &value, 4}}, 200ms); });
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+// The peer dies between making communicators and connecting them: a thread waits inside NCCL.
+TEST(a_thread_inside_nccl_is_interrupted_before_anything_is_freed) {
+  fake::frees_under_threads = 0;
+  fake::failing_rank = 1;  // its ncclGroupEnd returns at once, and no edge is connected
+  with_devices(2, [&](DeviceRank& rank) {
+    try {
+      rank.device->connect(kPatience);
+      CHECK(false);
+    } catch (const Error& error) {
+      CHECK_CONTAINS(error.what(), "rank 1 in connecting its device");
+      CHECK_CONTAINS(error.what(), "ncclGroupEnd() failed with NCCL error 2");
+    }
+  });
+  CHECK_EQ(fake::frees_under_threads.load(), 0);
+  CHECK_EQ(fake::connecting.load(), 0);
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+TEST(an_abort_ends_a_rank_that_is_connecting) {
+  with_devices(2, [&](DeviceRank& rank) {
+    if (rank.rank == 1) {
+      while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    std::thread aborter([&] {
+      std::this_thread::sleep_for(100ms);
+      rank.device->abort("the end");
+    });
+    check::check_error(ErrorKind::kClosed, {"the end"}, [&] { rank.device->connect(kPatience); });
+    aborter.join();
+    rank.group.fail(ErrorKind::kClosed, "the end");
+  });
+}
+
+TEST(a_captured_collective_is_carried_out_at_every_replay) {
+  with_devices(3, Algorithm::kRing, 2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    const auto graph = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    graph->launch(rank.user.get());
+    graph->launch(rank.user.get());
+    synchronize(rank.user.get());
+    CHECK_EQ(rank.data[4999], 9.0f);
+  });
+}
+
+TEST(what_connects_ranks_cannot_be_captured) {
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    const auto graph = fake::begin_capture(rank.user.get());
+    check::check_error(ErrorKind::kInvalidArgument, {"first collective", "captured"},
+                       [&] { rank.all_reduce(); });
+    int value = 0;
+    check::check_error(ErrorKind::kInvalidArgument, {"first message", "captured"},
+                       [&] { rank.exchange({{true, 1 - rank.rank, &value, 4}}); });
+    fake::end_capture(graph, rank.user.get());
+    synchronize(rank.all_reduce().stream);
+    CHECK_EQ(rank.data[0], 2.0f);
+    rank.device->shut_down(kPatience);
+  });
+}
+
+// Both use the same scratch; neither is enqueued on a stream that the other is ordered with.
+TEST(replays_and_other_calls_take_turns) {
+  for (int round = 0; round < 10; ++round) {
+    with_devices(3, Algorithm::kRing, 1, [&](DeviceRank& rank) {
+      std::vector<float> captured(20000, 1), eager(20000, 2);
+      rank.data.swap(captured);
+      rank.device->connect(kPatience);
+      const auto graph = fake::begin_capture(rank.user.get());
+      rank.all_reduce().end->make_wait(rank.user.get());
+      CHECK(fake::end_capture(graph, rank.user.get()));
+      nccl::Stream beside, third;
+      rank.data.swap(captured);  // as `captured` again
+      rank.data.swap(eager);
+      for (int i = 0; i < 4; ++i) {
+        graph->launch(i % 2 ? beside.get() : rank.user.get());
+        rank.all_reduce();
+      }
+      synchronize(rank.user.get());
+      synchronize(beside.get());
+      synchronize(rank.device->stream());
+      CHECK_EQ(captured[19999], 81.0f);
+      CHECK_EQ(captured[0], 81.0f);
+      CHECK_EQ(rank.data[19999], 162.0f);
+      CHECK_EQ(rank.data[0], 162.0f);
+      rank.data.swap(eager);
+    });
+  }
+}
+
+TEST(a_graph_that_outlives_its_group_is_named_and_nothing_hangs) {
+  fake::waits_for_graphs = fake::frees_under_graphs = 0;
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    const auto graph = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    graph->launch(rank.user.get());
+    synchronize(rank.user.get());
+    const std::string left = rank.device->shut_down(kPatience);
+    CHECK_CONTAINS(left, "1 CUDA graph that was captured with operations of this group still");
+    CHECK_CONTAINS(left, "Delete the graphs before the process group is destroyed");
+    rank.device.reset();
+    graph->launch(rank.user.get());  // all that it refers to is still there
+    synchronize(rank.user.get());
+    CHECK_EQ(rank.data[0], 4.0f);
+  });
+  CHECK_EQ(fake::waits_for_graphs.load(), 0);
+  CHECK_EQ(fake::frees_under_graphs.load(), 0);
+}
+
+TEST(a_graph_of_one_rank_keeps_no_other_rank_waiting) {
+  fake::waits_for_graphs = fake::frees_under_graphs = 0;
+  std::vector<std::shared_ptr<fake::Graph>> graphs(2);
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    graphs[rank.rank] = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graphs[rank.rank], rank.user.get()));
+    if (rank.rank == 1) graphs[1].reset();
+    CHECK_EQ(rank.device->shut_down(kPatience).empty(), rank.rank == 1);
+  });
+  CHECK_EQ(fake::waits_for_graphs.load(), 0);
+}
+
+TEST(graphs_that_are_gone_in_time_leave_nothing) {
+  const int before = fake::open_comms;
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    auto graph = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    graph.reset();
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  CHECK_EQ(fake::open_comms.load(), before);
+}
+
+TEST(a_group_that_fails_while_a_graph_exists_ends_what_is_under_way) {
+  fake::waits_for_graphs = fake::frees_under_graphs = 0;
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    const auto graph = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    if (rank.rank == 0) {
+      rank.all_reduce(200ms);
+      CHECK_CONTAINS(rank.failure(), "waiting for rank 1");
+    }
+    while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+    synchronize(rank.device->stream());
+    rank.device.reset();
+  });
+  CHECK_EQ(fake::waits_for_graphs.load(), 0);
+  CHECK_EQ(fake::frees_under_graphs.load(), 0);
+}
+
+TEST(settings_that_differ_are_named) {
+  const int before = fake::open_comms;
+  ranks::MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    DeviceRank rank(store, r, 2, Algorithm::kRing, 1 + r);
+    check::check_error(ErrorKind::kMismatch, {"RINGCOMM_CHANNELS must be the same on all ranks"},
+                       [&] { rank.device->connect(kPatience); });
+  });
+  CHECK_EQ(fake::open_comms.load(), before);
+}
+
+// With RINGCOMM_GRAPHS=1: what is called again is replayed, on memory that may be another's turn.
+TEST(calls_that_repeat_are_replayed) {
+  constexpr int n = 3;
+  fake::num_launches = 0;
+  ranks::MemoryStore store;
+  ranks::on_threads(n, [&](int r) {
+    nccl::Options options = ranks::device_options(Algorithm::kRing, 2);
+    options.graphs = true;
+    DeviceRank rank(store, r, n, options);
+    rank.device->connect(kPatience);
+    std::vector<float> other(20000);
+    rank.data.resize(20000);
+    for (int i = 0; i < 12; ++i) {
+      // Each rank has other memory at a time of its own.
+      if (i % (r + 2) == 0) rank.data.swap(other);
+      std::fill(rank.data.begin(), rank.data.end(), static_cast<float>(i + r));
+      synchronize(rank.all_reduce().stream);
+      CHECK_EQ(rank.data.front(), static_cast<float>(n * i + 3));
+      CHECK_EQ(rank.data.back(), static_cast<float>(n * i + 3));
+    }
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  CHECK_EQ(fake::num_launches.load(), n * 11);  // all but the first of each rank
+  CHECK_EQ(fake::waits_for_graphs.load(), 0);
+}
+
+TEST(a_replay_that_waits_for_a_lost_rank_is_ended) {
+  fake::waits_for_graphs = 0;
+  ranks::MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    nccl::Options options = ranks::device_options(Algorithm::kRing, 1);
+    options.graphs = true;
+    DeviceRank rank(store, r, 2, options);
+    rank.data.assign(5000, 1);
+    for (int i = 0; i < 3; ++i) synchronize(rank.all_reduce().stream);
+    if (r == 0) {
+      rank.all_reduce(200ms);
+      CHECK_CONTAINS(rank.failure(), "waiting for rank 1: rank 1 has enqueued #3");
+    }
+    while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+    synchronize(rank.device->stream());
+  });
+  CHECK_EQ(fake::waits_for_graphs.load(), 0);
+  CHECK_EQ(fake::frees_under_graphs.load(), 0);
+}
