@@ -1,20 +1,23 @@
-"""What the benchmarks share: becoming several ranks, and where their tensors are."""
+"""What the benchmarks share: becoming several ranks, their device, options and results."""
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 import ringcomm
-from ringcomm.cli.launch import RanksFailedError, run_ranks
 from ringcomm.groups import launched
+from ringcomm.launch import RanksFailedError, run_ranks
 
 TIMEOUT = timedelta(seconds=120)
 
@@ -72,3 +75,33 @@ def write_csv(
         if not append:
             writer.writeheader()
         writer.writerows(rows)
+
+
+def write_results(
+    output: Path,
+    kind: type,
+    rows: Sequence[Any],
+    header: Mapping[str, str],
+    note: str,
+    tables: str,
+) -> None:
+    """OUTPUT.csv, .json and .md of what was measured.
+
+    Args:
+        kind: the dataclass of the rows.
+        rows: perhaps none.
+        header: what was measured where.
+        note: says what the tables show.
+        tables: of the rows, in markdown.
+    """
+    records = [asdict(row) for row in rows]
+    write_csv(output.with_suffix(".csv"), [field.name for field in fields(kind)], records)
+    document = json.dumps({"header": header, "rows": records}, indent=1)
+    output.with_suffix(".json").write_text(document + "\n")
+    lines = [f"{name}: {value}  " for name, value in header.items()]
+    output.with_suffix(".md").write_text("\n".join([*lines, "", note, "", tables]))
+
+
+def listed(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Converts what commas separate."""
+    return lambda text: [convert(each) for each in text.split(",")]

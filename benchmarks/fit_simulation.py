@@ -37,11 +37,11 @@ from rich.table import Table
 from torch.distributed import ProcessGroup
 
 import ringcomm
-from ringcomm.bench.options import number
-from ringcomm.cli.launch import RanksFailedError, run_ranks
-from ringcomm.cli.timing import readable_nbytes, readable_seconds
+from ringcomm.arguments import number
 from ringcomm.groups import launched
+from ringcomm.launch import RanksFailedError, run_ranks
 from ringcomm.plan import Link, Network, simulate
+from ringcomm.units import readable_nbytes, readable_seconds
 
 WORLD_SIZES = range(2, 9)
 SAMPLES = 20  # in each turn

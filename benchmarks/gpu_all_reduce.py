@@ -35,12 +35,13 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp
 
 from ringcomm import _C
+from ringcomm.arguments import nbytes, number, several
 from ringcomm.backend import DEFAULT_CHANNELS, DEFAULT_SLICE_NBYTES
-from ringcomm.bench.options import nbytes, number, several
-from ringcomm.cli.launch import RanksFailedError, run_ranks
-from ringcomm.cli.timing import readable_nbytes, readable_seconds
 from ringcomm.cost import DeviceLayout, device_calls
 from ringcomm.groups import launched
+from ringcomm.launch import RanksFailedError, run_ranks
+from ringcomm.plan.algorithms import ALGORITHMS
+from ringcomm.units import readable_nbytes, readable_seconds
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIDES = ("ring", "nccl")
@@ -202,7 +203,7 @@ def parse() -> argparse.Namespace:
         "--sizes", default="1K,16K,256K,1M,4M,16M,64M,256M,1G", help="of the tensor"
     )
     parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default="float32,bfloat16")
-    parser.add_argument("--algorithm", choices=("auto", "ring", "direct"), default="auto")
+    parser.add_argument("--algorithm", choices=("auto", *ALGORITHMS["all_reduce"]), default="auto")
     parser.add_argument(
         "--channels", default=str(DEFAULT_CHANNELS), help="numbers of them, such as 1,2,4"
     )

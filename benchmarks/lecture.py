@@ -34,11 +34,11 @@ from rich.console import Console
 from rich.table import Table
 
 import ringcomm
+from ringcomm.arguments import nbytes, number, several
 from ringcomm.bench.cases import case_of
 from ringcomm.bench.contenders import TorchContender, make_contenders
-from ringcomm.bench.options import nbytes, number, several
 from ringcomm.bench.sampling import measure
-from ringcomm.cli.timing import readable_seconds
+from ringcomm.units import readable_seconds
 
 
 def timed_once(call: Callable[[], object], device: torch.device, group: object) -> float:

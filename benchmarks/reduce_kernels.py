@@ -31,8 +31,9 @@ from rich.table import Table
 from torch.distributed import ReduceOp
 
 from ringcomm import _C
+from ringcomm.arguments import nbytes, number, several
 from ringcomm.bench import machine
-from ringcomm.bench.options import DTYPES, nbytes, number, several
+from ringcomm.bench.options import DTYPES
 from ringcomm.bench.plot import readable
 
 FIELDS = ("device", "dtype", "op", "nbytes", "ringcomm_s", "torch_s", "copy_s", "date", "on")

@@ -35,9 +35,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ringcomm
+from ringcomm.arguments import number, several
 from ringcomm.bench.contenders import TorchContender, make_contenders
-from ringcomm.bench.options import number, several
-from ringcomm.cli.timing import readable_seconds
+from ringcomm.units import readable_seconds
 
 BATCH, VOCABULARY, CONTEXT, WIDTH = 8, 1000, 64, 128
 

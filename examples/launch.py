@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 import ringcomm  # noqa: F401  (registers "ring")
-from ringcomm.cli.launch import RanksFailedError, run_ranks
 from ringcomm.groups import launched
+from ringcomm.launch import RanksFailedError, run_ranks
 
 TIMEOUT = timedelta(seconds=60)
 

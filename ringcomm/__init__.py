@@ -4,16 +4,22 @@ Importing it registers the torch.distributed backend "ring". The functions here 
 calls; `ringcomm.plan` shows what they do.
 """
 
+import importlib.metadata
 import sys
+
+try:
+    __version__ = importlib.metadata.version("ringcomm")
+except importlib.metadata.PackageNotFoundError:  # found by its path, not installed
+    __version__ = "unknown"
 
 # Why the library cannot be used. Only `python -m ringcomm` gets to see it: its command "doctor"
 # must run where the import fails.
 unusable: ImportError | None = None
 
 try:
-    from ringcomm import _load
+    from ringcomm import _build_check
 
-    _load.check_build()
+    _build_check.check_build()
 
     from torch.distributed import ReduceOp, Work, get_rank, get_world_size
 
@@ -33,8 +39,13 @@ try:
         reduce_scatter_tensor,
         scatter,
     )
+    from ringcomm.flight import dump
     from ringcomm.groups import destroy_process_group, init, new_group
+    from ringcomm.live import status
+    from ringcomm.options import Options
     from ringcomm.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
+    from ringcomm.shrink import shrink
+    from ringcomm.topology import topology
 
     backend.register()
 except ImportError as error:
@@ -46,6 +57,7 @@ except ImportError as error:
     unusable = error
 
 __all__ = [
+    "Options",
     "P2POp",
     "ReduceOp",
     "Work",
@@ -58,6 +70,7 @@ __all__ = [
     "batch_isend_irecv",
     "broadcast",
     "destroy_process_group",
+    "dump",
     "gather",
     "get_rank",
     "get_world_size",
@@ -73,4 +86,7 @@ __all__ = [
     "reduce_scatter_tensor",
     "scatter",
     "send",
+    "shrink",
+    "status",
+    "topology",
 ]

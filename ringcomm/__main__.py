@@ -1,4 +1,4 @@
-"""python -m ringcomm demo | doctor"""
+"""python -m ringcomm COMMAND ..."""
 
 import sys
 

@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import Backend
+from torch.distributed import ProcessGroup
 
+from ringcomm import _C
 from ringcomm.groups import ring_group
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A call that torch has refused, and why."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    reason: str
+
+
+# Tells other ranks of a refused call on the ring's backend.
+Tell = Callable[[Backend, Refused], None]
 
 
 def renamed(function: F, name: str) -> F:
@@ -19,10 +41,16 @@ def renamed(function: F, name: str) -> F:
     return cast(F, getattr(dist, name, function))
 
 
-def by_ring(function: F) -> Callable[[Callable[[], None]], F]:
+def tell_all(backend: Backend, refused: Refused) -> None:
+    """The other ranks' collective raises the reason."""
+    _C.announce_refusal(backend, refused.reason)
+
+
+def by_ring(function: F, tell: Tell = tell_all) -> Callable[[Callable[[], None]], F]:
     """Makes a definition call `function`, on the ring of the group that it is given.
 
     The definition gives the name and the docstring, `function` the arguments and their types.
+    `tell` is called where torch refuses them.
     """
     position = list(inspect.signature(function).parameters).index("group")
 
@@ -31,11 +59,43 @@ def by_ring(function: F) -> Callable[[Callable[[], None]], F]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if len(args) > position:
                 ring = ring_group(args[position])
-                return function(*args[:position], ring, *args[position + 1 :], **kwargs)
-            kwargs["group"] = ring_group(kwargs.get("group"))
-            return function(*args, **kwargs)
+                args = (*args[:position], ring, *args[position + 1 :])
+            else:
+                ring = kwargs["group"] = ring_group(kwargs.get("group"))
+            return announcing(ring, function, args, kwargs, tell)
 
         call.__wrapped__ = function  # whose signature it has
         return cast(F, call)
 
     return decorate
+
+
+def announcing(
+    ring: ProcessGroup,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tell: Tell = tell_all,
+) -> Any:
+    """function(*args, **kwargs), an operation on `ring` whose refusal other ranks hear of.
+
+    The backend tells them what it refuses itself; this, what torch refuses before it calls the
+    backend. Not of tensors on a device, and not while calls are coalesced, which begin later.
+    """
+    try:
+        return function(*args, **kwargs)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        is_told = str(error).startswith("ring: ") or not isinstance(ring, ProcessGroup)
+        devices = {tensor.device for tensor in _tensors([args, *kwargs.values()])}
+        if not is_told and devices == {_CPU} and not c10d._world.pg_coalesce_state:
+            reason = f"{function.__name__}: {str(error).partition(chr(10))[0]}"
+            tell(ring._get_backend(_CPU), Refused(function, args, kwargs, reason))
+        raise
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterable[torch.Tensor]:
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            yield from _tensors(argument)

@@ -117,3 +117,15 @@ def nccl_version(header: Path) -> str:
     """The version that nccl.h declares, such as 2.30.7."""
     numbers = dict(re.findall(r"#define NCCL_(\w+) +(\d+)", header.read_text()))
     return "{MAJOR}.{MINOR}.{PATCH}".format_map(numbers)
+
+
+def find_ucx() -> Path | None:
+    """The folder of UCX's include/: its wheel, wherever Python imports from, else the system's."""
+    places = [*(Path(place, "libucx") for place in sys.path), Path("/usr")]
+    return next((place for place in places if (place / "include/ucp/api/ucp.h").exists()), None)
+
+
+def ucx_libraries() -> str:
+    """The folder of libucp.so.0 in UCX's wheel; empty: where the system has its libraries."""
+    places = (Path(place, "libucx", "lib") for place in sys.path)
+    return next((str(place) for place in places if (place / "libucp.so.0").exists()), "")

@@ -9,8 +9,11 @@ Whatever is said here of one function holds for all:
 - dtypes: all of torch can be moved; reduced are float64, float32, float16, bfloat16, float8_e4m3fn,
   float8_e5m2, int64, int32, int16, int8, uint8, bool; complex where torch.distributed allows it.
 - op: SUM, AVG, PRODUCT, MIN and MAX for all of these, BAND, BOR and BXOR for integers and bool.
+  Integers wrap around, but for AVG: that is the exact mean, truncated toward zero. For it all
+  ranks' values are added at once, by "direct" whatever algorithm is selected.
 - Tensors may have any shape, strides and storage offset. Counts and dtypes must agree between
-  ranks.
+  ranks. Inputs may share memory with outputs in any way: the result is as if they did not. Outputs
+  that share elements with each other are a ValueError.
 - async_op=True returns a Work at once; the tensors must be left alone until its wait() returns. A
   rank outside of the group gets None and a warning.
 - TypeError, ValueError and NotImplementedError (a device without an executor) are raised by the
@@ -29,7 +32,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp, Work
 
-from ringcomm._delegate import by_ring, renamed
+from ringcomm._delegate import announcing, by_ring, renamed
 from ringcomm._fast_path import all_reduce_now
 from ringcomm.groups import ring_group
 
@@ -74,7 +77,9 @@ def all_reduce(
     """
     if not async_op and all_reduce_now(tensor, op, group):
         return None
-    return dist.all_reduce(tensor, op, ring_group(group), async_op)
+    ring = ring_group(group)
+    work = announcing(ring, dist.all_reduce, (tensor, op, ring, async_op), {})
+    return cast("Work | None", work)
 
 
 @by_ring(dist.reduce_scatter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -12,6 +12,9 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import ProcessGroup
+
+from ringcomm.options import Options
+from ringcomm.plan.algorithms import RanksPerHost
 
 # Where launchers write a process's rank and the world size. Slurm sets SLURM_STEP_NUM_TASKS for
 # tasks that srun started, and not for a batch script, which is one process.
@@ -23,7 +26,12 @@ _LAUNCHERS = (
 )
 
 
-def init(timeout: timedelta | None = None) -> ProcessGroup:
+def init(
+    timeout: timedelta | None = None,
+    *,
+    algorithm: str | Mapping[str, str] | None = None,
+    ranks_per_host: RanksPerHost | None = None,
+) -> ProcessGroup:
     """Makes this process a rank of the default group; all ranks call it.
 
     Without a default group, makes one of the backend "ring" from the environment of torchrun, Open
@@ -33,17 +41,36 @@ def init(timeout: timedelta | None = None) -> ProcessGroup:
     Args:
         timeout: how long an operation may take, in a group that this call makes. If not given,
             that of the group it rides on, or torch.distributed's 30 minutes.
+        algorithm: of the collectives; see `ringcomm.Options`.
+        ranks_per_host: which ranks share a host; see `ringcomm.Options`.
 
     Returns:
         The default group if its CPU backend is "ring", else the ring that rides on it.
 
     Raises:
-        ValueError: the environment is incomplete; the message names the missing variables.
+        ValueError: the environment is incomplete; the message names the missing variables. Or there
+            is a default group or a ring on it already, and it is to have an algorithm or hosts.
         torch.distributed.DistBackendError: not all ranks came in time.
     """
+    options = _options(algorithm, ranks_per_host)
     if not dist.is_initialized():
-        dist.init_process_group("ring", timeout=timeout, **_rendezvous())
-    return ring_group(None, timeout)
+        dist.init_process_group("ring", timeout=timeout, pg_options=options, **_rendezvous())
+        return ring_group(None)
+    group = c10d._get_default_group()
+    if options is not None and (_backend_for_cpu(group) == "ring" or group in _riding):
+        raise ValueError(
+            f"there is a default group already, and it cannot be given {options!r} any more; "
+            "ringcomm.new_group(algorithm=...) makes another group that has it"
+        )
+    return ring_group(None, timeout, options)
+
+
+def _options(
+    algorithm: str | Mapping[str, str] | None, ranks_per_host: RanksPerHost | None
+) -> Options | None:
+    if algorithm is None and ranks_per_host is None:
+        return None
+    return Options(algorithm, ranks_per_host)
 
 
 def launched() -> bool:
@@ -84,6 +111,9 @@ def new_group(
     pg_options: Any = None,
     use_local_synchronization: bool = False,
     group_desc: str | None = None,
+    *,
+    algorithm: str | Mapping[str, str] | None = None,
+    ranks_per_host: RanksPerHost | None = None,
 ) -> Any:
     """torch.distributed.new_group with the backend "ring".
 
@@ -93,21 +123,27 @@ def new_group(
         ranks: global ranks of the members; all if not given.
         timeout: how long an operation may take; torch.distributed's 30 minutes if not given.
         backend: of the new group.
-        pg_options: the backend's own options; "ring" has none.
+        pg_options: the backend's own options; for "ring" a `ringcomm.Options`.
         use_local_synchronization: only the members call it.
         group_desc: a description, for torch.distributed's logs.
+        algorithm: of the collectives, instead of pg_options; see `ringcomm.Options`.
+        ranks_per_host: which ranks share a host; see `ringcomm.Options`.
 
     Returns:
         The group; on ranks outside of it, torch.distributed's GroupMember.NON_GROUP_MEMBER.
 
     Raises:
-        ValueError: there is no default group, or ranks are repeated or out of range.
+        ValueError: there is no default group, ranks are repeated or out of range, or there are both
+            pg_options and an algorithm or ranks_per_host.
     """
+    options = _options(algorithm, ranks_per_host)
+    if options is not None and pg_options is not None:
+        raise ValueError(f"either pg_options or {options!r} can be given, got both")
     return dist.new_group(
         ranks,
         timeout,
         backend,
-        pg_options,
+        pg_options if options is None else options,
         use_local_synchronization=use_local_synchronization,
         group_desc=group_desc,
     )
@@ -136,7 +172,9 @@ def is_open(group: ProcessGroup) -> bool:
     return group in c10d._world.pg_map
 
 
-def ring_group(group: object, timeout: timedelta | None = None) -> ProcessGroup:
+def ring_group(
+    group: object, timeout: timedelta | None = None, options: Options | None = None
+) -> ProcessGroup:
     """The group whose CPU backend is "ring": `group` itself, or one that rides on it.
 
     The latter is made once, by the first call, which all members must make: it has the ranks of
@@ -145,6 +183,7 @@ def ring_group(group: object, timeout: timedelta | None = None) -> ProcessGroup:
     Args:
         group: the default group if None. NON_GROUP_MEMBER is returned as it is.
         timeout: of a ring that this call makes; that of `group` if not given.
+        options: of a ring that this call makes.
 
     Raises:
         TypeError: `group` is not a process group.
@@ -169,7 +208,7 @@ def ring_group(group: object, timeout: timedelta | None = None) -> ProcessGroup:
         return group
     ring = _riding.get(group)
     if ring is None:
-        ring = _riding[group] = _ride_on(group, timeout or _timeout_of(group))
+        ring = _riding[group] = _ride_on(group, timeout or timeout_of(group), options)
         weakref.finalize(group, _close, weakref.ref(ring)).atexit = False
     if not is_open(ring):
         raise ValueError("the ring on the process group is closed: it was destroyed")
@@ -181,7 +220,7 @@ def _backend_for_cpu(group: ProcessGroup) -> str | None:
     return dict(entry.split(":", 1) for entry in config.split(",")).get("cpu")
 
 
-def _ride_on(group: ProcessGroup, timeout: timedelta) -> ProcessGroup:
+def _ride_on(group: ProcessGroup, timeout: timedelta, options: Options | None) -> ProcessGroup:
     # torch.distributed.new_group would count this group on its members alone, and the names that
     # it later gives to other groups would differ between ranks. So the name comes from `group`.
     ranks = dist.get_process_group_ranks(group)
@@ -192,6 +231,7 @@ def _ride_on(group: ProcessGroup, timeout: timedelta) -> ProcessGroup:
         "ring",
         group.get_group_store(),
         c10d.GroupName(f"ring on {group.group_name}"),
+        options,
         timeout=timeout,
         group_desc=f"ring on {group.group_desc}",
     )
@@ -200,7 +240,7 @@ def _ride_on(group: ProcessGroup, timeout: timedelta) -> ProcessGroup:
     return ring
 
 
-def _timeout_of(group: ProcessGroup) -> timedelta:
+def timeout_of(group: ProcessGroup) -> timedelta:
     """What was given when the group was made, if its backend tells."""
     backend = group._get_backend(group._device_types[0])
     timeout = getattr(getattr(backend, "options", None), "_timeout", None)

@@ -1,19 +1,52 @@
-"""Messages between two ranks. What is said in `ringcomm.collectives` holds here too."""
+"""Messages between two ranks. What is said in `ringcomm.collectives` holds here too.
+
+If a message has another count or dtype than its receive wants, both ranks raise
+torch.distributed.DistBackendError, and the group goes on. On the CPU a send is done when its last
+byte is in the mail box of the two ranks (4 slots of 64 KiB with up to 4 ranks, smaller ones with
+more): then only the receiver raises. If one rank's tensor is refused (ValueError), the other one
+raises why, in the same way, and the message counts as sent and received. For a tag that is negative
+no rank can be waiting: nobody is told. A receive from any rank raises as soon as a rank that might
+have sent has died, or all have left.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup, Work
 
-from ringcomm._delegate import by_ring
+from ringcomm import _C
+from ringcomm._delegate import Refused, by_ring
 from ringcomm.groups import ring_group
 
+# The arguments that name it: its global rank, its rank in the group.
+_PEERS = {True: ("dst", "group_dst"), False: ("src", "group_src")}
+_ANY = -1  # of all peers
 
-@by_ring(dist.send)
+
+def _tell_peer(backend: Backend, refused: Refused) -> None:
+    """The peer's message raises the reason, if the arguments tell who that is."""
+    is_send = refused.function in (dist.send, dist.isend)
+    try:
+        signature = inspect.signature(refused.function)
+        given = signature.bind(*refused.args, **refused.kwargs).arguments
+        in_world, in_group = (given.get(name) for name in _PEERS[is_send])
+        peer: Any = in_group
+        if in_group is None and in_world is not None:
+            peer = dist.get_group_rank(given["group"], in_world)
+        elif in_group is None and not is_send:
+            peer = _ANY
+        _C.refuse_message(backend, is_send, peer, given.get("tag", 0), refused.reason)
+    except (TypeError, ValueError):
+        return  # there is no such peer, or no such tag
+
+
+@by_ring(dist.send, _tell_peer)
 def send() -> None:
     """Sends a tensor to a rank, and waits until it may be changed again.
 
@@ -26,7 +59,7 @@ def send() -> None:
     """
 
 
-@by_ring(dist.recv)
+@by_ring(dist.recv, _tell_peer)
 def recv() -> None:
     """Receives a tensor and returns the source's global rank.
 
@@ -39,7 +72,7 @@ def recv() -> None:
     """
 
 
-@by_ring(dist.isend)
+@by_ring(dist.isend, _tell_peer)
 def isend() -> None:
     """Starts to send a tensor to a rank, and returns a Work.
 
@@ -52,7 +85,7 @@ def isend() -> None:
     """
 
 
-@by_ring(dist.irecv)
+@by_ring(dist.irecv, _tell_peer)
 def irecv() -> None:
     """Starts to receive a tensor, and returns a Work.
 
@@ -111,7 +144,8 @@ def batch_isend_irecv(p2p_op_list: Sequence[dist.P2POp]) -> list[Work]:
 
     Raises:
         TypeError: an element is not a P2POp.
-        ValueError: the operations are of different groups.
+        ValueError: the operations are of different groups; or a tensor is refused, and then those
+            before it are under way, and those after it are not.
     """
     for op in p2p_op_list:
         if not isinstance(op, dist.P2POp):

@@ -15,7 +15,8 @@ ranks are meant to fail or die: it returns what became of each.
 Processes come from a fork server that has imported torch and ringcomm once, so a rank starts in
 milliseconds. The function and its arguments are pickled, hence the function must stand at the top
 level of its module. Threads share the interpreter and take any function, but not
-`torch.distributed`'s default group, which is one per process.
+`torch.distributed`'s default group, which is one per process. Processes play several hosts where
+`played_hosts` is told so.
 """
 
 from __future__ import annotations
@@ -38,11 +39,13 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from played_hosts import environment_of
 from torch.distributed import FileStore, HashStore, PrefixStore, Store
 
 TIMEOUT = 60.0
 GRACE = 5.0  # seconds that the others get once a rank has failed
 _LOG_TAIL = 8000  # bytes
+DIED = f"died with exit code -{signal.SIGKILL:d}"  # Outcome.ended of a rank that was killed
 
 _fork_server = multiprocessing.get_context("forkserver")
 # What takes seconds to import: assert_close needs DTensor, dispatch modes need Dynamo.
@@ -56,6 +59,13 @@ class Rank:
     rank: int
     world_size: int
     store: Store
+
+    def meet(self) -> None:
+        """Returns when all ranks have called it: before a group that is given little time."""
+        arrived = self.store.add("met", 1)
+        awaited = -(-arrived // self.world_size) * self.world_size
+        while self.store.add("met", 0) < awaited:
+            time.sleep(0.001)
 
 
 @dataclass
@@ -138,6 +148,7 @@ class _Task:
     world_size: int
     backend: str | None
     directory: str
+    environment: dict[str, str]
 
     def call(self, store: Store) -> Outcome:
         try:
@@ -175,7 +186,7 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="ranks-") as directory:
         shared = HashStore()
         tasks = [
-            _Task(function, arguments, rank, world_size, backend, directory)
+            _Task(function, arguments, rank, world_size, backend, directory, environment_of(rank))
             for rank in range(world_size)
         ]
         running = {rank: start(task, shared) for rank, task in enumerate(tasks)}
@@ -197,11 +208,12 @@ def _run(
         for task in tasks:
             missing = found.setdefault(task.rank, Outcome())
             if missing.ended != "returned" and task.log().exists():
-                missing.traceback += _tail(task.log())
+                missing.traceback += tail(task.log())
     return [found[rank] for rank in range(world_size)]
 
 
-def _tail(log: Path) -> str:
+def tail(log: Path) -> str:
+    """The end of what a rank has printed."""
     return log.read_bytes()[-_LOG_TAIL:].decode(errors="replace")
 
 
@@ -237,7 +249,7 @@ def _process_main(task: _Task, sender: multiprocessing.connection.Connection) ->
         os.dup2(log.fileno(), 2)
     faulthandler.enable()
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ.update(task.environment, GLOO_SOCKET_IFNAME="lo")
     store = FileStore(str(Path(task.directory, "store")), task.world_size)
     if task.backend is not None:
         import ringcomm  # noqa: F401  (registers "ring")
@@ -248,6 +260,8 @@ def _process_main(task: _Task, sender: multiprocessing.connection.Connection) ->
             rank=task.rank,
             world_size=task.world_size,
         )
+        if task.backend == "gloo":
+            dist.barrier()  # who leaves while others still connect is an error to them
     outcome = task.call(store)
     if dist.is_initialized():
         with contextlib.suppress(Exception):

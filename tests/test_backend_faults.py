@@ -34,6 +34,7 @@ def text_of(outcome: Outcome) -> str:
 
 
 def late(rank: Rank, call: Callable[[Rank], None]) -> str:
+    rank.meet()
     init(rank, timeout=SHORT)
     dist.barrier()
     if rank.rank == 1:
@@ -55,6 +56,10 @@ def reduce_large(_: Rank) -> None:
     dist.all_reduce(torch.ones(100_000), async_op=True).wait()
 
 
+def exchange(_: Rank) -> None:
+    dist.all_to_all_single(torch.empty(3), torch.ones(5), [1, 2], [1, 4])
+
+
 def receive(_: Rank) -> None:
     dist.recv(torch.ones(7), 1)
 
@@ -64,6 +69,7 @@ def receive(_: Rank) -> None:
     [
         (reduce_small, ["all_reduce(count=5, dtype=bfloat16, op=max) #2"]),
         (reduce_large, ["all_reduce(count=100000, dtype=float32, op=sum) #2"]),
+        (exchange, ["all_to_all(count=5, dtype=float32) #2"]),
         (receive, ["recv", "count=7", "dtype=float32"]),
     ],
 )
@@ -135,6 +141,7 @@ def test_rank_killed_inside_a_collective() -> None:
 
 
 def one_stops(rank: Rank) -> str:
+    rank.meet()
     init(rank, timeout=SHORT)
     dist.barrier()
     if rank.rank == 1:
@@ -238,7 +245,8 @@ def ring_of_threads(rank: Rank) -> float:
         rank.rank,
         rank.world_size,
         timedelta(seconds=20),
-        algorithm="auto",
+        algorithms=[],
+        host_of=[],
         num_channels=4,
         slice_nbytes=4 << 20,
         max_ctas=32,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 
 import psutil
 import pytest
@@ -11,6 +12,8 @@ import torch.distributed as dist
 import values
 from ranks import Rank, on_processes
 from torch.distributed import PrefixStore
+
+import ringcomm
 
 
 def sum_in(group: dist.ProcessGroup | None, value: float, count: int = 4) -> float:
@@ -159,7 +162,12 @@ def test_monitored_barrier_names_who_is_missing() -> None:
 HUGE = (1 << 32) + 4099
 
 
-def huge(rank: Rank) -> None:
+def huge(rank: Rank, hosts: list[str]) -> None:
+    os.environ["RINGCOMM_HOSTID"] = hosts[rank.rank]
+    dist.init_process_group(
+        "ring", store=rank.store, rank=rank.rank, world_size=2, timeout=timedelta(minutes=2)
+    )
+    assert len(ringcomm.topology().hosts) == len(set(hosts))
     tensor = torch.zeros(HUGE, dtype=torch.uint8)
     marks = [0, 1, 1 << 31, (1 << 32) - 1, 1 << 32, HUGE - 1]
     for mark in marks:
@@ -171,12 +179,21 @@ def huge(rank: Rank) -> None:
         tensor[HUGE - 2] = 9
     dist.broadcast(tensor, 0)
     assert tensor[HUGE - 2] == 9
+    if rank.rank == 0:
+        tensor[1 << 32] = 7
+        tensor[HUGE - 1] = 8
+        dist.send(tensor, 1)
+    else:
+        dist.recv(tensor, 0)
+        assert (tensor[1 << 32], tensor[HUGE - 1], tensor[1]) == (7, 8, 3)
+        assert tensor.count_nonzero() == len(marks) + 1
 
 
 @pytest.mark.slow
-def test_more_than_4_gib() -> None:
+@pytest.mark.parametrize("hosts", [["a", "a"], ["a", "b"]], ids=["one-host", "two-hosts"])
+def test_more_than_4_gib(hosts: list[str]) -> None:
     needed = 2 * HUGE + (2 << 30)
     available = psutil.virtual_memory().available
     if available < needed:
         pytest.skip(f"takes {needed >> 30} GiB of memory, {available >> 30} GiB are available")
-    on_processes(huge, 2, backend="ring", timeout=240)
+    on_processes(huge, 2, hosts, timeout=240)

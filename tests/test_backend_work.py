@@ -48,6 +48,17 @@ def test_work() -> None:
     on_processes(a_work, 2, backend="ring")
 
 
+def complete_at_once(rank: Rank) -> None:
+    for _ in range(1000):
+        work = dist.all_reduce(own(rank)[:9000], async_op=True)
+        work.wait()
+        assert work.get_future().done()
+
+
+def test_the_future_of_what_is_complete_is_done() -> None:
+    on_processes(complete_at_once, 2, backend="ring")
+
+
 def polled(rank: Rank) -> None:
     tensor = own(rank)
     work = dist.all_reduce(tensor, async_op=True)

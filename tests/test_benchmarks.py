@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from ringcomm.bench import options, plot
+from ringcomm.arguments import nbytes
+from ringcomm.bench import plot
 from ringcomm.bench.cases import COLLECTIVES, Case, case_of
+from ringcomm.bench.options import DTYPES
 from ringcomm.bench.sampling import Result
 from ringcomm.bench.values import count_wrong, fill
 from ringcomm.cli import main
@@ -51,6 +53,7 @@ def test_every_collective(tmp_path: Path) -> None:
     cases = 2 * (len(COLLECTIVES) - 1) + 1  # a barrier has no size
     assert len(lines) == 2 * cases
     assert "wrong elements: 0 OK" in result.stdout
+    assert all(f"# wrote {path}\n" in result.stdout for path in outputs)
     assert {line[5] for line in lines} == {"ring", "gloo"}
 
     with outputs[0].open(newline="") as file:
@@ -149,7 +152,7 @@ def test_refuses(arguments: list[str], words: str, capsys: pytest.CaptureFixture
 
 
 def test_sizes() -> None:
-    assert [options.nbytes(text) for text in ("8", "1K", "0.5M", "1G", "64KiB", "2mb")] == [
+    assert [nbytes(text) for text in ("8", "1K", "0.5M", "1G", "64KiB", "2mb")] == [
         8,
         1 << 10,
         1 << 19,
@@ -183,7 +186,7 @@ def test_one_wrong_element_is_counted(in_place: bool) -> None:
         assert count_wrong(case, output) == 1, case.collective.name
 
 
-@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in options.DTYPES.values()])
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES.values()])
 def test_sums_are_exact_in_every_dtype(dtype: torch.dtype) -> None:
     """Adding 64 ranks' inputs one by one, with a rounding each, gives what is expected."""
     for op in ("sum", "prod"):

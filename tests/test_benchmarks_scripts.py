@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 
 import pytest
 import reduce_kernels
 import torch
+from hosts.conftest import needs_hosts
 from test_benchmarks import run
 from torch.distributed import ReduceOp
 
@@ -49,6 +51,13 @@ def test_reduce_kernels(tmp_path: Path) -> None:
     assert all(float(row["ringcomm_s"]) > 0 for row in rows)
     compared = {row["dtype"] for row in rows if row["op"] == "sum" and row["torch_s"] != "nan"}
     assert {"float", "bfloat16", "int32"} <= compared
+
+
+def test_flight_record() -> None:
+    result = run("benchmarks/flight_record.py", "--runs", "1", "--repeats", "10")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"^ringcomm\.all_reduce( +\d+){3}$", result.stdout, re.M), result.stdout
+    assert re.search(r"^dist\.all_reduce( +\d+){3}$", result.stdout, re.M), result.stdout
 
 
 def test_a_gpu_spins_until_all_calls_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,3 +126,91 @@ def test_reduce_local() -> None:
         _C.reduce_local([], output, ReduceOp.SUM)
     with pytest.raises(ValueError, match="needs a factor"):
         _C.reduce_local(inputs, output, ReduceOp.PREMUL_SUM)
+
+
+@pytest.mark.slow
+def test_recovery(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    result = run("benchmarks/recovery.py", "--nproc", "3", "--trials", "2", "--csv", str(output))
+    assert result.returncode == 0, result.stdout + result.stderr
+    with output.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2
+    for row in rows:
+        times = [float(row[f"{event}_s"]) for event in ("noticed", "shrunk", "stepped")]
+        assert 0 < times[0] < times[1] < times[2] < 60
+
+
+@needs_hosts
+@pytest.mark.slow
+def test_across_hosts(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    result = run("benchmarks/across_hosts.py", "--rehearse", "--output", str(output))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "left out from now on" not in result.stdout
+    with output.with_suffix(".csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {float(row["delay_ms"]) for row in rows} == {0.0, 1.0}
+    assert {"wire", "gloo"} <= {row["contender"] for row in rows}
+    for row in rows:
+        if (
+            row["contender"] == "wire"
+        ):  # half of the buffer, there and back, at no more than 1 Gbit/s
+            assert int(row["nbytes"]) / 125e6 <= float(row["median_s"])
+        else:
+            assert 0 < float(row["min_s"]) <= float(row["median_s"]) <= float(row["max_s"])
+        if float(row["delay_ms"]) and row["contender"] != "wire":
+            assert float(row["median_s"]) > 1e-3
+    document = json.loads(output.with_suffix(".json").read_text())
+    assert len(document["rows"]) == len(rows)
+    assert {"date", "machine", "torch", "Open MPI"} <= set(document["header"])
+    assert "### 2 hosts x 1 ranks, 1gbit, 1 ms" in output.with_suffix(".md").read_text()
+    assert output.with_suffix(".png").stat().st_size > 10_000
+
+
+@needs_hosts
+@pytest.mark.slow
+def test_across_hosts_after_pauses() -> None:
+    result = run("benchmarks/across_hosts.py", "--rehearse", "--cold", "--contenders", "gloo")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("1M: wire") == 2
+
+
+@needs_hosts
+def test_across_hosts_refuses_what_it_does_not_know() -> None:
+    for option, value, complaint in (
+        ("--hosts", "2*2", "is not hosts x ranks per host, such as 2x2"),
+        ("--contenders", "nccl", "is none of ring-ucx, ring-gloo, gloo, mpi-tuned, mpi-han"),
+    ):
+        result = run("benchmarks/across_hosts.py", option, value)
+        assert result.returncode == 2 and complaint in result.stderr
+
+
+@pytest.mark.slow
+def test_setup_time(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    result = run("benchmarks/setup_time.py", "--rehearse", "--output", str(output))
+    assert result.returncode == 0, result.stdout + result.stderr
+    with output.with_suffix(".csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = {(int(row["ranks"]), row["contender"]) for row in rows}
+    for world_size in (2, 3):
+        for contender in ("ring, one host", "ring, hosts, gloo", "gloo"):
+            assert (world_size, contender) in found
+    for row in rows:
+        assert 0 < float(row["made_s"]) <= float(row["used_s"])
+        assert float(row["min_used_s"]) <= float(row["used_s"]) <= float(row["max_used_s"])
+        assert float(row["first_used_s"]) > 0 and row["rounds"] == "2"
+    document = json.loads(output.with_suffix(".json").read_text())
+    assert len(document["rows"]) == len(rows)
+    assert {"date", "machine", "torch"} <= set(document["header"])
+    assert "| 3 |" in output.with_suffix(".md").read_text()
+
+
+def test_setup_time_refuses_what_it_does_not_know() -> None:
+    for option, value, complaint in (
+        ("--contenders", "mpi", "is none of ring-one-host, ring-hosts-ucx, ring-hosts-gloo, gloo"),
+        ("--rounds", "0", "--ranks and --rounds are at least 1"),
+    ):
+        result = run("benchmarks/setup_time.py", option, value)
+        assert result.returncode == 2 and complaint in result.stderr

@@ -11,6 +11,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,20 +22,23 @@ from ringcomm import _toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "cpp-tests"
+CORES = len(os.sched_getaffinity(0))
 SANITIZERS = {
     "address": "-fsanitize=address,undefined -fno-sanitize-recover=all",
     # --wrap: see tests/cpp/one_mapping.h
     "thread": "-fsanitize=thread -Wl,--wrap=mmap,--wrap=munmap",
 }
-CORE = ("plan", "reduce", "shm", "streams")
+CORE = ("plan", "reduce", "core", "links", "shm", "streams")
 TESTS = sorted((ROOT / "tests" / "cpp").glob("test_*.cpp"))
+# Programs that other tests talk to.
+HELPERS = [ROOT / "tests" / "cpp" / "run_plans.cpp"]
 CASES = [("address", test) for test in TESTS]
 CASES += [("thread", test) for test in TESTS if test.stem.endswith("_threads")]
 
 
 def core_sources() -> list[Path]:
     """The sources of everything below csrc/torch/ that needs no GPU."""
-    folders = [ROOT / "csrc", *(ROOT / "csrc" / name for name in CORE)]
+    folders = [ROOT / "csrc" / name for name in CORE]
     return sorted(source for folder in folders for source in folder.glob("*.cpp"))
 
 
@@ -47,13 +53,20 @@ def needs_cuda_headers(test: Path) -> bool:
     return test.stem.startswith("test_nccl")
 
 
+def needs_ucx(test: Path) -> bool:
+    return test.stem.startswith("test_ucx")
+
+
 def ninja_file() -> str:
     """Says how each test program comes about: the core as a library, so that tests take parts."""
-    system = " ".join(f"-isystem {folder}" for folder in cuda_headers())
+    ucx = _toolchain.find_ucx()
+    headers = [*cuda_headers(), *([ucx / "include"] if ucx else [])]
+    system = " ".join(f"-isystem {folder}" for folder in headers)
     lines = [
         f"cxx = {os.environ.get('CXX', 'c++')}",
-        f"flags = -std=c++20 -O1 -g -fno-omit-frame-pointer -Wall -Wextra -pthread "
-        f"-I{ROOT}/csrc -I{ROOT}/tests/cpp {system}",
+        f"flags = -std=c++20 -O1 -g1 -fno-omit-frame-pointer -Wall -Wextra -pthread "
+        f"-I{ROOT}/csrc -I{ROOT}/tests/cpp {system} "
+        f"-DUCX_LIBRARIES='\"{_toolchain.ucx_libraries()}\"'",
         "rule compile",
         "  command = $cxx $flags $sanitize -MMD -MF $out.d -c $in -o $out",
         "  depfile = $out.d",
@@ -64,10 +77,11 @@ def ninja_file() -> str:
         "  command = $cxx $sanitize -pthread -rdynamic $in -lrt -ldl -o $out",
     ]
     for sanitizer, flags in SANITIZERS.items():
-        tests = [test for name, test in CASES if name == sanitizer]
+        tests = [test for name, test in CASES if name == sanitizer and (ucx or not needs_ucx(test))]
+        tests += HELPERS if sanitizer == "address" else []
         if not tests:
             continue
-        nccl = sorted((ROOT / "csrc" / "nccl").glob("*.cpp")) if system else []
+        nccl = sorted((ROOT / "csrc" / "nccl").glob("*.cpp")) if cuda_headers() else []
         objects = {
             source: f"{sanitizer}/{source.relative_to(ROOT)}.o"
             for source in [*core_sources(), *nccl, *tests]
@@ -85,8 +99,17 @@ def ninja_file() -> str:
     return "\n".join(lines) + "\n"
 
 
-def run(*command: str | Path, timeout: int) -> None:
-    """Runs a program; where it fails or does not end, the test fails with what it printed."""
+def missing_for(test: Path) -> str:
+    """What the program cannot be built or run without here, or ""."""
+    if needs_cuda_headers(test) and not cuda_headers():
+        return "no CUDA toolkit, or no NCCL wheel, whose headers it needs"
+    if needs_ucx(test) and not _toolchain.find_ucx():
+        return "no UCX: its wheel, libucx-cu13 or libucx-cu12, is not installed"
+    return ""
+
+
+def failure_of(*command: str | Path, timeout: int) -> str:
+    """Runs a program; why it failed or did not end, with what it printed, or ""."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         try:
             status = subprocess.run(
@@ -96,25 +119,55 @@ def run(*command: str | Path, timeout: int) -> None:
         except subprocess.TimeoutExpired:
             failure = f"no end after {timeout} seconds"
         output.seek(0)
-        if failure:
-            pytest.fail(f"{command[0]}: {failure}\n{output.read()}", pytrace=False)
+        return f"{command[0]}: {failure}\n{output.read()}" if failure else ""
+
+
+def run(*command: str | Path, timeout: int) -> None:
+    """Runs a program that must not fail."""
+    if failure := failure_of(*command, timeout=timeout):
+        pytest.fail(failure, pytrace=False)
+
+
+def ninja(*targets: str, keep_going: bool = False) -> str:
+    """Builds programs; why that failed, or ""."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    (BUILD / "build.ninja").write_text(ninja_file())
+    options = [f"-j{CORES}", *(["-k0"] if keep_going else [])]
+    return failure_of(sys.executable, "-m", "ninja", *options, *targets, timeout=1200)
 
 
 @pytest.fixture(scope="module")
-def written_ninja_file() -> None:
-    BUILD.mkdir(parents=True, exist_ok=True)
-    (BUILD / "build.ninja").write_text(ninja_file())
+def failures(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[str]]]:
+    """What comes of each program: all are built together, then run, one for each core at a time."""
+    wanted = [
+        f"{item.callspec.params['sanitizer']}/{item.callspec.params['test'].stem}"
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.originalname == "test_core"
+        and not missing_for(item.callspec.params["test"])
+    ]
+    ninja(*wanted, keep_going=True)  # what cannot be built says so in its test
+    with ThreadPoolExecutor(CORES) as programs:
+        yield {name: programs.submit(build_and_run, name) for name in wanted}
+        programs.shutdown(cancel_futures=True)
+
+
+building = threading.Lock()
+
+
+def build_and_run(name: str) -> str:
+    with building:
+        failure = ninja(name)
+    return failure or failure_of(BUILD / name, timeout=480)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.usefixtures("written_ninja_file")
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("sanitizer", "test"), CASES, ids=lambda value: getattr(value, "stem", value)
 )
-def test_core(sanitizer: str, test: Path) -> None:
-    if needs_cuda_headers(test) and not cuda_headers():
-        pytest.skip("no CUDA toolkit, or no NCCL wheel, whose headers it needs")
-    jobs = len(os.sched_getaffinity(0))
-    run(sys.executable, "-m", "ninja", f"-j{jobs}", f"{sanitizer}/{test.stem}", timeout=600)
-    run(BUILD / sanitizer / test.stem, timeout=240)
+def test_core(sanitizer: str, test: Path, failures: dict[str, Future[str]]) -> None:
+    if missing := missing_for(test):
+        pytest.skip(missing)
+    if failure := failures[f"{sanitizer}/{test.stem}"].result():
+        pytest.fail(failure, pytrace=False)

@@ -188,7 +188,7 @@ def test_ratio_of_tensor_parallelism(tp, num_tokens, hidden, features, flops, ba
     ratio = cost.tensor_parallel_ratio(tp, features, flops, bandwidth, nbytes)
     assert ratio == pytest.approx(gather / computed, rel=1e-9)
     most = cost.tensor_parallel_crossover(features, flops, bandwidth, nbytes)
-    assert (most - 1) * ratio == pytest.approx(tp - 1, rel=1e-9)
+    assert most * ratio == pytest.approx(tp - 1 + ratio, rel=1e-9)  # most - 1 would cancel
 
 
 @settings(deadline=None)
@@ -308,6 +308,16 @@ def test_command(capsys, monkeypatch, tmp_path):
     # 436.224 MB * 7/8 at 450 GB/s and 7 * 3.4 us; 4096 tokens * (436 Mflop + attention) at 989 T
     assert re.search(r"inside +436.2 MB +872 µs +2.08 ms +0.42 +yes +≥ 1,924 tokens", row)
     assert "ZeRO-3, forward: all-gather" in plot.read_text()
+    assert printed.splitlines()[-1] == f"wrote {plot}"
+
+
+def test_narrow_terminals_cut_no_figure(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["cost", "--dp", "64", "--tp", "8", "--pp", "4", "--zero", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    (row,) = [line for line in printed.splitlines() if "TP, QKV" in line]
+    assert re.search(r"all-gather +inside +33.6 MB 89.0 µs +26.1 µs +3.42 no +tp ≤ 3", row)
 
 
 def test_command_finds_what_is_not_hidden(capsys, monkeypatch):

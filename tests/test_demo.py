@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ringcomm.cli.launch import RanksFailedError, run_ranks
-from ringcomm.cli.timing import readable_nbytes, readable_seconds
+from ringcomm.launch import RanksFailedError, run_ranks
+from ringcomm.units import readable_nbytes, readable_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -42,7 +42,9 @@ def check_demo(result: subprocess.CompletedProcess[str], world_size: int) -> Non
 
 @pytest.mark.slow
 def test_demo() -> None:
-    check_demo(run("-m", "ringcomm", "demo", "--epochs", "3", "--nproc", "3"), 3)
+    result = run("-m", "ringcomm", "demo", "--epochs", "3", "--nproc", "3")
+    check_demo(result, 3)
+    assert result.stdout.startswith("starting 3 processes")
 
 
 @pytest.mark.slow
@@ -61,7 +63,7 @@ def test_demo_without_scikit_learn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("nproc", ["0", "-1", "two"])
 def test_demo_refuses(nproc: str) -> None:
     result = run("-m", "ringcomm", "demo", "--nproc", nproc)
-    assert result.returncode == 2 and "positive integer" in result.stderr
+    assert result.returncode == 2 and "must be an integer from 1" in result.stderr
 
 
 SAY_RANK = "import os, sys, time; rank = int(os.environ['RANK']);"

@@ -41,7 +41,11 @@ def test_all_is_well() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Nothing is wrong." in result.stdout
     assert re.search(rf"^torch +{re.escape(torch.__version__)}", result.stdout, re.M)
+    assert re.search(
+        r"^hosts +linked by (ucx 1\.\d+|gloo, as there is no UCX: .*)$", result.stdout, re.M
+    )
     assert re.search(r"^self-check +two ranks, right sums$", result.stdout, re.M)
+    assert re.search(rf"^host +{re.escape(os.uname().nodename)}, one with", result.stdout, re.M)
     if torch.version.cuda is not None:
         major, minor, patch = torch.cuda.nccl.version()
         assert re.search(rf"^NCCL +{major}\.{minor}\.{patch}", result.stdout, re.M)
@@ -92,17 +96,47 @@ def test_self_check_fails() -> None:
     assert "RINGCOMM_ALGORITHM is 'fastest'" in result.stdout
 
 
+def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems: list[str] = []
+    monkeypatch.setenv("RINGCOMM_LINKS", "gloo")
+    assert doctor._links(problems) == "linked by gloo" and problems == []
+    monkeypatch.setenv("RINGCOMM_LINKS", "pigeons")
+    assert doctor._links(problems) == "not linked"
+    assert len(problems) == 1 and "RINGCOMM_LINKS is 'pigeons'" in problems[0]
+
+
+def test_shared_memory_without_a_name() -> None:
+    problems: list[str] = []
+    assert doctor._shared_memory(problems).startswith("memfd; between containers /dev/shm ")
+    assert problems == []
+
+
 def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     values = list(os.statvfs("/"))
     values[:5] = [4096, 4096, 4096, 2048, 2048]
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
+    monkeypatch.setattr(doctor, "_has_memfds", lambda: False)
     problems: list[str] = []
-    assert doctor._shared_memory(problems) == "16 MiB, 8 MiB free"
+    assert doctor._shared_memory(problems) == "/dev/shm 16 MiB, 8 MiB free"
     assert len(problems) == 1 and "8 MiB free" in problems[0] and "--shm-size" in problems[0]
 
 
 def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(name: str) -> int:
+        raise OSError("not here")
+
     monkeypatch.setattr(doctor, "SHARED_MEMORY", str(tmp_path / "none"))
+    monkeypatch.setattr(os, "memfd_create", refuse)
     problems: list[str] = []
-    assert doctor._shared_memory(problems) == "none"
+    assert doctor._shared_memory(problems).startswith("no ")
     assert len(problems) == 1 and "no shared memory" in problems[0]
+
+
+def test_what_others_are_told_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCOMM_HOSTID", "node 1")
+    problems: list[str] = []
+    assert doctor._host(problems).startswith("'node 1', by RINGCOMM_HOSTID")
+    assert not problems
+    monkeypatch.setenv("RINGCOMM_HOSTID", "x" * 64)
+    doctor._host(problems)
+    assert problems[0].startswith("RINGCOMM_HOSTID is 'xxx")

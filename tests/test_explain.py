@@ -17,6 +17,7 @@ from ringcomm.explain.contributions import follow
 from ringcomm.explain.drawing import draw
 from ringcomm.explain.page import page
 from ringcomm.plan import Plan, Plans
+from ringcomm.plan.algorithms import ALGORITHMS
 
 
 def held(plans: Plans, num_steps: int, initial: list[list[int]]) -> list[list[set[int]]]:
@@ -36,12 +37,18 @@ def own(plans: Plans) -> list[list[int]]:
     return [[1 << rank] * plans.num_chunks for rank in range(plans.world_size)]
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS["all_reduce"])
 @pytest.mark.parametrize("world_size", [1, 2, 5, 8])
 def test_contributions_are_those_of_the_plan(algorithm: str, world_size: int) -> None:
-    plans = ringcomm.plan.all_reduce(algorithm, world_size=world_size)
+    arguments = {"world_size": world_size}
+    if ALGORITHMS["all_reduce"][algorithm].two_level:
+        arguments["ranks_per_host"] = (
+            [1] + [2] * (world_size // 2) if world_size % 2 else world_size
+        )
+    plans = ringcomm.plan.all_reduce(algorithm, **arguments)
     history = follow(plans)
     assert len(history.cells) == plans.num_steps + 1
+    assert list(plans.phases) == history.phases
     for step, cells in enumerate(history.cells):
         expected = held(plans, step, own(plans))
         assert cells == [[sum(1 << r for r in cell) for cell in row] for row in expected]
@@ -49,16 +56,28 @@ def test_contributions_are_those_of_the_plan(algorithm: str, world_size: int) ->
 
 
 @pytest.mark.parametrize(
-    "collective", ["reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter"]
+    ("collective", "algorithm"),
+    [
+        (collective, algorithm)
+        for collective, names in ALGORITHMS.items()
+        for algorithm, properties in names.items()
+        if collective not in ("all_reduce", "barrier") and not properties.two_level
+    ],
 )
-def test_the_promised_chunks_are_complete(collective: str) -> None:
-    plans = getattr(ringcomm.plan, collective)(world_size=4)
+@pytest.mark.parametrize("world_size", [4, 7])
+def test_the_promised_chunks_are_complete(collective: str, algorithm: str, world_size: int) -> None:
+    plans = getattr(ringcomm.plan, collective)(algorithm, world_size=world_size)
     history = follow(plans)
-    for rank in range(4):
+    per_rank = plans.num_chunks // world_size
+    for rank in range(world_size):
+        promised = range(plans.num_chunks)
         if collective in ("reduce", "gather") and rank != 0:
             continue
-        alone = collective in ("reduce_scatter", "scatter")
-        for chunk in [rank] if alone else range(plans.num_chunks):
+        if collective in ("reduce_scatter", "scatter"):
+            promised = range(rank * per_rank, (rank + 1) * per_rank)
+        if collective == "all_to_all":
+            promised = range(rank, plans.num_chunks, world_size)
+        for chunk in promised:
             assert history.cells[-1][rank][chunk] == history.complete[chunk]
 
 
@@ -227,6 +246,13 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*what, "-o", str(path)]) == 0
     assert capsys.readouterr().out == f"wrote {path}\n"
     assert "<title>broadcast (chain), 4 ranks, root 2</title>" in path.read_text()
+
+
+def test_command_takes_hosts_of_different_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "plan.html"
+    what = ["explain", "all_reduce", "--algorithm", "hierarchical", "--world-size", "7"]
+    assert main([*what, "--ranks-per-host", "3,2,2", "-o", str(path)]) == 0
+    assert "all_reduce (hierarchical), 7 ranks" in path.read_text()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +16,7 @@ from ranks import Rank, on_processes
 
 import ringcomm
 from ringcomm import groups
-from ringcomm.cli.launch import run_ranks
+from ringcomm.launch import run_ranks
 
 VARIABLES = {name for _, *names in groups._LAUNCHERS for name in names}
 
@@ -120,3 +122,27 @@ for expected in range(3):
 
 def test_again_and_again_in_one_store() -> None:
     run_ranks(["-c", AGAIN], 2, timeout=60)
+
+
+WITHOUT_IMPORT = """
+import sys
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group({backend!r}, store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+assert tensor.tolist() == [1, 1, 1] and "ringcomm" in sys.modules
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(dist.Backend, "_ensure_backend_registered"),
+    reason="torch 2.14 and newer look for backends",
+)
+@pytest.mark.parametrize("backend", ["ring", "cpu:ring"])
+def test_torch_finds_the_backend_itself(backend: str) -> None:
+    script = WITHOUT_IMPORT.format(backend=backend)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

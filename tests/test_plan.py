@@ -9,6 +9,8 @@ import pytest
 
 import ringcomm
 from ringcomm.plan import Plan, PlanError, Plans, Step, Transfer
+from ringcomm.plan.algorithms import ALGORITHMS
+from ringcomm.plan.plans import COLLECTIVES
 
 
 def test_table_of_the_ring():
@@ -101,6 +103,12 @@ def test_repr_of_many_ranks_is_shortened():
     assert repr(ringcomm.plan.barrier(world_size=2)) == str(ringcomm.plan.barrier(world_size=2))
 
 
+def test_the_first_algorithm_of_a_collective_is_its_default():
+    assert list(ALGORITHMS) == list(COLLECTIVES)
+    for collective, names in ALGORITHMS.items():
+        assert getattr(ringcomm.plan, collective)(world_size=3).algorithm == next(iter(names))
+
+
 def test_plans_are_a_sequence_of_plans():
     plans = ringcomm.plan.broadcast(world_size=3, root=1)
     assert (len(plans), plans.world_size, plans.num_chunks, plans.num_steps) == (3, 3, 1, 2)
@@ -135,8 +143,8 @@ def test_plans_written_by_hand_are_checked():
     [
         (
             lambda plan: plan.all_reduce("tree", world_size=4),
-            "algorithm of all_reduce must be one of 'ring', 'direct', 'one_shot', "
-            "'hierarchical', got 'tree'",
+            "algorithm of all_reduce must be one of "
+            f"{', '.join(map(repr, ALGORITHMS['all_reduce']))}, got 'tree'",
         ),
         (
             lambda plan: plan.gather("ring", world_size=4),

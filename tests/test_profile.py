@@ -80,6 +80,28 @@ def test_small_buffers_have_no_steps() -> None:
         assert names == []
 
 
+def names_between_hosts(rank: Rank, links: str) -> set[str]:
+    os.environ.update(RINGCOMM_HOSTID=f"host{rank.rank}", RINGCOMM_LINKS=links)
+    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    names: set[str] = set()
+    for count in (1, 100_000):
+        tensor = torch.ones(count)
+        for _ in range(20):
+            with profile(activities=[ProfilerActivity.CPU]) as profiler:
+                dist.all_reduce(tensor)
+            names |= {event.name for event in profiler.events()}
+    return names
+
+
+@pytest.mark.parametrize("links", ["gloo", "auto"])
+def test_the_links_own_work_is_no_span(links: str) -> None:
+    """It may end when the profiler has gone, whose memory it would then write to."""
+    for names in on_processes(names_between_hosts, 2, links):
+        steps = {name for name in names if re.fullmatch(r"step \d+ slice \d+", name)}
+        assert steps
+        assert names - steps == {"c10d::allreduce_", "ring:all_reduce"}
+
+
 # ---- trace.py
 
 

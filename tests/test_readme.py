@@ -10,7 +10,7 @@ import pytest
 
 import ringcomm
 from ringcomm.cli import main
-from ringcomm.cli.launch import run_ranks
+from ringcomm.launch import run_ranks
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
 PYTHON, SHELL, PLAIN = (
@@ -32,7 +32,7 @@ def test_programs(index: int, tmp_path: Path) -> None:
 
 
 def test_programs_were_found() -> None:
-    assert len(PYTHON) == 3
+    assert len(PYTHON) == 4
 
 
 def test_plan_table() -> None:

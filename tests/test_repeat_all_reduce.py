@@ -22,7 +22,7 @@ def backend(rank: Rank, name: str) -> Backend:
         return dist.ProcessGroupGloo(store, rank.rank, rank.world_size, TIMEOUT)
     members = list(range(rank.world_size))
     return _C.create_backend(
-        store, rank.rank, rank.world_size, TIMEOUT, "ring", 1, 1 << 20, 32, name, members
+        store, rank.rank, rank.world_size, TIMEOUT, [], [], 1, 1 << 20, 32, name, members
     )
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import ringcomm
 from ringcomm.cli import main
 from ringcomm.plan import LINKS, Link, Network, Plan, PlanError, Plans, Step, Transfer, simulate
+from ringcomm.plan.algorithms import ALGORITHMS
 
 MICROSECOND = 2.0**-20  # about; a power of two, so that sums are exact
 GB = 2.0**30
@@ -62,6 +63,55 @@ def test_worked_out_by_hand():
     network = Network(Link(10e-6, 1e9), Link(100e-6, 1e8), ranks_per_host=2)
     by_hand = 2 * (10e-6 + 2e-3) + 2 * (100e-6 + 10e-3)
     assert seconds("hierarchical", 4, 4e6, network) == pytest.approx(by_hand, rel=1e-12)
+
+
+@pytest.mark.parametrize("world_size", [2, 16, 1024])
+def test_algorithms_of_logarithmically_many_steps_are_exact(world_size):
+    """What the headers in csrc/plan claim, at powers of two without any rounding."""
+    network = Network(Link(latency=MICROSECOND, bandwidth=GB))
+    log = world_size.bit_length() - 1
+    whole, share = 2**20 / GB, (world_size - 1) / world_size * 2**20 / GB
+    cases = {
+        ("all_reduce", "halving_doubling"): 2 * (log * MICROSECOND + share),
+        ("all_reduce", "recursive_doubling"): log * (MICROSECOND + whole),
+        ("reduce_scatter", "halving_doubling"): log * MICROSECOND + share,
+        ("all_gather", "halving_doubling"): log * MICROSECOND + share,
+        ("all_gather", "bruck"): log * MICROSECOND + share,
+        ("all_to_all", "bruck"): log * (MICROSECOND + whole / 2 / world_size),  # of n*n chunks
+    }
+    for (collective, algorithm), expected in cases.items():
+        result = simulate(
+            collective, algorithm, world_size=world_size, nbytes=2**20, network=network
+        )
+        assert result.seconds == expected, algorithm
+
+
+def test_slices_make_a_double_tree_faster_than_a_chain():
+    """In few latencies, and with all links busy, as in a chain."""
+    network = Network(Link(latency=MICROSECOND, bandwidth=GB))
+
+    def sliced(algorithm: str) -> float:
+        return simulate(
+            "broadcast",
+            algorithm,
+            world_size=1024,
+            nbytes=2**24,
+            network=network,
+            slice_nbytes=2**16,
+        ).seconds
+
+    assert 2**24 / GB < sliced("double_tree") < sliced("chain")
+
+
+@pytest.mark.parametrize(
+    ("collective", "algorithm"),
+    [(collective, name) for collective, names in ALGORITHMS.items() for name in names],
+)
+def test_every_algorithm_is_simulated_on_1024_ranks(collective, algorithm):
+    network = Network(LINKS["nvlink4"], LINKS["ndr"], ranks_per_host=8)
+    result = simulate(collective, algorithm, world_size=1024, nbytes=2**20, network=network)
+    assert result.seconds > 0
+    assert result.num_messages >= 1023
 
 
 def test_a_gap_in_the_pipeline():
@@ -372,20 +422,29 @@ def test_command_marks_the_cheapest(capsys, monkeypatch):
     assert [row[1] for row in rows] == ["16", "64", "256", "1", "4", "16", "64"]
 
 
-def test_command_draws(tmp_path):
+def test_narrow_terminals_cut_no_figure(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["simulate", "--world-size", "8", "--nbytes", "1K"]) == 0
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    assert all(name in printed for name in ALGORITHMS["all_reduce"])
+
+
+def test_command_draws(tmp_path, capsys):
     file = tmp_path / "times.svg"
     options = "--world-size 8,64 --nbytes 1K,1M --across 14us:50GB/s:1us"
     assert main(["simulate", *options.split(), "--plot", str(file)]) == 0
     assert "64 ranks" in file.read_text()
+    assert capsys.readouterr().out.splitlines()[-1] == f"wrote {file}"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--link", "copper"], "latency, bandwidth and overhead such as 5us:25GB/s"),
+        (["--link", "copper"], "latency, a bandwidth above 0 and overhead such as"),
         (["--link", "1.2.3us:1GB/s"], "got '1.2.3us:1GB/s'"),
         (["--nbytes", "1G..1K"], "must be a range from less to more, got '1G..1K'"),
-        (["--algorithm", "tree"], "'tree' is none of ring, direct, one_shot, hierarchical"),
+        (["--algorithm", "tree"], "algorithm of all_reduce must be one of 'ring', 'direct', "),
         (["--world-size", "0"], "must be an integer from 1, got '0'"),
         (["--plot", "times.txt"], "--plot must end in one of"),
         (["--world-size", "12"], "ranks_per_host must divide world_size, which is 12, got 8"),

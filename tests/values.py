@@ -105,6 +105,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 def _divided(total: torch.Tensor, n: int, dtype: torch.dtype) -> torch.Tensor:
     if not (dtype.is_floating_point or dtype.is_complex):
         return torch.div(total, n, rounding_mode="trunc")
+    if dtype.is_complex:  # each part by itself: a complex division rounds differently
+        return torch.complex(total.real / n, total.imag / n)
     # Narrow sums are divided in float32, and rounded to the dtype after that.
     return total / n if dtype.itemsize >= 4 else total.float() / n
 

@@ -11,6 +11,7 @@ from torch.distributed import PrefixStore, Store
 
 from ringcomm import _C
 from ringcomm.backend import DEFAULT_CHANNELS, DEFAULT_SLICE_NBYTES
+from ringcomm.options import Options, choices
 
 # Below every limit of a test or a phase, so that the watchdog says what is wrong before they end.
 TIMEOUT = timedelta(seconds=15)
@@ -35,7 +36,8 @@ def ring(
         rank=rank,
         world_size=world_size,
         timeout=timeout,
-        algorithm=settings.algorithm,
+        algorithms=choices(Options(settings.algorithm)),
+        host_of=[],
         num_channels=settings.channels,
         slice_nbytes=settings.slice_nbytes,
         max_ctas=settings.ctas,

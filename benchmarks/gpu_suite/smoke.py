@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 
 from gpu_suite import device, groups, one_gpu
-from ringcomm.cli.launch import RanksFailedError, run_ranks
 from ringcomm.groups import launched
+from ringcomm.launch import RanksFailedError, run_ranks
 
 _WORLD_SIZE = 2
 _STACKS_AFTER = 32

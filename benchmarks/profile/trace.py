@@ -29,7 +29,8 @@ from gpu_suite import device, groups, one_gpu
 from torch.profiler import ProfilerActivity, profile
 
 import ringcomm
-from ringcomm.bench.options import ALGORITHMS, nbytes, number
+from ringcomm.arguments import nbytes, number
+from ringcomm.plan.algorithms import ALGORITHMS
 
 
 def all_reduces(tensor: torch.Tensor, options: argparse.Namespace, iters: int) -> None:
@@ -100,7 +101,12 @@ def main() -> int:
     parser.add_argument("--nproc", type=number(1), default=4, help="ranks (default: %(default)s)")
     parser.add_argument("--size", type=nbytes, default="4M", help="of the tensor (default: 4M)")
     parser.add_argument("--iters", type=number(1), default=3, help="all-reduces (default: 3)")
-    parser.add_argument("--algorithm", choices=ALGORITHMS, default="ring", help="(default: ring)")
+    parser.add_argument(
+        "--algorithm",
+        choices=("auto", *ALGORITHMS["all_reduce"]),
+        default="ring",
+        help="(default: ring)",
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("-o", "--output", type=Path, default=Path("ring.json"))
     parser.add_argument(

@@ -10,6 +10,8 @@
 
 namespace ringcomm::nccl {
 
+static_assert(streams::StreamApi<Api>);
+
 void Api::group_start() { RINGCOMM_CHECK(ncclGroupStart()); }
 
 void Api::send(const void* data, std::size_t nbytes, int peer, Comm comm, Stream stream) {

@@ -1,4 +1,4 @@
-// The calls of streams/channel.h, made to CUDA and NCCL.
+// The calls of streams/api.h, made to CUDA and NCCL.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,8 +8,8 @@
 
 #include "plan/collective.h"
 #include "plan/pipeline.h"
-#include "reduce/host.h"
-#include "streams/channel.h"
+#include "reduce/reduction.h"
+#include "streams/api.h"
 
 namespace ringcomm::nccl {
 

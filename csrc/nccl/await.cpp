@@ -3,7 +3,8 @@
 #include <chrono>
 #include <thread>
 
-#include "status.h"
+#include "core/interrupt.h"
+#include "core/status.h"
 
 namespace ringcomm::nccl {
 namespace {
@@ -13,21 +14,22 @@ constexpr std::chrono::milliseconds kLookEvery{50};
 
 }  // namespace
 
-void await(shm::Group& group, const shm::Deadline& deadline, const std::string& doing,
+void await(Group& group, const Deadline& deadline, const std::string& doing,
            const std::function<bool()>& progress, const std::function<std::vector<int>()>& absent) {
-  const std::string who = "rank " + std::to_string(group.rank) + " in " + doing;
-  shm::Clock::time_point look_next = shm::Clock::now() + kLookEvery;
+  const std::string who = group.members.name(group.rank) + " in " + doing;
+  Clock::time_point look_next = Clock::now() + kLookEvery;
   while (!progress()) {
-    const shm::Clock::time_point now = shm::Clock::now();
+    const Clock::time_point now = Clock::now();
     if (now >= look_next) {
       look_next = now + kLookEvery;
+      check_interrupt();
       if (group.broken()) group.check(doing);
       for (const int peer : absent()) {
         std::string how;
         if (!group.gone(peer, &how)) continue;
         throw group.fail(ErrorKind::kPeerDied,
-                         who + " after " + describe_seconds(deadline.waited()) + ": rank " +
-                             std::to_string(peer) + " will not answer, " + how);
+                         who + " after " + describe_seconds(deadline.waited()) + ": " +
+                             group.members.name(peer) + " will not answer, " + how);
       }
       if (now - deadline.start > deadline.timeout) {
         const std::vector<int> missing = absent();
@@ -36,7 +38,7 @@ void await(shm::Group& group, const shm::Deadline& deadline, const std::string& 
             who + " Timed out after " + describe_seconds(deadline.waited()) +
                 (missing.empty()
                      ? ", though all ranks have come: NCCL does not connect them"
-                     : ", waiting for " + describe_ranks(missing) +
+                     : ", waiting for " + group.members.names(missing) +
                            (missing.size() == 1 ? ", which has" : ", which have") + " not come"));
       }
     }

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "shm/group.h"
-#include "shm/idle.h"
+#include "core/deadline.h"
+#include "core/group.h"
 
 namespace ringcomm::nccl {
 
 // Waits until progress() is true, and throws Error when time is up, the group broken, or one of
 // those that absent() names gone: the ranks that have not come so far. `doing`: "connecting ...".
-void await(shm::Group& group, const shm::Deadline& deadline, const std::string& doing,
+void await(Group& group, const Deadline& deadline, const std::string& doing,
            const std::function<bool()>& progress, const std::function<std::vector<int>()>& absent);
 
 }  // namespace ringcomm::nccl

@@ -37,18 +37,18 @@ const Options& checked(const Options& options, int world_size) {
 
 }  // namespace
 
-Communicator::Communicator(shm::Group& group, int device, const Options& options,
+Communicator::Communicator(Group& group, int device, const Options& options,
                            const Allocate& allocate)
-    : Collectives(group.rank, group.world_size, options.algorithm),
+    : DeviceCollectives(group.rank, group.world_size, options.selection),
       group_(group),
-      board_(group),
+      board_(group.board()),
       device_(device),
       options_(checked(options, group.world_size)),
       allocate_(allocate),
       connections_(group, device, allocate) {
   for (int c = 0; c < options_.layout.num_channels; ++c) {
-    Lane& lane = lanes_.emplace_back();
-    for (int e = 0; e < options_.layout.slices_in_flight; ++e) lane.reduced.emplace_back();
+    ChannelResources& channel = channels_.emplace_back();
+    for (int e = 0; e < options_.layout.slices_in_flight; ++e) channel.reduced.emplace_back();
   }
   watchdog_.emplace(
       group, device, [this] { look_around(); }, [this](const Error& error) { fail(error); });
@@ -59,34 +59,34 @@ Communicator::~Communicator() {
   end();
   if (!ended_) leave();
   // What was aborted still runs to its end, in scratch that is about to be freed.
-  for (const Lane& lane : lanes_) {
+  for (const ChannelResources& channel : channels_) {
     if (!ended_) break;
-    cudaStreamSynchronize(lane.communication.get());
-    cudaStreamSynchronize(lane.reduction.get());
+    cudaStreamSynchronize(channel.communication.get());
+    cudaStreamSynchronize(channel.reduction.get());
   }
 }
 
 void Communicator::make_executor(const std::vector<ncclComm_t>& comms) {
   std::vector<streams::Channel<Api>> channels;
-  for (std::size_t c = 0; c < lanes_.size(); ++c) {
-    Lane& lane = lanes_[c];
-    const cudaStream_t stream = lane.communication.get();
+  for (std::size_t c = 0; c < channels_.size(); ++c) {
+    ChannelResources& own = channels_[c];
+    const cudaStream_t stream = own.communication.get();
     if (!comms.empty()) {
-      lane.scratch = allocate_(options_.layout.channel_scratch_nbytes(world_size()), stream);
+      own.scratch = allocate_(options_.layout.channel_scratch_nbytes(world_size()), stream);
     }
     streams::Channel<Api> channel{.comm = comms.empty() ? nullptr : comms[c],
                                   .communication = stream,
-                                  .reduction = lane.reduction.get(),
-                                  .scratch = static_cast<std::byte*>(lane.scratch.get()),
-                                  .communicated = lane.communicated.get(),
+                                  .reduction = own.reduction.get(),
+                                  .scratch = static_cast<std::byte*>(own.scratch.get()),
+                                  .communicated = own.communicated.get(),
                                   .reduced = {}};
-    for (const Event& event : lane.reduced) channel.reduced.push_back(event.get());
+    for (const Event& event : own.reduced) channel.reduced.push_back(event.get());
     channels.push_back(std::move(channel));
   }
   executor_.emplace(rank(), options_.layout, channels, began_.get());
 }
 
-shm::Board::Settings Communicator::settings() const {
+Board::Settings Communicator::settings() const {
   const streams::Layout& layout = options_.layout;
   return {static_cast<std::uint64_t>(layout.num_channels), layout.slice_nbytes,
           static_cast<std::uint64_t>(options_.max_ctas), options_.graphs};
@@ -96,17 +96,17 @@ shm::Board::Settings Communicator::settings() const {
 bool Communicator::all_joined() {
   constexpr std::array kNames = {"RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES", "RINGCOMM_MAX_CTAS",
                                  "RINGCOMM_GRAPHS"};
-  static_assert(kNames.size() == std::tuple_size_v<shm::Board::Settings>);
+  static_assert(kNames.size() == std::tuple_size_v<Board::Settings>);
   if (!board_.not_joined().empty()) return false;
-  const shm::Board::Settings own = settings();
+  const Board::Settings own = settings();
   for (int r = 0; r < world_size(); ++r) {
-    const shm::Board::Settings theirs = board_.settings_of(r);
+    const Board::Settings theirs = board_.settings_of(r);
     for (std::size_t i = 0; i < own.size(); ++i) {
       if (theirs[i] == own[i]) continue;
       throw Error(ErrorKind::kMismatch,
                   std::string(kNames[i]) + " must be the same on all ranks: it is " +
-                      std::to_string(own[i]) + " on rank " + std::to_string(rank()) + " and " +
-                      std::to_string(theirs[i]) + " on rank " + std::to_string(r));
+                      std::to_string(own[i]) + " on " + group_.members.name(rank()) + " and " +
+                      std::to_string(theirs[i]) + " on " + group_.members.name(r));
     }
   }
   return true;
@@ -121,64 +121,61 @@ void Communicator::check_may_connect(const std::string& what) const {
                   "the capture begins");
 }
 
-void Communicator::connect_all(const shm::Deadline& deadline) {
+void Communicator::connect_all(const Deadline& deadline) {
   if (executor_) return;
   board_.join(settings());
   if (world_size() == 1) return make_executor({});
   if (rank() == 0 && !board_.greeting_to_all(0)) board_.greet_all(Meeting::new_id());
   // Not streams that wait for the caller's: what that waits for may need this rank to go on.
   std::vector<cudaStream_t> streams;
-  for (const Lane& lane : lanes_) streams.push_back(lane.reduction.get());
-  const int ctas = std::max(1, options_.max_ctas / static_cast<int>(lanes_.size()));
+  for (const ChannelResources& channel : channels_) streams.push_back(channel.reduction.get());
+  const int ctas = std::max(1, options_.max_ctas / static_cast<int>(channels_.size()));
   Meeting meeting(
       {rank(), world_size(), device_, ctas}, streams, [this] { return board_.greeting_to_all(0); },
       allocate_);
   const std::string doing = "connecting its device with those of all ranks";
-  telling([&] { return doing; },
-          [&] {
-            await(
-                group_, deadline, doing,
-                [&] {
-                  failure_->check();
-                  connections_.answer();
-                  return all_joined() && meeting.progress();
-                },
-                [this] { return board_.not_joined(); });
-          });
+  await_peers(
+      deadline, doing, [&] { return all_joined() && meeting.progress(); },
+      [this] { return board_.not_joined(); });
   std::unique_ptr<Comms> channels = meeting.take();
   make_executor(channels->get());
   connections_.set_channels(std::move(channels));
 }
 
-void Communicator::connect_pairs(const std::vector<Message>& messages,
-                                 const shm::Deadline& deadline) {
-  const auto ready = [&](const Message& message) {
+void Communicator::connect_pairs(const std::vector<PeerMessage>& messages,
+                                 const Deadline& deadline) {
+  const auto ready = [&](const PeerMessage& message) {
     return connections_.messages().ready(message.peer);
   };
   if (std::all_of(messages.begin(), messages.end(), ready)) return;
   check_may_connect("the first message between two ranks");
   std::vector<int> peers;
-  for (const Message& message : messages) peers.push_back(message.peer);
+  for (const PeerMessage& message : messages) peers.push_back(message.peer);
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-  const std::string doing = describe(messages.front()) + ", connecting to " + describe_ranks(peers);
-  telling([&] { return doing; },
-          [&] {
-            await(
-                group_, deadline, doing,
-                [&] {
-                  failure_->check();
-                  connections_.answer();
-                  return std::all_of(messages.begin(), messages.end(), ready);
-                },
-                [&] {
-                  std::vector<int> absent;
-                  for (const int peer : peers) {
-                    if (!connections_.messages().has_come(peer)) absent.push_back(peer);
-                  }
-                  return absent;
-                });
-          });
+  const std::string doing =
+      describe(messages.front()) + ", connecting to " + group_.members.names(peers);
+  await_peers(
+      deadline, doing, [&] { return std::all_of(messages.begin(), messages.end(), ready); },
+      [&] {
+        std::vector<int> absent;
+        for (const int peer : peers) {
+          if (!connections_.messages().has_come(peer)) absent.push_back(peer);
+        }
+        return absent;
+      });
+}
+
+// Goes on answering others meanwhile, who may be what the awaited ranks wait for.
+void Communicator::await_peers(const Deadline& deadline, const std::string& doing,
+                               const std::function<bool()>& progress,
+                               const std::function<std::vector<int>()>& absent) {
+  const auto answering = [&] {
+    failure_->check();
+    connections_.answer();
+    return progress();
+  };
+  telling([&] { return doing; }, [&] { await(group_, deadline, doing, answering, absent); });
 }
 
 // On the watchdog's thread. A rank that is busy answers by itself.
@@ -202,8 +199,8 @@ void Communicator::abort(const std::string& reason) {
 void Communicator::end() {
   std::unique_lock lock(mutex_, std::defer_lock);
   const auto is_mine = [&lock] { return lock.owns_lock() || lock.try_lock(); };
-  const shm::Clock::time_point begin = shm::Clock::now();
-  while (!is_mine() && shm::Clock::now() - begin < kPatienceForAbort) {
+  const Clock::time_point begin = Clock::now();
+  while (!is_mine() && Clock::now() - begin < kPatienceForAbort) {
     std::this_thread::sleep_for(kPollEvery);
   }
   // A thread is inside NCCL and waits for a peer that will not come, or a graph holds on to the
@@ -225,29 +222,29 @@ void Communicator::leave() {
   connections_.leave();
   std::lock_guard lock(mutex);
   left.push_back(captures_.memory());
-  for (const Lane& lane : lanes_) left.push_back(lane.scratch);
+  for (const ChannelResources& channel : channels_) left.push_back(channel.scratch);
 }
 
 // Freeing communicators takes all who share them.
 bool Communicator::close_together() {
-  board_.close(captures_.alive() > 0 ? shm::Board::Closing::kHeld : shm::Board::Closing::kFree);
-  const shm::Clock::time_point begin = shm::Clock::now();
+  board_.close(captures_.alive() > 0 ? Board::Closing::kHeld : Board::Closing::kFree);
+  const Clock::time_point begin = Clock::now();
   const auto all_closed = [this] {
     std::lock_guard lock(mutex_);
     connections_.answer();  // what a peer has begun ends before its communicators do
     return connections_.all_met() &&
-           board_.least_closed(connections_.partners()) != shm::Board::Closing::kNot;
+           board_.least_closed(connections_.partners()) != Board::Closing::kNot;
   };
   while (!all_closed()) {
-    if (group_.broken() || shm::Clock::now() - begin > kPatienceForClose) return false;
+    if (group_.broken() || Clock::now() - begin > kPatienceForClose) return false;
     std::this_thread::sleep_for(kPollEvery);
   }
   return true;
 }
 
 std::string Communicator::shut_down(Timeout timeout) {
-  const bool clean = !failure_->get() && watchdog_ &&
-                     watchdog_->drain(shm::Deadline::in(timeout)) && close_together();
+  const bool clean =
+      !failure_->get() && watchdog_ && watchdog_->drain(Deadline::in(timeout)) && close_together();
   if (!clean) failure_->set(Error(ErrorKind::kClosed, "the process group is closed"));
   {
     std::lock_guard lock(mutex_);
@@ -259,7 +256,7 @@ std::string Communicator::shut_down(Timeout timeout) {
     std::lock_guard lock(mutex_);
     if (clean && held > 0) {
       leave();
-    } else if (clean && board_.most_closed(connections_.partners()) == shm::Board::Closing::kFree) {
+    } else if (clean && board_.most_closed(connections_.partners()) == Board::Closing::kFree) {
       replays_.clear();
       connections_.destroy();
     }

@@ -12,6 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "core/board.h"
+#include "core/group.h"
+#include "core/peer_message.h"
 #include "nccl/api.h"
 #include "nccl/captures.h"
 #include "nccl/connections.h"
@@ -20,19 +23,13 @@
 #include "nccl/handles.h"
 #include "nccl/replays.h"
 #include "nccl/watchdog.h"
-#include "shm/board.h"
-#include "shm/group.h"
-#include "streams/collectives.h"
+#include "streams/device_collectives.h"
+#include "streams/device_options.h"
 #include "streams/executor.h"
 
 namespace ringcomm::nccl {
 
-struct Options {
-  Algorithm algorithm = Algorithm::kAuto;
-  streams::Layout layout;
-  int max_ctas = 32;    // of one rank, in all its channels: few, so that sums have room
-  bool graphs = false;  // see nccl/replays.h
-};
+using Options = streams::DeviceOptions;
 
 // What has been enqueued ends on this stream.
 struct Enqueued {
@@ -44,29 +41,29 @@ struct Enqueued {
 // first collective, and by the first message of each pair. Methods may be called by any thread with
 // the device as its current one. They throw Error; so they do, all of them, once the group has
 // failed.
-class Communicator : private streams::Collectives {
+class Communicator : private streams::DeviceCollectives {
  public:
-  using streams::Collectives::rank;
-  using streams::Collectives::Timeout;
+  using Collectives::rank;
+  using Collectives::Timeout;
 
   // Waits for nobody. `group` must outlive it.
-  Communicator(shm::Group& group, int device, const Options& options, const Allocate& allocate);
+  Communicator(Group& group, int device, const Options& options, const Allocate& allocate);
   // Aborts what is not done.
   ~Communicator() override;
 
   int device() const { return device_; }
-  cudaStream_t stream() const { return lanes_.front().communication.get(); }
+  cudaStream_t stream() const { return channels_.front().communication.get(); }
 
   // Connects this rank with all others, which must do so, too, if that has not been done.
   void connect(Timeout timeout);
 
   // What body(collectives) enqueues through them, and by itself on stream(), comes behind what is
   // on `user` now.
-  Enqueued enqueue(cudaStream_t user, const std::function<void(streams::Collectives&)>& body);
+  Enqueued enqueue_behind(cudaStream_t user, const std::function<void(Collectives&)>& body);
 
   // Enqueues messages, at least one, that belong together: none of them waits for another. Behind
   // message i, after(i, stream) may enqueue more.
-  Enqueued exchange(cudaStream_t user, const std::vector<Message>& messages, Timeout timeout,
+  Enqueued exchange(cudaStream_t user, const std::vector<PeerMessage>& messages, Timeout timeout,
                     const std::function<void(std::size_t i, cudaStream_t stream)>& after);
 
   // The end of all collectives so far.
@@ -85,20 +82,25 @@ class Communicator : private streams::Collectives {
   using Executor = streams::Executor<Api>;
 
   // What a channel holds.
-  struct Lane {
+  struct ChannelResources {
     std::shared_ptr<void> scratch;
     Stream communication, reduction;
     Event communicated;
     std::vector<Event> reduced;
   };
 
-  void run(Call call, const Program& program, std::span<const Chunk> chunks,
-           const Reduction& reduction, Timeout timeout) override;
+  void enqueue_program(Call call, const Program& program, std::span<const Chunk> chunks,
+                       const Reduction& reduction, Timeout timeout) override;
+  void announce_refused(Call call, Timeout timeout) override;
+  void announce(Call& call, const Deadline& deadline);
   void make_executor(const std::vector<ncclComm_t>& comms);
-  void connect_all(const shm::Deadline& deadline);
-  shm::Board::Settings settings() const;
+  void connect_all(const Deadline& deadline);
+  Board::Settings settings() const;
   bool all_joined();
-  void connect_pairs(const std::vector<Message>& messages, const shm::Deadline& deadline);
+  void connect_pairs(const std::vector<PeerMessage>& messages, const Deadline& deadline);
+  void await_peers(const Deadline& deadline, const std::string& doing,
+                   const std::function<bool()>& progress,
+                   const std::function<std::vector<int>()>& absent);
   void look_around();
 
   void check_open() const;
@@ -113,8 +115,8 @@ class Communicator : private streams::Collectives {
   void leave();
   bool close_together();
 
-  shm::Group& group_;
-  shm::Board board_;
+  Group& group_;
+  Board& board_;
   const int device_;
   const Options options_;
   const Allocate allocate_;
@@ -126,7 +128,7 @@ class Communicator : private streams::Collectives {
   Event began_;
   Ends ends_;
   Captures captures_;
-  std::vector<Lane> lanes_;
+  std::vector<ChannelResources> channels_;
   Connections connections_;
   std::optional<Executor> executor_;  // once all are connected
   Replays replays_;
@@ -146,7 +148,7 @@ void Communicator::telling(Describe&& doing, Body&& body) {
     body();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kLibrary) throw;
-    throw Error(ErrorKind::kLibrary, "rank " + std::to_string(rank()) + " in " + doing() +
+    throw Error(ErrorKind::kLibrary, group_.members.name(rank()) + " in " + doing() +
                                          " on device " + std::to_string(device_) + ": " +
                                          error.what());
   }

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/group.h"
 #include "nccl/comms.h"
 #include "nccl/meeting.h"
 #include "nccl/messages.h"
-#include "shm/group.h"
 
 namespace ringcomm::nccl {
 
@@ -21,7 +21,7 @@ namespace ringcomm::nccl {
 // "any thread".
 class Connections {
  public:
-  Connections(shm::Group& group, int device, Allocate allocate)
+  Connections(Group& group, int device, Allocate allocate)
       : group_(group), messages_(group, device, std::move(allocate)) {}
 
   Messages& messages() { return messages_; }
@@ -51,7 +51,7 @@ class Connections {
  private:
   void publish();
 
-  shm::Group& group_;
+  Group& group_;
   Messages messages_;
   std::unique_ptr<Comms> channels_;  // null before they are made, and for one rank alone
 

@@ -36,11 +36,11 @@ auto Communicator::guarded(Body&& body) {
 }
 
 void Communicator::connect(Timeout timeout) {
-  guarded([&] { connect_all(shm::Deadline::in(timeout)); });
+  guarded([&] { connect_all(Deadline::in(timeout)); });
 }
 
-Enqueued Communicator::enqueue(cudaStream_t user,
-                               const std::function<void(streams::Collectives&)>& body) {
+Enqueued Communicator::enqueue_behind(cudaStream_t user,
+                                      const std::function<void(Collectives&)>& body) {
   return guarded([&] {
     captured_ = captures_.note(user, stream());
     RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
@@ -54,39 +54,47 @@ Enqueued Communicator::enqueue(cudaStream_t user,
   });
 }
 
-void Communicator::run(Call call, const Program& program, std::span<const Chunk> chunks,
-                       const Reduction& reduction, Timeout timeout) {
-  const shm::Deadline deadline = shm::Deadline::in(timeout);
+void Communicator::announce(Call& call, const Deadline& deadline) {
   if (!executor_) {
     check_may_connect("the first collective of a group");
     connect_all(deadline);
   }
   call.sequence = ++sequence_;
   board_.enqueue(call);
+}
+
+void Communicator::announce_refused(Call call, Timeout timeout) {
+  announce(call, Deadline::in(timeout));
+}
+
+void Communicator::enqueue_program(Call call, const Program& program, std::span<const Chunk> chunks,
+                                   const Reduction& reduction, Timeout timeout) {
+  const Deadline deadline = Deadline::in(timeout);
+  announce(call, deadline);
   if (!captured_) watchdog_->add({call, deadline, under_way_});
-  telling([&] { return describe_numbered(call); },
+  telling([&] { return describe_numbered(call, group_.members); },
           [&] {
             api_.push_collective(call.collective);
-            const auto enqueue = [&] { executor_->run(api_, program, chunks, reduction); };
+            const auto run = [&] { executor_->run(api_, program, chunks, reduction); };
             if (options_.graphs && !captured_ && replays_.knows(call)) {
-              replays_.find(call, chunks, reduction, stream(), enqueue).launch(stream());
+              replays_.find(call, chunks, reduction, stream(), run).launch(stream());
             } else {
-              enqueue();
+              run();
             }
             api_.pop_range();
           });
 }
 
-Enqueued Communicator::exchange(cudaStream_t user, const std::vector<Message>& messages,
+Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage>& messages,
                                 Timeout timeout,
                                 const std::function<void(std::size_t, cudaStream_t)>& after) {
-  const shm::Deadline deadline = shm::Deadline::in(timeout);
+  const Deadline deadline = Deadline::in(timeout);
   return guarded([&] {
     captured_ = captures_.note(user, stream());
     connect_pairs(messages, deadline);
     RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
     std::vector<Enqueued> ends;  // by stream
-    for (const Message& message : messages) {
+    for (const PeerMessage& message : messages) {
       const cudaStream_t stream = connections_.messages().stream_of(message);
       const auto known = [&](const Enqueued& enqueued) { return enqueued.stream == stream; };
       if (std::any_of(ends.begin(), ends.end(), known)) continue;

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "status.h"
+#include "core/status.h"
 
 namespace ringcomm::nccl {
 

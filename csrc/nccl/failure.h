@@ -5,7 +5,7 @@
 #include <exception>
 #include <mutex>
 
-#include "status.h"
+#include "core/status.h"
 
 namespace ringcomm::nccl {
 

@@ -6,12 +6,12 @@
 
 namespace ringcomm::nccl {
 
-static_assert(sizeof(ncclUniqueId) == shm::kGreetingNbytes);
+static_assert(sizeof(ncclUniqueId) == kGreetingNbytes);
 
-shm::Board::Greeting Meeting::new_id() {
+Board::Greeting Meeting::new_id() {
   ncclUniqueId id;
   RINGCOMM_CHECK(ncclGetUniqueId(&id));
-  shm::Board::Greeting greeting;
+  Board::Greeting greeting;
   std::memcpy(greeting.data(), &id, sizeof(id));
   return greeting;
 }
@@ -22,7 +22,7 @@ Meeting::~Meeting() {
 
 bool Meeting::progress() {
   if (!comms_) {
-    const std::optional<shm::Board::Greeting> greeting = find_id_();
+    const std::optional<Board::Greeting> greeting = find_id_();
     if (!greeting) return false;
     ncclUniqueId id;
     std::memcpy(&id, greeting->data(), sizeof(id));

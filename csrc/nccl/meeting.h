@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/board.h"
 #include "nccl/comms.h"
 #include "nccl/edges.h"
-#include "shm/board.h"
 
 namespace ringcomm::nccl {
 
@@ -32,7 +32,7 @@ class Meeting {
   // One communicator for each stream. `find_id` returns the id that one of the ranks has chosen, or
   // nothing as long as not all have said that they come.
   Meeting(const Party& party, std::vector<cudaStream_t> streams,
-          std::function<std::optional<shm::Board::Greeting>()> find_id, const Allocate& allocate)
+          std::function<std::optional<Board::Greeting>()> find_id, const Allocate& allocate)
       : party_(party),
         streams_(std::move(streams)),
         find_id_(std::move(find_id)),
@@ -43,7 +43,7 @@ class Meeting {
   Meeting& operator=(const Meeting&) = delete;
 
   // An id for one of the ranks to choose.
-  static shm::Board::Greeting new_id();
+  static Board::Greeting new_id();
 
   // True once all are made and connected; to be called until then. Throws Error (kLibrary).
   bool progress();
@@ -54,7 +54,7 @@ class Meeting {
  private:
   const Party party_;
   const std::vector<cudaStream_t> streams_;
-  const std::function<std::optional<shm::Board::Greeting>()> find_id_;
+  const std::function<std::optional<Board::Greeting>()> find_id_;
   const std::shared_ptr<void> memory_;
   std::unique_ptr<Comms> comms_;
   std::optional<Edges> edges_;

@@ -12,7 +12,7 @@ constexpr int kMessageCtas = 4;
 
 }  // namespace
 
-std::string describe(const Message& message) {
+std::string describe(const PeerMessage& message) {
   return std::string(message.is_send ? "send" : "recv") +
          "(nbytes=" + std::to_string(message.nbytes) + ", peer=" + std::to_string(message.peer) +
          ")";
@@ -40,26 +40,26 @@ bool Messages::answer() {
 // The lower rank chooses the id, which is its greeting; the other's says only that it comes.
 void Messages::begin_to_meet(int peer) {
   const bool is_lower = group_.rank < peer;
-  const shm::Board::Greeting own = is_lower ? Meeting::new_id() : shm::Board::Greeting{};
+  const Board::Greeting own = is_lower ? Meeting::new_id() : Board::Greeting{};
   Pair& pair = pairs_[peer];
   pair.meeting = std::make_unique<Meeting>(
       Meeting::Party{is_lower ? 0 : 1, 2, device_, kMessageCtas},
       std::vector{pair.streams[kUp].get(), pair.streams[kDown].get()},
       [this, peer, is_lower, own] {
-        std::optional<shm::Board::Greeting> theirs = board_.greeting_of(peer);
+        std::optional<Board::Greeting> theirs = board_.greeting_of(peer);
         return theirs && is_lower ? own : theirs;
       },
       allocate_);
   board_.greet(peer, own);
 }
 
-cudaStream_t Messages::stream_of(const Message& message) const {
+cudaStream_t Messages::stream_of(const PeerMessage& message) const {
   return find(message.peer)->streams[direction_of(message)].get();
 }
 
-void Messages::enqueue(const std::vector<Message>& messages) {
+void Messages::enqueue(const std::vector<PeerMessage>& messages) {
   RINGCOMM_CHECK(ncclGroupStart());
-  for (const Message& m : messages) {
+  for (const PeerMessage& m : messages) {
     const Pair& pair = *find(m.peer);
     const ncclComm_t comm = pair.comms->get()[direction_of(m)];
     const cudaStream_t stream = pair.streams[direction_of(m)].get();
@@ -78,7 +78,7 @@ const Messages::Pair* Messages::find(int peer) const {
   return it == pairs_.end() || !it->second.comms ? nullptr : &it->second;
 }
 
-Messages::Direction Messages::direction_of(const Message& message) const {
+Messages::Direction Messages::direction_of(const PeerMessage& message) const {
   return message.is_send == (group_.rank < message.peer) ? kUp : kDown;
 }
 

@@ -11,35 +11,28 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "core/board.h"
+#include "core/group.h"
+#include "core/peer_message.h"
 #include "nccl/comms.h"
 #include "nccl/handles.h"
 #include "nccl/meeting.h"
-#include "shm/board.h"
-#include "shm/group.h"
 
 namespace ringcomm::nccl {
 
-struct Message {
-  bool is_send;
-  int peer;
-  void* data;
-  std::size_t nbytes;
-};
-
 // "send(nbytes=64, peer=1)"
-std::string describe(const Message& message);
+std::string describe(const PeerMessage& message);
 
 // Its methods are called one at a time, with `device` as the current one.
 class Messages {
  public:
-  Messages(shm::Group& group, int device, Allocate allocate)
-      : group_(group), board_(group), device_(device), allocate_(std::move(allocate)) {}
+  Messages(Group& group, int device, Allocate allocate)
+      : group_(group), board_(group.board()), device_(device), allocate_(std::move(allocate)) {}
 
   // Whether the peer can be sent to. Begins to meet it if not.
   bool ready(int peer);
@@ -50,9 +43,9 @@ class Messages {
   bool answer();
 
   // Of a message with a peer that is ready. Those of one pair and direction have the same.
-  cudaStream_t stream_of(const Message& message) const;
+  cudaStream_t stream_of(const PeerMessage& message) const;
   // Enqueues messages on their streams, as one group: none of them waits for another.
-  void enqueue(const std::vector<Message>& messages);
+  void enqueue(const std::vector<PeerMessage>& messages);
 
   std::vector<ncclComm_t> comms() const;
   // Those that have met this rank, or are about to.
@@ -74,10 +67,10 @@ class Messages {
 
   void begin_to_meet(int peer);
   const Pair* find(int peer) const;
-  Direction direction_of(const Message& message) const;
+  Direction direction_of(const PeerMessage& message) const;
 
-  shm::Group& group_;
-  shm::Board board_;
+  Group& group_;
+  Board& board_;
   const int device_;
   const Allocate allocate_;
   std::map<int, Pair> pairs_;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
+#include <tuple>
 
 namespace ringcomm::nccl {
 namespace {
@@ -10,37 +10,21 @@ namespace {
 constexpr std::size_t kMostGraphs = 64;
 constexpr std::size_t kMostKinds = 256;
 
-// Ends a capture that something has thrown out of, so that its streams can be used again.
-class Capture {
- public:
-  explicit Capture(cudaStream_t stream) : stream_(stream) {
-    RINGCOMM_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-  }
-  ~Capture() {
-    if (!ended_) cudaStreamEndCapture(stream_, &graph_);
-    if (graph_ != nullptr) cudaGraphDestroy(graph_);
-  }
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
-
-  cudaGraph_t end() {
-    ended_ = true;
-    RINGCOMM_CHECK(cudaStreamEndCapture(stream_, &graph_));
-    return graph_;
-  }
-
- private:
-  const cudaStream_t stream_;
-  cudaGraph_t graph_ = nullptr;
-  bool ended_ = false;
-};
-
 }  // namespace
 
-Replay::Replay(cudaStream_t stream, const std::function<void()>& enqueue) {
-  Capture capture(stream);
-  enqueue();
-  RINGCOMM_CHECK(cudaGraphInstantiateWithFlags(&executable_, capture.end(), 0));
+GraphCapture::GraphCapture(cudaStream_t stream) : stream_(stream) {
+  RINGCOMM_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+}
+
+GraphCapture::~GraphCapture() {
+  if (!ended_) cudaStreamEndCapture(stream_, &graph_);
+  if (graph_ != nullptr) cudaGraphDestroy(graph_);
+}
+
+cudaGraph_t GraphCapture::end() {
+  ended_ = true;
+  RINGCOMM_CHECK(cudaStreamEndCapture(stream_, &graph_));
+  return graph_;
 }
 
 bool Replays::knows(const Call& call) {
@@ -51,18 +35,18 @@ bool Replays::knows(const Call& call) {
   return false;
 }
 
-Replay& Replays::find(const Call& call, std::span<const Chunk> chunks, const Reduction& reduction,
-                      cudaStream_t stream, const std::function<void()>& enqueue) {
-  write_key(call, chunks, reduction);
+Replay* Replays::find_by_key() {
   const auto found = std::find_if(known_.begin(), known_.end(),
                                   [this](const auto& known) { return known.first == key_; });
-  if (found != known_.end()) {
-    known_.splice(known_.begin(), known_, found);
-  } else {
-    known_.emplace_front(std::piecewise_construct, std::forward_as_tuple(key_),
-                         std::forward_as_tuple(stream, enqueue));
-    if (known_.size() > kMostGraphs) known_.pop_back();
-  }
+  if (found == known_.end()) return nullptr;
+  known_.splice(known_.begin(), known_, found);
+  return &known_.front().second;
+}
+
+Replay& Replays::add_by_key(cudaGraph_t graph) {
+  known_.emplace_front(std::piecewise_construct, std::forward_as_tuple(key_),
+                       std::forward_as_tuple(graph));
+  if (known_.size() > kMostGraphs) known_.pop_back();
   return known_.front().second;
 }
 
@@ -72,7 +56,7 @@ void Replays::write_key(const Call& call, std::span<const Chunk> chunks,
   std::uint64_t factor;
   static_assert(sizeof(factor) == sizeof(reduction.factor));
   std::memcpy(&factor, &reduction.factor, sizeof(factor));
-  key_.assign({static_cast<std::uint64_t>(call.collective), call.algorithm,
+  key_.assign({static_cast<std::uint64_t>(call.collective), call.algorithm, call.plan,
                static_cast<std::uint64_t>(call.root), static_cast<std::uint64_t>(reduction.dtype),
                static_cast<std::uint64_t>(reduction.op), factor});
   for (const Chunk& chunk : chunks) {

@@ -14,24 +14,42 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <functional>
 #include <list>
 #include <span>
 #include <utility>
 #include <vector>
 
-#include "chunks.h"
+#include "core/call.h"
+#include "core/chunks.h"
 #include "nccl/errors.h"
-#include "reduce/host.h"
-#include "status.h"
+#include "reduce/reduction.h"
 
 namespace ringcomm::nccl {
+
+// Captures what is enqueued on `stream`, and on others that wait for it. All of them join it again.
+class GraphCapture {
+ public:
+  explicit GraphCapture(cudaStream_t stream);
+  // Ends one that something has thrown out of, so that its streams can be used again.
+  ~GraphCapture();
+  GraphCapture(const GraphCapture&) = delete;
+  GraphCapture& operator=(const GraphCapture&) = delete;
+
+  // The graph stays the capture's.
+  cudaGraph_t end();
+
+ private:
+  const cudaStream_t stream_;
+  cudaGraph_t graph_ = nullptr;
+  bool ended_ = false;
+};
 
 // A graph that can be launched.
 class Replay {
  public:
-  // Of what enqueue() enqueues on `stream` and on others that wait for it. All of them join it.
-  Replay(cudaStream_t stream, const std::function<void()>& enqueue);
+  explicit Replay(cudaGraph_t graph) {
+    RINGCOMM_CHECK(cudaGraphInstantiateWithFlags(&executable_, graph, 0));
+  }
   ~Replay() { cudaGraphExecDestroy(executable_); }
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
@@ -47,9 +65,16 @@ class Replays {
   // Whether a call like this one was made before. The same on all ranks.
   bool knows(const Call& call);
 
-  // The graph of this call on this memory, which enqueue() enqueues if there is none yet.
+  // The graph of this call on this memory; if there is none yet, of what enqueue() enqueues.
+  template <typename Enqueue>
   Replay& find(const Call& call, std::span<const Chunk> chunks, const Reduction& reduction,
-               cudaStream_t stream, const std::function<void()>& enqueue);
+               cudaStream_t stream, Enqueue&& enqueue) {
+    write_key(call, chunks, reduction);
+    if (Replay* known = find_by_key()) return *known;
+    GraphCapture capture(stream);
+    enqueue();
+    return add_by_key(capture.end());
+  }
 
   bool empty() const { return known_.empty(); }
   void clear() { known_.clear(); }
@@ -57,6 +82,8 @@ class Replays {
  private:
   using Key = std::vector<std::uint64_t>;
   void write_key(const Call& call, std::span<const Chunk> chunks, const Reduction& reduction);
+  Replay* find_by_key();
+  Replay& add_by_key(cudaGraph_t graph);
 
   std::vector<Call> kinds_;
   std::list<std::pair<Key, Replay>> known_;  // the last used first

@@ -13,10 +13,10 @@ constexpr std::chrono::seconds kGrace{1};
 
 }  // namespace
 
-Watchdog::Watchdog(shm::Group& group, int device, std::function<void()> look_around,
+Watchdog::Watchdog(Group& group, int device, std::function<void()> look_around,
                    std::function<void(const Error&)> on_failure)
     : group_(group),
-      board_(group),
+      board_(group.board()),
       device_(device),
       look_around_(std::move(look_around)),
       on_failure_(std::move(on_failure)),
@@ -41,7 +41,7 @@ void Watchdog::forget_unrecorded() {
   std::erase_if(pending_, [](const Pending& pending) { return !pending.end->is_recorded(); });
 }
 
-bool Watchdog::drain(const shm::Deadline& deadline) {
+bool Watchdog::drain(const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   draining_ = true;
   changed_.notify_all();
@@ -98,25 +98,24 @@ bool Watchdog::is_done(const Pending& pending) {
 }
 
 void Watchdog::check_deadline(const Pending& pending) {
-  if (shm::Clock::now() - pending.deadline.start <= pending.deadline.timeout) return;
+  if (Clock::now() - pending.deadline.start <= pending.deadline.timeout) return;
   const double timeout = std::chrono::duration<double>(pending.deadline.timeout).count();
-  throw Error(ErrorKind::kTimeout, "rank " + std::to_string(group_.rank) + " in " +
-                                       describe(pending) + " Timed out after " +
-                                       describe_seconds(pending.deadline.waited()) +
-                                       " (its timeout is " + describe_seconds(timeout) +
-                                       "), waiting for " + describe_awaited(pending));
+  throw Error(ErrorKind::kTimeout,
+              group_.members.name(group_.rank) + " in " + describe(pending) + " Timed out after " +
+                  describe_seconds(pending.deadline.waited()) + " (its timeout is " +
+                  describe_seconds(timeout) + "), waiting for " + describe_awaited(pending));
 }
 
 std::string Watchdog::describe(const Pending& pending) {
   const Call* call = std::get_if<Call>(&pending.operation);
-  return call != nullptr ? describe_numbered(*call)
-                         : nccl::describe(std::get<Message>(pending.operation));
+  return call != nullptr ? describe_numbered(*call, group_.members)
+                         : nccl::describe(std::get<PeerMessage>(pending.operation));
 }
 
 std::string Watchdog::describe_awaited(const Pending& pending) {
   const Call* call = std::get_if<Call>(&pending.operation);
   return call != nullptr ? board_.describe_awaited(call->sequence)
-                         : group_.describe_peer(std::get<Message>(pending.operation).peer);
+                         : group_.describe_peer(std::get<PeerMessage>(pending.operation).peer);
 }
 
 // Also of what is done: NCCL may not notice that ranks sent each other something else.
@@ -125,24 +124,24 @@ void Watchdog::check_agreement(const Pending& pending) {
   if (call == nullptr) return;
   const std::string mismatch = board_.describe_mismatch(call->sequence);
   if (mismatch.empty()) return;
-  throw Error(ErrorKind::kMismatch, "rank " + std::to_string(group_.rank) + " in " +
-                                        describe(pending) + ": the ranks disagree: " + mismatch);
+  throw Error(ErrorKind::kMismatch, group_.members.name(group_.rank) + " in " + describe(pending) +
+                                        ": the ranks disagree: " + mismatch);
 }
 
 void Watchdog::check_peers(const Pending& pending) {
   const Call* call = std::get_if<Call>(&pending.operation);
   for (int peer = 0; peer < group_.world_size; ++peer) {
     const bool involved = call != nullptr ? board_.completed(peer) < call->sequence
-                                          : peer == std::get<Message>(pending.operation).peer;
+                                          : peer == std::get<PeerMessage>(pending.operation).peer;
     std::string how;
     if (peer == group_.rank || !involved || !group_.gone(peer, &how)) continue;
-    const shm::Clock::time_point now = shm::Clock::now();
-    if (missed_since_ == shm::Clock::time_point{}) missed_since_ = now;
+    const Clock::time_point now = Clock::now();
+    if (missed_since_ == Clock::time_point{}) missed_since_ = now;
     if (now - missed_since_ < kGrace) return;
-    throw Error(ErrorKind::kPeerDied, "rank " + std::to_string(group_.rank) + " in " +
+    throw Error(ErrorKind::kPeerDied, group_.members.name(group_.rank) + " in " +
                                           describe(pending) + " after " +
-                                          describe_seconds(pending.deadline.waited()) + ": rank " +
-                                          std::to_string(peer) + " will not answer, " + how);
+                                          describe_seconds(pending.deadline.waited()) + ": " +
+                                          group_.members.name(peer) + " will not answer, " + how);
   }
 }
 

@@ -11,19 +11,19 @@
 #include <variant>
 #include <vector>
 
+#include "core/board.h"
+#include "core/call.h"
+#include "core/deadline.h"
+#include "core/group.h"
 #include "nccl/ends.h"
 #include "nccl/messages.h"
-#include "shm/board.h"
-#include "shm/group.h"
-#include "shm/idle.h"
-#include "status.h"
 
 namespace ringcomm::nccl {
 
 // Added before it is enqueued, since that may wait, too.
 struct Pending {
-  std::variant<Call, Message> operation;
-  shm::Deadline deadline;
+  std::variant<Call, PeerMessage> operation;
+  Deadline deadline;
   std::shared_ptr<End> end;  // recorded behind the operation
 };
 
@@ -32,7 +32,7 @@ class Watchdog {
   // look_around is called all the time, on the watchdog's thread with `device` as the current one,
   // and throws what it finds wrong. on_failure is called there once, with what was found; nothing
   // is looked after any more then.
-  Watchdog(shm::Group& group, int device, std::function<void()> look_around,
+  Watchdog(Group& group, int device, std::function<void()> look_around,
            std::function<void(const Error&)> on_failure);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -43,7 +43,7 @@ class Watchdog {
   void forget_unrecorded();
 
   // Whether all that was added is done, by then.
-  bool drain(const shm::Deadline& deadline);
+  bool drain(const Deadline& deadline);
 
  private:
   void run();
@@ -56,8 +56,8 @@ class Watchdog {
   std::string describe(const Pending& pending);
   std::string describe_awaited(const Pending& pending);
 
-  shm::Group& group_;
-  shm::Board board_;
+  Group& group_;
+  Board& board_;
   const int device_;
   const std::function<void()> look_around_;
   const std::function<void(const Error&)> on_failure_;
@@ -70,7 +70,7 @@ class Watchdog {
   bool failed_ = false;
   bool stop_ = false;
   // Since when a peer that is gone has been waited for: the end of its part may be on its way.
-  shm::Clock::time_point missed_since_{};
+  Clock::time_point missed_since_{};
   std::thread thread_;
 };
 

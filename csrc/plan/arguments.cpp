@@ -26,6 +26,14 @@ void check_rank(int rank, int world_size) { check_index("rank", rank, world_size
 
 void check_root(int root, int world_size) { check_index("root", root, world_size); }
 
+void check_square(int world_size) {
+  constexpr int kLargest = 46340;
+  if (world_size > kLargest) {
+    throw std::invalid_argument("all_to_all takes a world_size of at most " +
+                                std::to_string(kLargest) + ", got " + std::to_string(world_size));
+  }
+}
+
 void check_ranks_per_host(int ranks_per_host, int world_size) {
   if (ranks_per_host < 1 || world_size % ranks_per_host != 0) {
     throw std::invalid_argument("ranks_per_host must divide world_size, which is " +

@@ -9,6 +9,10 @@ namespace ringcomm {
 void check_rank(int rank, int world_size);
 void check_root(int root, int world_size);
 
+// Throws std::invalid_argument unless an int holds the square of world_size, the number of chunks
+// of an all-to-all.
+void check_square(int world_size);
+
 // Throws std::invalid_argument unless ranks_per_host is a positive divisor of world_size.
 void check_ranks_per_host(int ranks_per_host, int world_size);
 

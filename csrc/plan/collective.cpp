@@ -32,6 +32,16 @@ const char* to_string(Collective collective) {
                               std::to_string(static_cast<int>(collective)));
 }
 
+bool is_reduction(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter ||
+         collective == Collective::kReduce;
+}
+
+bool has_root(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kGather ||
+         collective == Collective::kScatter || collective == Collective::kBroadcast;
+}
+
 Contract::Contract(Collective collective, int world_size, int num_chunks, int root)
     : collective_(collective), world_size_(world_size), num_chunks_(num_chunks), root_(root) {
   check_root(root, world_size);
@@ -66,25 +76,25 @@ Contract::Contract(Collective collective, int world_size, int num_chunks, int ro
 }
 
 RankSet Contract::before(int rank, int chunk) const {
-  bool holds_own = false;
+  return holds_before(rank, chunk) ? RankSet::single(rank) : RankSet();
+}
+
+bool Contract::holds_before(int rank, int chunk) const {
   switch (collective_) {
     case Collective::kAllReduce:
     case Collective::kReduceScatter:
     case Collective::kReduce:
     case Collective::kBarrier:
-      holds_own = true;
-      break;
+      return true;
     case Collective::kAllGather:
     case Collective::kGather:
     case Collective::kAllToAll:
-      holds_own = owner(chunk) == rank;
-      break;
+      return owner(chunk) == rank;
     case Collective::kScatter:
     case Collective::kBroadcast:
-      holds_own = rank == root_;
-      break;
+      return rank == root_;
   }
-  return holds_own ? RankSet::single(rank) : RankSet();
+  throw std::logic_error("a collective without a contract");
 }
 
 std::vector<int> Contract::promised_chunks(int rank) const {

@@ -38,6 +38,12 @@ inline constexpr int kNumCollectives = 9;
 
 const char* to_string(Collective collective);
 
+// Whether it combines the ranks' contributions, instead of only moving them.
+bool is_reduction(Collective collective);
+
+// Whether it begins or ends at one rank.
+bool has_root(Collective collective);
+
 // One collective among world_size ranks on a buffer of num_chunks chunks. A barrier is treated as
 // having one chunk, which holds the ranks known to have arrived.
 class Contract {
@@ -48,6 +54,7 @@ class Contract {
 
   Collective collective() const { return collective_; }
   RankSet before(int rank, int chunk) const;
+  bool holds_before(int rank, int chunk) const;
 
   // The chunks whose contents are promised to this rank, and whose contributions they then hold.
   std::vector<int> promised_chunks(int rank) const;

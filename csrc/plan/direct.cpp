@@ -1,7 +1,5 @@
 #include "plan/direct.h"
 
-#include <stdexcept>
-#include <string>
 #include <utility>
 
 #include "plan/arguments.h"
@@ -54,8 +52,18 @@ Plan direct_all_reduce(int rank, int world_size) {
   return then(direct_reduce_scatter(rank, world_size), direct_all_gather(rank, world_size));
 }
 
+std::vector<Phase> direct_all_reduce_phases(int world_size) {
+  const int num_steps = world_size == 1 ? 0 : 1;
+  return {{"reduce-scatter", num_steps}, {"all-gather", num_steps}};
+}
+
 Plan direct_reduce(int rank, int world_size, int root) {
   return then(direct_reduce_scatter(rank, world_size), gather(rank, world_size, root));
+}
+
+std::vector<Phase> direct_reduce_phases(int world_size) {
+  const int num_steps = world_size == 1 ? 0 : 1;
+  return {{"reduce-scatter", num_steps}, {"gather", num_steps}};
 }
 
 Plan one_shot_all_reduce(int rank, int world_size) {
@@ -84,12 +92,7 @@ Plan direct_broadcast(int rank, int world_size, int root) {
 
 Plan all_to_all(int rank, int world_size) {
   check_rank(rank, world_size);
-  constexpr int kMaxWorldSize = 46340;
-  if (world_size > kMaxWorldSize) {
-    throw std::invalid_argument("all_to_all takes a world_size of at most " +
-                                std::to_string(kMaxWorldSize) + ", got " +
-                                std::to_string(world_size));
-  }
+  check_square(world_size);
   return exchange(
       rank, world_size, world_size * world_size, [=](int peer) { return rank * world_size + peer; },
       [=](int peer) { return peer * world_size + rank; }, /*reduce=*/false);

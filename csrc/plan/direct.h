@@ -26,6 +26,9 @@
 // Here each half is a single exchange instead of recursive halving and doubling.
 #pragma once
 
+#include <vector>
+
+#include "plan/phase.h"
 #include "plan/plan.h"
 
 namespace ringcomm {
@@ -42,9 +45,11 @@ Plan direct_all_gather(int rank, int world_size);
 
 // direct_reduce_scatter, then direct_all_gather.
 Plan direct_all_reduce(int rank, int world_size);
+std::vector<Phase> direct_all_reduce_phases(int world_size);
 
 // direct_reduce_scatter, then gather: all chunks on the root are the sum.
 Plan direct_reduce(int rank, int world_size, int root);
+std::vector<Phase> direct_reduce_phases(int world_size);
 
 // One chunk, the whole buffer: one step.
 Plan one_shot_all_reduce(int rank, int world_size);

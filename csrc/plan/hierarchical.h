@@ -1,68 +1,102 @@
-// The hierarchical plan: a ring inside each host, and rings across the hosts.
+// The hierarchical plans: rings inside the hosts, or direct exchange, and rings across them.
 //
 // A ring around all ranks moves everything at the pace of its slowest link, the one between hosts.
-// Here only what a host has already summed up crosses it. With L ranks on each of H hosts, rank
-// h*L + l is the l-th on host h. The ranks stand in a grid whose rows and columns are rings, here
-// of 2 hosts of 3 ranks:
+// Here only what a host has already summed up crosses it. With H hosts of L ranks each, the ranks
+// form a grid (plan/grid.h) whose rows and columns are rings, here of 2 hosts of 3 ranks:
 //
 //                 column 0      column 1      column 2
 //
-//      host 0      rank 0 -----> rank 1 -----> rank 2 -----> back to rank 0
-//                    |             |             |
-//                    v             v             v
-//      host 1      rank 3 -----> rank 4 -----> rank 5 -----> back to rank 3
-//                    |             |             |
-//                    v             v             v
-//                 rank 0        rank 1        rank 2
+//      host 0       (0, 0) -----> (0, 1) -----> (0, 2) -----> back to (0, 0)
+//                     |             |             |
+//                     v             v             v
+//      host 1       (1, 0) -----> (1, 1) -----> (1, 2) -----> back to (1, 0)
+//                     |             |             |
+//                     v             v             v
+//                   (0, 0)        (0, 1)        (0, 2)
 //
-// The H*L chunks fall into L parts of H chunks: part l is what the column l moves, and in it one
-// chunk belongs to each host. All-reduce is reduce-scatter, then all-gather, in four phases:
+// Every rank owns one chunk, and column l moves those of the ranks (*, l). All-reduce is
+// reduce-scatter, then all-gather, in four phases:
 //
 //      phase               ring of     steps    sends in each step
 //
-//      reduce-scatter      the host     L-1     one part, H chunks
-//      reduce-scatter      the column   H-1     one chunk of the own part
-//      all-gather          the column   H-1     one chunk of the own part
-//      all-gather          the host     L-1     one part, H chunks
+//      reduce-scatter      the host     L-1     one column's chunks, H of them
+//      reduce-scatter      the column   H-1     one chunk of the own column
+//      all-gather          the column   H-1     one chunk of the own column
+//      all-gather          the host     L-1     one column's chunks, H of them
 //
-// Each phase is plan/ring.h's with another unit: position l of L with parts, then position h of H
-// with the chunks of part l.
+// Each phase is plan/ring.h's with another unit: position l of L with columns, then position h of H
+// with the chunks of column l.
 //
-// Invariant. After the first phase rank (h, l) holds part l summed over host h. After the second
-// it holds its chunk of part l summed over column l of such sums, hence over all ranks. After the
-// third it holds part l complete, after the fourth everything. Each chunk is summed along one path:
-// all ranks end with the same bits.
+// Hosts of unequal sizes. In the columns that a host of s ranks lacks others of its ranks stand in,
+// and own nothing there. So a ring inside a host has s positions, whose units are all the columns
+// that a rank stands in for, and every column is a ring of H positions, some of which own no chunk
+// and have none to send in the steps in which it would be theirs. With L for the largest host, a
+// smaller one is idle in the last L-s steps of a phase inside hosts, so that all ranks begin the
+// next phase together.
 //
-// Cost of all-reduce, for nbytes on each rank:
+// Direct exchange inside hosts. Ranks that share memory, or a switch to which each has a link of
+// its own, need no ring: in the plans that are called direct, the phases inside hosts are
+// plan/direct.h's, with the same units. They take a step each, and 16-bit sums are rounded once in
+// the first one instead of L-1 times.
 //
-//      inside a host    2 (L-1)/L * nbytes        in  2 (L-1)  latencies
+// Invariant. After the first phase a rank holds the columns that it stands in, each summed over its
+// host. After the second its own chunk is the sum over its column of such sums, hence over all
+// ranks. After the third it holds its columns complete, after the fourth everything. Each chunk is
+// summed along one path: all ranks end with the same bits.
+//
+// Cost of all-reduce on equal hosts, for nbytes on each rank:
+//
+//      inside a host    2 (L-1)/L * nbytes        in  2 (L-1)  latencies, direct: 2
 //      across hosts     2 (H-1)/H * nbytes/L      in  2 (H-1)  latencies
 //
 // sent by each rank. Together that is the flat ring's volume, 2 (n-1)/n * nbytes, of which less
-// than an L-th part crosses hosts, in 2 (H+L-2) instead of 2 (H*L-1) latencies.
+// than an L-th part crosses hosts, in 2 (H+L-2) instead of 2 (H*L-1) latencies. On unequal hosts
+// the latencies are those of the largest, and of n ranks s on one host send (2n - s - s')/n *
+// nbytes to the s' on the next one: a chunk is not summed beyond its owner, nor copied back to it.
 //
-// Which chunks make up part l? An all-reduce is free to choose: chunks l*H, ..., l*H + H-1, so that
-// a part is one range. Reduce-scatter and all-gather promise chunk r to rank r, so that their part
-// l is the chunks l, L+l, 2L+l, ..., and a step inside the host sends H ranges.
+// Which chunk does a rank own? An all-reduce is free to choose: chunks are numbered column by
+// column, so that a column is one range. Reduce-scatter and all-gather promise chunk r to rank r,
+// so that with L consecutive ranks on each host column l is the chunks l, L+l, 2L+l, ..., and a
+// step inside the host sends H ranges.
 //
 // H. Mikami, H. Suganuma, P. U-chupala, Y. Tanaka, Y. Kageyama: Massively distributed SGD:
-// ImageNet/ResNet-50 training in a flash. arXiv:1811.05233, 2018 (there the "2D-torus all-reduce").
+// ImageNet/ResNet-50 training in a flash. arXiv:1811.05233, 2018 (there the "2D-torus all-reduce",
+// on equal hosts).
 #pragma once
 
+#include <vector>
+
+#include "plan/phase.h"
 #include "plan/plan.h"
 
 namespace ringcomm {
 
-// world_size chunks. ranks_per_host consecutive ranks share a host. Throw std::invalid_argument for
-// a rank outside of 0 ... world_size-1 and for a ranks_per_host that does not divide world_size.
+// world_size chunks. host_of[r] is a number that rank r shares with those on its host and no
+// others; empty, it says that all ranks share one host. Throw std::invalid_argument for a rank
+// outside of 0 ... world_size-1 and for a host_of that is neither empty nor one number per rank.
 
 // Before: all chunks on every rank. After: chunk r on rank r is the sum, the others are partial.
-Plan hierarchical_reduce_scatter(int rank, int world_size, int ranks_per_host);
+Plan hierarchical_reduce_scatter(int rank, int world_size, const std::vector<int>& host_of);
+std::vector<Phase> hierarchical_reduce_scatter_phases(int world_size,
+                                                      const std::vector<int>& host_of);
 
 // Before: chunk r on rank r. After: all chunks on every rank.
-Plan hierarchical_all_gather(int rank, int world_size, int ranks_per_host);
+Plan hierarchical_all_gather(int rank, int world_size, const std::vector<int>& host_of);
+std::vector<Phase> hierarchical_all_gather_phases(int world_size, const std::vector<int>& host_of);
 
-// The four phases, with parts of consecutive chunks.
-Plan hierarchical_all_reduce(int rank, int world_size, int ranks_per_host);
+// The four phases, with columns of consecutive chunks.
+Plan hierarchical_all_reduce(int rank, int world_size, const std::vector<int>& host_of);
+std::vector<Phase> hierarchical_all_reduce_phases(int world_size, const std::vector<int>& host_of);
+
+// The same with direct exchange inside hosts.
+Plan hierarchical_direct_reduce_scatter(int rank, int world_size, const std::vector<int>& host_of);
+std::vector<Phase> hierarchical_direct_reduce_scatter_phases(int world_size,
+                                                             const std::vector<int>& host_of);
+Plan hierarchical_direct_all_gather(int rank, int world_size, const std::vector<int>& host_of);
+std::vector<Phase> hierarchical_direct_all_gather_phases(int world_size,
+                                                         const std::vector<int>& host_of);
+Plan hierarchical_direct_all_reduce(int rank, int world_size, const std::vector<int>& host_of);
+std::vector<Phase> hierarchical_direct_all_reduce_phases(int world_size,
+                                                         const std::vector<int>& host_of);
 
 }  // namespace ringcomm

@@ -8,7 +8,7 @@
 namespace ringcomm {
 namespace {
 
-// One end of a message: a send or a receive of one rank's plan.
+// A send or a receive of one rank's plan.
 struct End {
   int rank, step;
   Transfer transfer;
@@ -91,8 +91,8 @@ Traffic match(int world_size, const std::function<Plan(int rank)>& plan_of,
   std::ranges::stable_sort(ends.sends, {}, send_key);
   std::ranges::stable_sort(ends.recvs, {}, recv_key);
 
-  Traffic traffic{.num_chunks = ends.num_chunks, .messages = {}};
-  traffic.messages.reserve(ends.sends.size());
+  Traffic traffic{.num_chunks = ends.num_chunks, .pairings = {}};
+  traffic.pairings.reserve(ends.sends.size());
   auto send = ends.sends.begin();
   auto recv = ends.recvs.begin();
   while (send != ends.sends.end() || recv != ends.recvs.end()) {
@@ -111,7 +111,7 @@ Traffic match(int world_size, const std::function<Plan(int rank)>& plan_of,
                       " receives " + describe_chunks(received.first_chunk, received.num_chunks) +
                       " from it");
     }
-    traffic.messages.push_back({.sender = send->rank,
+    traffic.pairings.push_back({.sender = send->rank,
                                 .send_step = send->step,
                                 .receiver = recv->rank,
                                 .recv_step = recv->step,

@@ -20,26 +20,27 @@ class PlanError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-struct Message {
+// A send and the receive it belongs to.
+struct Pairing {
   int sender, send_step;
   int receiver, recv_step;
   int first_chunk, num_chunks;
   bool reduce;
 };
 
-// For messages: "rank 2, step 5: "; "chunk 3", "chunks 3-5", "no chunk".
+// For error messages: "rank 2, step 5: "; "chunk 3", "chunks 3-5", "no chunk".
 std::string describe_place(int rank, int step);
 std::string describe_chunks(int first_chunk, int num_chunks);
 
 struct Traffic {
   int num_chunks = 0;
-  std::vector<Message> messages;
+  std::vector<Pairing> pairings;
 };
 
-// Of all transfers, those for which `followed` is true become messages (it is asked about every
-// send and every receive). Throws PlanError for a send without a receive or the reverse, a pair
-// with different chunks, plans with different num_chunks, and a transfer that names a peer or a
-// chunk that does not exist, or reduces in a send.
+// Pairs those transfers for which `followed` is true (it is asked about every send and every
+// receive). Throws PlanError for a send without a receive or the reverse, a pair with different
+// chunks, plans with different num_chunks, and a transfer that names a peer or a chunk that does
+// not exist, or reduces in a send.
 Traffic match(int world_size, const std::function<Plan(int rank)>& plan_of,
               const std::function<bool(const Transfer&)>& followed);
 

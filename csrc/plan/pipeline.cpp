@@ -9,7 +9,9 @@ Pipeline Pipeline::of(const Program& program, int num_slices, int slices_in_flig
   const int slices = std::max(num_slices, 1);
   const int room = slices_in_flight - 1;
   Pipeline pipeline{program.num_steps, program.num_sliced_steps, num_slices, slices, 1};
-  if (program.num_chunks == 1) {
+  if (!program.in_lockstep) {
+    pipeline.window = 1;
+  } else if (program.is_relay) {
     pipeline.delay = program.max_added > 0 ? std::min(2, room) : 1;
   } else {
     pipeline.delay = pipeline.window = std::min(slices, room);

@@ -11,14 +11,17 @@
 //      tick        0      1      2      3   |  4      5      6      7   |  8      9
 //      (s, k)     0,0    0,1    1,0    1,1  | 0,2    0,3    1,2    1,3  | 2,*    3,*
 //
-// A chain has one chunk, and a rank has nothing to send before it has received. Step by step, it
+// In a relay, such as a chain, a rank has nothing to send before it has received. Step by step, it
 // would receive a window, then send it, and only half of its links would be busy. There all slices
 // are one window, and step s+1 begins two ticks behind step s, one to receive and one to add, or
-// one tick where nothing is added.
+// one tick where nothing is added. Rank 1 of a chain:
 //
 //      tick        0      1      2      3      4     ...
 //      (s, k)     0,0    0,1    0,2    0,3    0,4
 //                               1,0    1,1    1,2
+//
+// Plans without common steps (plan/lockstep.h) go with one slice at a time through all of their
+// steps: that is the plan as it was proven, carried out again and again.
 //
 // Invariant: a slice goes through the steps in order, at least `delay` ticks apart while the steps
 // are sliced, and steps begin on all ranks in the same order. pipelined() says the same as a plan,
@@ -68,8 +71,8 @@ struct Pipeline {
   int sliced_ticks() const { return num_windows() * ticks_per_window(); }
 };
 
-// One rank's plan with its slices as chunks and its ticks as steps: slice k of chunk c becomes
-// chunk c * num_slices + k.
+// One rank's plan, by common steps, with its slices as chunks and its ticks as steps: slice k of
+// chunk c becomes chunk c * num_slices + k.
 Plan pipelined(const Plan& plan, const Pipeline& pipeline);
 
 }  // namespace ringcomm

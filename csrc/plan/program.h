@@ -11,50 +11,88 @@
 //   receive chunk 0, add: complete, send on      2     1    yes
 //   receive chunk 2, send on                     2     1    yes
 //   receive chunk 1                              2          yes
+//
+// A partial sum or a passing chunk that is needed again, and is no output of this rank, is kept in
+// scratch. Every plan that verify() accepts can be compiled.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
+#include "plan/collective.h"
 #include "plan/plan.h"
 
 namespace ringcomm {
 
+// Where a rank has the value of a chunk.
+struct Location {
+  enum Kind : std::uint8_t { kNowhere, kInput, kOutput, kScratch };
+
+  Kind kind = kNowhere;
+  int index = 0;  // of the scratch, each as large as a slice
+
+  bool operator==(const Location&) const = default;
+};
+
+// A slice that is awaited from a peer, and one that a peer will read. Messages are numbered by
+// sender and receiver, in the order of the plans.
+struct Source {
+  int peer;
+  int message;
+  int action;  // the peer's that publishes it
+  int slot;    // of the peer's outbox
+};
+struct Reader {
+  int peer;
+  int message;
+  int action;  // the peer's that takes it
+};
+
 struct Action {
   int chunk = 0;
-  std::vector<int> from;    // peers whose slice is awaited, ascending; empty: the own chunk is used
-  bool reduce = false;      // add the slices to the own chunk; otherwise the one slice replaces it
-  bool own_stored = false;  // the own chunk is in the output already, not in the input
-  bool store = false;       // write the result to the output
-  bool finish = false;      // the sum is complete, nobody adds to it any more: where avg divides
-  std::vector<int> to;      // peers that read the result; one slot serves all of them
-  int recv_step = -1;       // the plan's step that receives `from`, if anything is received
-  int send_step = -1;       // and the one that sends `to`, if anything is sent
+  std::vector<Source> from;  // ascending by peer; empty: the own value is used
+  bool reduce = false;       // add the slices to the own value; otherwise the one slice replaces it
+  Location own;              // of the value that is used
+  Location store;            // of the result, if anything needs it later
+  bool finish = false;       // completes the sum: where avg divides
+  bool last_use = false;     // what is sent is not needed in scratch afterwards
+  bool aside = false;        // copies over what this rank sends in the same step
+  std::vector<Reader> to;    // one slot serves all of them
+  int slot = -1;             // of the own outbox, if anything is sent
+  int replaces = -1;         // the action that last wrote to the slot: in this round if it comes
+                             // before this one, else in the round before
+  int recv_step = -1;        // the step that receives `from`, if anything is received
+  int send_step = -1;        // and the one that sends `to`, if anything is sent
 };
 
 struct Program {
   int num_chunks = 0;
   std::vector<Action> actions;
+  int num_scratch = 0;  // of this rank, each for one slice
 
   // What follows is the same on all ranks.
-  int num_steps = 0;  // of the longest plan
-  // The steps that slices go through one by one: up to the last that adds or, where sums stay in
-  // scratch or there is but one chunk to send on, all. The others take chunks whole.
+  std::vector<int> num_actions;  // by rank
+  int num_slots = 0;             // of every rank's outbox: see plan/slots.h
+
+  int num_steps = 0;  // see plan/lockstep.h
+  // The steps that slices go through one by one: up to the last that adds or needs scratch. The
+  // others take chunks whole.
   int num_sliced_steps = 0;
-  int max_added = 0;  // the most slices that one rank adds in one step
-  int max_sent = 0;   // the most chunks that one rank sends in one step
-  // With so many outgoing slots per rank, and so many slices that every peer
-  // may leave unread in them, no order of execution can deadlock.
-  int num_slots = 0;
-  int max_unread = 0;
+  // Both ends of every message are in the same step; otherwise steps are those of each plan.
+  bool in_lockstep = true;
+  // Data passes through ranks that idle in some steps, and nothing stays in scratch for longer than
+  // to the next step: a chain, a tree.
+  bool is_relay = false;
+  int max_added = 0;          // the most slices that one rank adds in one step
+  int max_sent = 0;           // the most chunks that one rank sends in one step
+  int scratch_per_slice = 0;  // for executors to which slices come in scratch
 };
 
-// plan_of(r) is rank r's plan: the own one is compiled, and the peers' tell whether they add to
-// what they get, and how many slots they need. inputs[c]: this rank begins with (a contribution to)
-// chunk c. outputs[c]: it must end with it. Throws std::invalid_argument if the plan would have to
-// keep a partial sum of a chunk that is not an output, sends what the rank does not have, or sends
-// one peer in one step a chunk just received and a lower one that was there before.
-Program compile(const std::function<Plan(int rank)>& plan_of, int rank, int world_size,
-                const std::vector<bool>& inputs, const std::vector<bool>& outputs);
+// The program of `rank` for plans that verify() accepts; plan_of(r) is rank r's. All of them are
+// looked at, so that each rank knows who reads what it writes, and where what it reads is. Throws
+// PlanError for plans whose sends and receives do not match, or that deadlock.
+Program compile(Collective collective, int world_size, const std::function<Plan(int rank)>& plan_of,
+                int rank, int root = 0);
 
 }  // namespace ringcomm

@@ -5,21 +5,21 @@
 
 namespace ringcomm {
 Rendezvous::Rendezvous(const Contract& contract, int world_size,
-                       const std::vector<Message>& messages,
+                       const std::vector<Pairing>& pairings,
                        std::function<bool(int chunk)> followed)
     : contract_(contract),
-      messages_(messages),
+      pairings_(pairings),
       followed_(std::move(followed)),
       ranks_(world_size),
-      begun_(messages.size()),
-      done_(messages.size()) {
-  for (int i = 0; i < static_cast<int>(messages.size()); ++i) {
-    ranks_[messages[i].sender].messages.push_back(i);
-    ranks_[messages[i].receiver].messages.push_back(i);
+      begun_(pairings.size()),
+      done_(pairings.size()) {
+  for (int i = 0; i < static_cast<int>(pairings.size()); ++i) {
+    ranks_[pairings[i].sender].pairings.push_back(i);
+    ranks_[pairings[i].receiver].pairings.push_back(i);
   }
   for (int rank = 0; rank < world_size; ++rank) {
-    std::ranges::sort(ranks_[rank].messages, {},
-                      [&](int message) { return std::pair(step_of(rank, message), message); });
+    std::ranges::sort(ranks_[rank].pairings, {},
+                      [&](int pairing) { return std::pair(step_of(rank, pairing), pairing); });
   }
 }
 
@@ -42,51 +42,51 @@ RankSet Rendezvous::contents(int rank, int chunk) const {
   return found != ranks_[rank].written.end() ? found->second : contract_.before(rank, chunk);
 }
 
-int Rendezvous::step_of(int rank, int message) const {
-  const Message& m = messages_[message];
-  return m.sender == rank ? m.send_step : m.recv_step;
+int Rendezvous::step_of(int rank, int pairing) const {
+  const Pairing& p = pairings_[pairing];
+  return p.sender == rank ? p.send_step : p.recv_step;
 }
 
 int Rendezvous::current_step(int rank) const {
-  return step_of(rank, ranks_[rank].messages[ranks_[rank].begin]);
+  return step_of(rank, ranks_[rank].pairings[ranks_[rank].begin]);
 }
 
 void Rendezvous::begin_step(int rank) {
   Rank& r = ranks_[rank];
   r.begin = r.end;
-  if (r.begin == static_cast<int>(r.messages.size())) return;
+  if (r.begin == static_cast<int>(r.pairings.size())) return;
   const int step = current_step(rank);
-  while (r.end < static_cast<int>(r.messages.size()) && step_of(rank, r.messages[r.end]) == step) {
+  while (r.end < static_cast<int>(r.pairings.size()) && step_of(rank, r.pairings[r.end]) == step) {
     ++r.end;
   }
   r.unfinished = r.end - r.begin;
   for (int i = r.begin; i < r.end; ++i) {
-    const int message = r.messages[i];
-    if (begun_[message]) {
-      transfer(message);
+    const int pairing = r.pairings[i];
+    if (begun_[pairing]) {
+      transfer(pairing);
     } else {
-      begun_[message] = true;
+      begun_[pairing] = true;
     }
   }
 }
 
-void Rendezvous::transfer(int message) {
-  const Message& m = messages_[message];
-  const int first = is_barrier() ? 0 : m.first_chunk;
-  const int count = is_barrier() ? 1 : m.num_chunks;
+void Rendezvous::transfer(int pairing) {
+  const Pairing& p = pairings_[pairing];
+  const int first = is_barrier() ? 0 : p.first_chunk;
+  const int count = is_barrier() ? 1 : p.num_chunks;
   for (int chunk = first; chunk < first + count; ++chunk) {
     if (!followed_(chunk)) continue;
-    RankSet sent = contents(m.sender, chunk);
+    RankSet sent = contents(p.sender, chunk);
     if (sent.empty()) {
-      throw PlanError(describe_place(m.sender, m.send_step) + "sends chunk " +
-                      std::to_string(chunk) + " to rank " + std::to_string(m.receiver) +
+      throw PlanError(describe_place(p.sender, p.send_step) + "sends chunk " +
+                      std::to_string(chunk) + " to rank " + std::to_string(p.receiver) +
                       ", but holds nothing in it yet");
     }
-    ranks_[m.receiver].arrivals.push_back(
-        {chunk, m.sender, m.reduce || is_barrier(), std::move(sent)});
+    ranks_[p.receiver].arrivals.push_back(
+        {chunk, p.sender, p.reduce || is_barrier(), std::move(sent)});
   }
-  done_[message] = true;
-  for (const int rank : {m.sender, m.receiver}) {
+  done_[pairing] = true;
+  for (const int rank : {p.sender, p.receiver}) {
     if (--ranks_[rank].unfinished == 0) finished_.push_back(rank);
   }
 }
@@ -128,29 +128,29 @@ RankSet Rendezvous::sum(int rank, const Arrival& arrival) const {
 std::string Rendezvous::describe_deadlock(int rank) const {
   const auto waits_for = [&](int waiting) {
     const Rank& r = ranks_[waiting];
-    return *std::find_if(r.messages.begin() + r.begin, r.messages.begin() + r.end,
-                         [&](int message) { return !done_[message]; });
+    return *std::find_if(r.pairings.begin() + r.begin, r.pairings.begin() + r.end,
+                         [&](int pairing) { return !done_[pairing]; });
   };
   std::vector<bool> seen(ranks_.size());
   while (!seen[rank]) {
     seen[rank] = true;
-    const Message& m = messages_[waits_for(rank)];
-    rank = m.sender == rank ? m.receiver : m.sender;
+    const Pairing& p = pairings_[waits_for(rank)];
+    rank = p.sender == rank ? p.receiver : p.sender;
   }
   constexpr int kMostRanksNamed = 8;
   std::string text = "deadlock: ";
   int named = 0;
   for (int at = rank; named == 0 || at != rank; ++named) {
-    const Message& m = messages_[waits_for(at)];
-    const bool sends = m.sender == at;
+    const Pairing& p = pairings_[waits_for(at)];
+    const bool sends = p.sender == at;
     if (named < kMostRanksNamed) {
       text += "rank " + std::to_string(at) + " at step " + std::to_string(current_step(at)) +
               " waits to " + (sends ? "send " : "receive ") +
-              describe_chunks(m.first_chunk, m.num_chunks) + (sends ? " to" : " from") + " rank " +
-              std::to_string(sends ? m.receiver : m.sender) + " (there step " +
-              std::to_string(sends ? m.recv_step : m.send_step) + "); ";
+              describe_chunks(p.first_chunk, p.num_chunks) + (sends ? " to" : " from") + " rank " +
+              std::to_string(sends ? p.receiver : p.sender) + " (there step " +
+              std::to_string(sends ? p.recv_step : p.send_step) + "); ";
     }
-    at = sends ? m.receiver : m.sender;
+    at = sends ? p.receiver : p.sender;
   }
   if (named > kMostRanksNamed) {
     text += "and so on through " + std::to_string(named) + " ranks back to rank " +

@@ -41,4 +41,8 @@ Plan ring_all_reduce(int rank, int world_size) {
   return then(ring_reduce_scatter(rank, world_size), ring_all_gather(rank, world_size));
 }
 
+std::vector<Phase> ring_all_reduce_phases(int world_size) {
+  return {{"reduce-scatter", world_size - 1}, {"all-gather", world_size - 1}};
+}
+
 }  // namespace ringcomm

@@ -71,6 +71,9 @@
 // Journal of Parallel and Distributed Computing 69(2), 117-124, 2009.
 #pragma once
 
+#include <vector>
+
+#include "plan/phase.h"
 #include "plan/plan.h"
 
 namespace ringcomm {
@@ -86,5 +89,6 @@ Plan ring_all_gather(int rank, int world_size);
 
 // ring_reduce_scatter, then ring_all_gather.
 Plan ring_all_reduce(int rank, int world_size);
+std::vector<Phase> ring_all_reduce_phases(int world_size);
 
 }  // namespace ringcomm

@@ -18,7 +18,7 @@ void verify_followed(Collective collective, int world_size,
                      const std::function<bool(int chunk)>& follows_chunk, int root) {
   const Traffic traffic = match(world_size, plan_of, follows_transfer);
   const Contract contract(collective, world_size, traffic.num_chunks, root);
-  Rendezvous rendezvous(contract, world_size, traffic.messages, follows_chunk);
+  Rendezvous rendezvous(contract, world_size, traffic.pairings, follows_chunk);
   rendezvous.run();
   for (int rank = 0; rank < world_size; ++rank) {
     for (const int chunk : contract.promised_chunks(rank)) {

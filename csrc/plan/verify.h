@@ -9,8 +9,7 @@
 // They are carried out under rendezvous, the least that any transport offers: a transfer happens
 // when both its ends have begun their step, a step is done when all its transfers are, and only
 // then does the rank begin its next one. One order of execution stands for all, for two reasons.
-//   - Transfers are paired in advance (plan/matching.h), and beginning a step never prevents
-//   another
+//   - Transfers are paired in advance (plan/matching.h), and beginning a step never keeps another
 //     from beginning: whatever can happen stays possible until it happens. So every order of
 //     execution carries out the same transfers, and if one gets stuck, all do, at the same place.
 //   - A transfer reads its sender's chunks at the beginning of the sender's step and writes its

@@ -35,7 +35,7 @@ DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, 
                          void* const* outputs, int num_outputs, std::size_t count,
                          int num_multiprocessors) {
   DeviceLaunch launch{};
-  launch.key = kernel_key(reduction.dtype, reduction.op);
+  launch.key = kernel_key(reduction.dtype, effective_op(reduction));
   DeviceArguments& args = launch.arguments;
   args.num_inputs = num_inputs;
   args.num_outputs = num_outputs;

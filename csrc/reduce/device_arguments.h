@@ -5,17 +5,18 @@
 //
 //   kernel    carries out                 is told
 //   kSum      sum, avg, premul_sum        what to divide by, and which input to scale by what
+//   kAvg      avg of integers             what to divide by
 //   kProduct  product
 //   kMin      min, and max as the min     which bits to flip before and after, so that the order
 //             of mirrored values          of values turns round
 //   kBor      band, bor, bxor, and all    the op's truth table, as two masks
 //             of bool's
 //
-// Integers of one width share kernels as far as signed and unsigned have the same bits: not for
-// avg. The order of unsigned ones is that of signed ones with the highest bit flipped. Bitwise ops
-// take bytes, whatever the type. What is told is the same for all threads, so it makes no branch
-// diverge, and costs a memory-bound kernel an instruction or two per 16 bytes.
-// Invariant: each reduction has the bits of reduce_host, but for the sign and payload of a NaN.
+// Integers of one width share kernels as far as signed and unsigned have the same bits. The order
+// of unsigned ones is that of signed ones with the highest bit flipped. Bitwise ops take bytes,
+// whatever the type. What is told is the same for all threads, so it makes no branch diverge, and
+// costs a memory-bound kernel an instruction or two per 16 bytes. Invariant: each reduction has the
+// bits of reduce_host, but for the sign and payload of a NaN.
 #pragma once
 
 #include <cstddef>
@@ -43,9 +44,10 @@ constexpr KernelKey kernel_key(DType dtype, ReduceOp op) {
   if (dtype == DType::kBool) return {DType::kBool, ReduceOp::kBor};
   switch (op) {
     case ReduceOp::kSum:
-    case ReduceOp::kAvg:
     case ReduceOp::kPremulSum:
-      return {dtype, ReduceOp::kSum};
+      return {as_signed, ReduceOp::kSum};
+    case ReduceOp::kAvg:
+      return {dtype, is_floating_point(dtype) ? ReduceOp::kSum : ReduceOp::kAvg};
     case ReduceOp::kProduct:
       return {as_signed, ReduceOp::kProduct};
     case ReduceOp::kMin:
@@ -87,9 +89,10 @@ inline constexpr int kLargestBatch = 8;
 inline constexpr int kBatches[] = {2, 4, kLargestBatch};
 inline constexpr int kNumBatches = 3;
 
-// Products are rare, and make do with one kernel.
+// Products and averages of integers are rare, and make do with one kernel.
 constexpr bool has_batch(ReduceOp op, int batch) {
-  return op != ReduceOp::kProduct || kBatches[batch] == kLargestBatch;
+  const bool rare = op == ReduceOp::kProduct || op == ReduceOp::kAvg;
+  return !rare || kBatches[batch] == kLargestBatch;
 }
 
 inline constexpr int kDeviceThreads = 256;  // per block

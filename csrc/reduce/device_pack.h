@@ -25,7 +25,7 @@ struct Values {
   static constexpr DType kComputed = kWidened ? DType::kInt32 : dtype;
   using Element = ringcomm::Element<dtype>;
   using Storage = typename Element::Storage;
-  using T = Accumulator<kComputed>;
+  using T = Accumulator<kComputed, op>;
   static constexpr int kCount = static_cast<int>(kPackBytes / sizeof(Storage));
 
   RINGCOMM_HOST_DEVICE static void load(T (&values)[kCount], Pack pack,

@@ -53,7 +53,7 @@ RINGCOMM_HOST_DEVICE void scale(T (&values)[n], int k, const DeviceArguments& ar
 // Divides where avg says so.
 template <ReduceOp op, typename T, int n>
 RINGCOMM_HOST_DEVICE void finish(T (&values)[n], const DeviceArguments& args) {
-  if constexpr (op == ReduceOp::kSum) {
+  if constexpr (op == ReduceOp::kAvg || (op == ReduceOp::kSum && std::is_floating_point_v<T>)) {
     if (args.divisor == 1) return;
     RINGCOMM_UNROLL
     for (T& value : values) {

@@ -3,6 +3,7 @@
 // is finished and stored.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -69,8 +70,22 @@ struct Element<DType::kBool> : BoolElement {};
 
 template <DType dtype>
 using Storage = typename Element<dtype>::Storage;
+
+// Averages of integers add up in a type that holds the sum of any number of ranks' values.
+__extension__ using Int128 = __int128;
+template <DType dtype, ReduceOp op>
+struct AccumulatorOf {
+  using type = typename Element<dtype>::Accumulator;
+};
 template <DType dtype>
-using Accumulator = typename Element<dtype>::Accumulator;
+  requires(!is_floating_point(dtype))
+struct AccumulatorOf<dtype, ReduceOp::kAvg> {
+  static constexpr std::size_t kNbytes = element_size(dtype);
+  using type = std::conditional_t<kNbytes == 8, Int128,
+                                  std::conditional_t<kNbytes == 4, std::int64_t, std::int32_t>>;
+};
+template <DType dtype, ReduceOp op = ReduceOp::kSum>
+using Accumulator = typename AccumulatorOf<dtype, op>::type;
 
 // Integers wrap around: the arithmetic is unsigned, and at least as wide as unsigned int, because
 // narrower operands would be promoted to (signed, overflowing) int.
@@ -83,10 +98,12 @@ struct Wrapping<T, true> {
   using type = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 };
 
-// a op b. avg and premul_sum combine as sum does. NaN propagates through min and max.
+// a op b. Integers wrap around, but for avg. avg and premul_sum combine as sum does. NaN propagates
+// through min and max.
 template <DType dtype, ReduceOp op>
-RINGCOMM_HOST_DEVICE Accumulator<dtype> combine(Accumulator<dtype> a, Accumulator<dtype> b) {
-  using T = Accumulator<dtype>;
+RINGCOMM_HOST_DEVICE Accumulator<dtype, op> combine(Accumulator<dtype, op> a,
+                                                    Accumulator<dtype, op> b) {
+  using T = Accumulator<dtype, op>;
   using W = typename Wrapping<T>::type;
   if constexpr (dtype == DType::kBool &&
                 (op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kBor)) {
@@ -127,16 +144,15 @@ RINGCOMM_HOST_DEVICE T scaled(T value, T factor) {
   }
 }
 
-// sum / divisor, divisor >= 1; integers truncate toward zero. Integers of up to 32 bits divide in
-// a floating type, which vectorises: two different quotients a/d are at least 1/d apart, far more
-// than the rounding error, so that the truncated quotient is exact.
+// sum / divisor, divisor >= 1; integers truncate toward zero. Sums of integers of up to 32 bits
+// divide as float64, which vectorises: below 2^52 they are exact there, and two different quotients
+// a/d are at least 1/d apart, more than the rounding error, so that the truncated one is exact.
 template <typename T>
 RINGCOMM_HOST_DEVICE T divide(T sum, int divisor) {
-  if constexpr (!std::is_integral_v<T> || sizeof(T) == 8) {
+  if constexpr (std::is_floating_point_v<T> || sizeof(T) == 16) {
     return sum / static_cast<T>(divisor);
   } else {
-    using Real = std::conditional_t<sizeof(T) == 4, double, float>;
-    return static_cast<T>(static_cast<Real>(sum) / static_cast<Real>(divisor));
+    return static_cast<T>(static_cast<double>(sum) / divisor);
   }
 }
 

@@ -47,11 +47,12 @@
 namespace ringcomm::RINGCOMM_ISA {
 namespace {
 
-// Elements of the accumulator block: at most 4 KiB, which leaves most of L1 to the inputs.
+// Elements of the accumulator block: 4 KiB, or 8 for averages of int64, which leaves most of L1 to
+// the inputs.
 constexpr std::size_t kBlock = 512;
 
-template <DType dtype>
-[[gnu::always_inline]] inline Accumulator<dtype> load_at(const std::byte* data, std::size_t i) {
+template <DType dtype, ReduceOp op>
+[[gnu::always_inline]] inline Accumulator<dtype, op> load_at(const std::byte* data, std::size_t i) {
   Storage<dtype> stored;
   std::memcpy(&stored, data + i * sizeof(stored), sizeof(stored));
   return Element<dtype>::load(stored);
@@ -63,10 +64,10 @@ template <typename T>
   return k == reduction.scaled_input ? static_cast<T>(reduction.factor) : T(1);
 }
 
-template <DType dtype>
+template <DType dtype, ReduceOp op>
 [[gnu::always_inline]] inline void store_at(std::byte* data, std::size_t i,
-                                            Accumulator<dtype> value) {
-  const Storage<dtype> stored = Element<dtype>::store(value);
+                                            Accumulator<dtype, op> value) {
+  const Storage<dtype> stored = Element<dtype>::store(static_cast<Accumulator<dtype>>(value));
   std::memcpy(data + i * sizeof(stored), &stored, sizeof(stored));
 }
 
@@ -74,7 +75,7 @@ template <DType dtype>
 template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* inputs,
                                  void* const* outputs, int num_outputs, std::size_t count) {
-  using T = Accumulator<dtype>;
+  using T = Accumulator<dtype, op>;
   const std::byte* a = static_cast<const std::byte*>(inputs[0]);
   const std::byte* b = static_cast<const std::byte*>(inputs[1]);
   const T a_factor = input_factor<T>(reduction, 0);
@@ -102,25 +103,25 @@ RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* 
   if (num_outputs == 1) {
     RINGCOMM_INDEPENDENT
     for (; i < count; ++i) {
-      const T value = combine<dtype, op>(scaled<op>(load_at<dtype>(a, i), a_factor),
-                                         scaled<op>(load_at<dtype>(b, i), b_factor));
-      store_at<dtype>(out, i, finish<op>(value, divisor));
+      const T value = combine<dtype, op>(scaled<op>(load_at<dtype, op>(a, i), a_factor),
+                                         scaled<op>(load_at<dtype, op>(b, i), b_factor));
+      store_at<dtype, op>(out, i, finish<op>(value, divisor));
     }
   } else {
     RINGCOMM_INDEPENDENT
     for (; i < count; ++i) {
-      const T value = combine<dtype, op>(scaled<op>(load_at<dtype>(a, i), a_factor),
-                                         scaled<op>(load_at<dtype>(b, i), b_factor));
+      const T value = combine<dtype, op>(scaled<op>(load_at<dtype, op>(a, i), a_factor),
+                                         scaled<op>(load_at<dtype, op>(b, i), b_factor));
       const T finished = finish<op>(value, divisor);
-      store_at<dtype>(out, i, finished);
-      store_at<dtype>(second, i, finished);
+      store_at<dtype, op>(out, i, finished);
+      store_at<dtype, op>(second, i, finished);
     }
   }
 }
 
 template <DType dtype, ReduceOp op>
-RINGCOMM_TARGET void load_block(Accumulator<dtype>* block, const std::byte* in, std::size_t n,
-                                Accumulator<dtype> factor) {
+RINGCOMM_TARGET void load_block(Accumulator<dtype, op>* block, const std::byte* in, std::size_t n,
+                                Accumulator<dtype, op> factor) {
   std::size_t i = 0;
 #ifdef RINGCOMM_F16C
   if constexpr (dtype == DType::kFloat16) {
@@ -133,12 +134,12 @@ RINGCOMM_TARGET void load_block(Accumulator<dtype>* block, const std::byte* in, 
   }
 #endif
   RINGCOMM_INDEPENDENT
-  for (; i < n; ++i) block[i] = scaled<op>(load_at<dtype>(in, i), factor);
+  for (; i < n; ++i) block[i] = scaled<op>(load_at<dtype, op>(in, i), factor);
 }
 
 template <DType dtype, ReduceOp op>
-RINGCOMM_TARGET void combine_block(Accumulator<dtype>* block, const std::byte* in, std::size_t n,
-                                   Accumulator<dtype> factor) {
+RINGCOMM_TARGET void combine_block(Accumulator<dtype, op>* block, const std::byte* in,
+                                   std::size_t n, Accumulator<dtype, op> factor) {
   std::size_t i = 0;
 #ifdef RINGCOMM_F16C
   if constexpr (dtype == DType::kFloat16) {
@@ -154,7 +155,7 @@ RINGCOMM_TARGET void combine_block(Accumulator<dtype>* block, const std::byte* i
 #endif
   RINGCOMM_INDEPENDENT
   for (; i < n; ++i) {
-    block[i] = combine<dtype, op>(block[i], scaled<op>(load_at<dtype>(in, i), factor));
+    block[i] = combine<dtype, op>(block[i], scaled<op>(load_at<dtype, op>(in, i), factor));
   }
 }
 
@@ -164,8 +165,9 @@ RINGCOMM_TARGET void finish_block(T* block, std::size_t n, int divisor) {
   for (std::size_t i = 0; i < n; ++i) block[i] = finish<op>(block[i], divisor);
 }
 
-template <DType dtype>
-RINGCOMM_TARGET void store_block(std::byte* out, const Accumulator<dtype>* block, std::size_t n) {
+template <DType dtype, ReduceOp op>
+RINGCOMM_TARGET void store_block(std::byte* out, const Accumulator<dtype, op>* block,
+                                 std::size_t n) {
   std::size_t i = 0;
 #ifdef RINGCOMM_F16C
   if constexpr (dtype == DType::kFloat16) {
@@ -173,14 +175,14 @@ RINGCOMM_TARGET void store_block(std::byte* out, const Accumulator<dtype>* block
   }
 #endif
   RINGCOMM_INDEPENDENT
-  for (; i < n; ++i) store_at<dtype>(out, i, block[i]);
+  for (; i < n; ++i) store_at<dtype, op>(out, i, block[i]);
 }
 
 template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const* inputs,
                                    int num_inputs, void* const* outputs, int num_outputs,
                                    std::size_t count) {
-  using T = Accumulator<dtype>;
+  using T = Accumulator<dtype, op>;
   T block[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t n = std::min(kBlock, count - begin);
@@ -196,7 +198,7 @@ RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const
     }
     if constexpr (op == ReduceOp::kAvg) finish_block<op>(block, n, reduction.divisor);
     for (int k = 0; k < num_outputs; ++k) {
-      store_block<dtype>(static_cast<std::byte*>(outputs[k]) + offset, block, n);
+      store_block<dtype, op>(static_cast<std::byte*>(outputs[k]) + offset, block, n);
     }
   }
 }

@@ -10,6 +10,11 @@ const char* name(DType dtype) {
   return kNames[static_cast<int>(dtype)];
 }
 
+std::string name(const ElementType& type) {
+  const std::array<char, 23>& users = type.users.name;
+  return users[0] == '\0' ? name(type.dtype) : std::string(users.data());
+}
+
 const char* name(ReduceOp op) {
   constexpr const char* kNames[kNumReduceOps] = {
       "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum",

@@ -1,8 +1,12 @@
 // The element types and reduction operations of every ringcomm collective.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 
 namespace ringcomm {
 
@@ -36,6 +40,10 @@ enum class ReduceOp : std::uint8_t {
 inline constexpr int kNumDTypes = 12;
 inline constexpr int kNumReduceOps = 9;
 
+// Of what comes from elsewhere.
+constexpr bool is_valid(DType dtype) { return static_cast<int>(dtype) < kNumDTypes; }
+constexpr bool is_valid(ReduceOp op) { return static_cast<int>(op) < kNumReduceOps; }
+
 // Bytes per element.
 constexpr std::size_t element_size(DType dtype) {
   switch (dtype) {
@@ -49,15 +57,47 @@ constexpr std::size_t element_size(DType dtype) {
     case DType::kBFloat16:
     case DType::kInt16:
       return 2;
-    default:
+    case DType::kFloat8E4M3FN:
+    case DType::kFloat8E5M2:
+    case DType::kInt8:
+    case DType::kUInt8:
+    case DType::kBool:
       return 1;
   }
+  throw std::logic_error("a dtype without a size");
 }
 
 constexpr bool is_floating_point(DType dtype) { return dtype <= DType::kFloat8E5M2; }
 
 // torch's spelling: "float32", "bfloat16", "float8_e4m3fn", ...
 const char* name(DType dtype);
+
+// What a user's elements are where they are made of several of these: complex64 of two float32,
+// what is only moved and has no DType of bytes.
+struct UsersDType {
+  std::array<char, 23> name{};   // torch's spelling; empty: the user's dtype is a DType
+  std::uint8_t per_element = 1;  // elements of the DType in one of the user's
+
+  bool operator==(const UsersDType&) const = default;
+  // Of what comes from elsewhere.
+  bool is_valid() const {
+    const auto is_printable = [](char c) { return c == '\0' || (c > ' ' && c <= '~'); };
+    return per_element > 0 && name.back() == '\0' && std::ranges::all_of(name, is_printable);
+  }
+};
+
+struct ElementType {
+  ElementType(DType dtype, const UsersDType& users = {}) : dtype(dtype), users(users) {}
+
+  DType dtype;
+  UsersDType users;
+};
+
+// As the user knows them: "complex64", and how many of these `count` elements of the DType are.
+std::string name(const ElementType& type);
+constexpr std::uint64_t users_count(const UsersDType& users, std::uint64_t count) {
+  return count / users.per_element;
+}
 
 // "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum".
 const char* name(ReduceOp op);

@@ -1,69 +1,40 @@
-// Where ranks tell each other what they do with their devices. Nobody waits for what they have
-// enqueued: it is read when something seems wrong.
+// The board in shared memory, in the device area of each rank. How far a rank is stands in its
+// state, so that nobody needs the area to see that there is nothing to read in it.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
-#include <vector>
 
-#include "shm/group.h"
+#include "core/board.h"
 
 namespace ringcomm::shm {
 
-class Board {
+class Group;
+
+class Board final : public ringcomm::Board {
  public:
-  explicit Board(Group& group) : group_(group) {}
+  explicit Board(Group& group);
 
-  // This rank connects its device with all others', or has done so; with settings that must be the
-  // same everywhere.
-  using Settings = std::array<std::uint64_t, 4>;
-  void join(const Settings& settings);
-  std::vector<int> not_joined();
-  Settings settings_of(int rank);  // once it has joined
+  void join(const Settings& settings) override;
+  bool joined(int rank) override;
+  Settings settings_of(int rank) override;
+  void greet(int peer, const Greeting& greeting) override;
+  void enqueue(const Call& call) override;
+  void complete(std::uint64_t sequence) override;
+  std::uint64_t enqueued(int rank) override;
+  std::uint64_t completed(int rank) override;
+  std::optional<Call> find(int rank, std::uint64_t sequence) override;
+  void close(Closing how) override;
 
-  // How ranks meet: all of them with what rank 0 gives all, two for their first message with what
-  // the lower one gives the other. A rank greets a peer once.
-  using Greeting = std::array<std::byte, kGreetingNbytes>;
-  void greet(int peer, const Greeting& greeting);
-  void greet_all(const Greeting& greeting) { greet(group_.rank, greeting); }
-  std::optional<Greeting> greeting_of(int peer) { return greeting(peer, group_.rank); }
-  std::optional<Greeting> greeting_to_all(int from) { return greeting(from, from); }
-
-  // This rank has enqueued the call, whose sequence number is one more than that of the last.
-  void enqueue(const Call& call);
-  // This rank's collectives up to this one are done.
-  void complete(std::uint64_t sequence);
-
-  std::uint64_t enqueued(int rank) {
-    return group_.segment().state(rank).device_enqueued.load(std::memory_order_acquire);
-  }
-  std::uint64_t completed(int rank) {
-    return group_.segment().state(rank).device_completed.load(std::memory_order_acquire);
-  }
-
-  // This rank will enqueue nothing more, and nothing is under way. kHeld: something that others may
-  // not know of still refers to what the ranks share, which must not be freed together then.
-  enum class Closing : std::uint32_t { kNot, kFree, kHeld };
-  void close(Closing how);
-  Closing least_closed(const std::vector<int>& ranks);
-  Closing most_closed(const std::vector<int>& ranks);
-
-  // What the rank has enqueued under this number; nothing if that is not known (yet, or any more).
-  std::optional<Call> find(int rank, std::uint64_t sequence);
-
-  // Who called something else than this rank did under this number, or an empty string.
-  std::string describe_mismatch(std::uint64_t sequence);
-
-  // What is known of the ranks that hold up this rank's collective: those that have not enqueued
-  // it, or, if all have, those that are not done with it.
-  std::string describe_awaited(std::uint64_t sequence);
+  // Of a rank on another host: what it has told there. Throw Error (kSystem).
+  void mirror(int from, int to, const Greeting& greeting);
+  void mirror(int rank, const Call& call);
 
  private:
-  std::optional<Greeting> greeting(int from, int to);
-  Closing closing(int rank);
+  void write(int from, int to, const Greeting& greeting);
+  void write(int rank, const Call& call);
+  std::optional<Greeting> greeting(int from, int to) override;
+  Closing closing(int rank) override;
 
   Group& group_;
 };

@@ -4,44 +4,45 @@
 // long as they are short one or two threads do, and one that waits for another cannot hold it up.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
-#include <vector>
+#include <utility>
+
+#include "core/workers.h"
 
 namespace ringcomm::shm {
 
 class Completions {
  public:
   Completions() : state_(std::make_shared<State>()) {}
-  // Waits until all have ended. A completion may be the last to hold the object it belongs to: then
-  // the thread that destroys it is not waited for.
-  ~Completions();
+  // Waits until all have ended, but for one that is the last to hold the object it belongs to.
+  ~Completions() { state_->end(); }
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
 
-  void run(std::function<void()> completion);
+  void run(std::function<void()> completion) {
+    const std::lock_guard lock(state_->mutex);
+    state_->waiting.push_back(std::move(completion));
+    state_->call_if_needed();
+  }
 
  private:
-  // Held by the object and by each of its threads.
-  struct State : std::enable_shared_from_this<State> {
-    // With the lock held.
-    void call_thread();
+  struct State final : Workers {
+    bool can_run() const override { return !waiting.empty(); }
+    bool empty() const override { return waiting.empty(); }
+    void run_one(std::unique_lock<std::mutex>& lock) override {
+      std::function<void()> completion = std::move(waiting.front());
+      waiting.pop_front();
+      call_if_needed();
+      lock.unlock();
+      completion();
+      completion = nullptr;  // without the lock: it may hold the last reference to its owner
+      lock.lock();
+    }
 
-    void work();
-
-    std::mutex mutex;
-    std::condition_variable
-        changed;  // for threads: there is something to run, or it is time to end
-    std::condition_variable drained;  // for the destructor
     std::deque<std::function<void()>> waiting;
-    std::vector<std::thread> threads;
-    int idle = 0;  // threads, those that are starting included
-    int busy = 0;
-    bool stop = false;
   };
 
   const std::shared_ptr<State> state_;

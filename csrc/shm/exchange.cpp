@@ -1,49 +1,124 @@
 #include "shm/exchange.h"
 
+#include <algorithm>
+#include <cstring>
+
+#include "shm/relay.h"
+
 namespace ringcomm::shm {
 
-std::byte* Exchange::begin(Call& call) {
-  if (group_.broken()) group_.check(describe(call));
+std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
+  if (group_.broken()) group_.check(describe(call, group_.members));
+  if (owes_wait_) {
+    await_announcements(deadline);
+    owes_wait_ = false;
+    end();
+  }
+  group_.use(Area::kAnnouncements);
   call.sequence = ++sequence_;
   return announcement(group_.rank).payload();
 }
 
-void Exchange::announce(const Call& call) {
+void Exchange::announce(const Call& call, std::size_t payload_nbytes) {
   Announcement& mine = announcement(group_.rank);
-  mine.call = call;
+  mine.call = own_ = call;
+  mine.payload_nbytes = payload_nbytes;
   mine.sequence.store(sequence_, std::memory_order_release);
 }
 
-void Exchange::await_all(const Deadline& deadline) {
-  const Call& ours = announcement(group_.rank).call;
-  bool all_match = true;
-  Idle idle(group_, deadline);
+bool Exchange::may_refuse() {
+  if (!owes_wait_) return true;
   for (int r = 0; r < group_.world_size; ++r) {
-    while (!announced(r)) {
-      idle.pause([&] {
-        Blocked blocked{{}, describe_numbered(ours)};
-        for (int peer = 0; peer < group_.world_size; ++peer) {
-          if (!announced(peer)) blocked.peers.push_back(peer);
-        }
-        return blocked;
-      });
-    }
-    all_match = all_match && announcement(r).call.matches(ours);
+    if (!announced(r)) return false;
   }
-  if (!all_match) mismatch();
+  return true;
+}
+
+void Exchange::refuse(const std::string& reason, const Deadline& deadline) {
+  Call call;
+  call.refused = 1;
+  auto* text = reinterpret_cast<char*>(begin(call, deadline));
+  call.count = std::min(reason.size(), group_.geometry().eager_nbytes);
+  std::memcpy(text, reason.data(), call.count);
+  announce(call, call.count);
+  owes_wait_ = true;
+}
+
+void Exchange::await_announcements(const Deadline& deadline) {
+  Relay* const relay = group_.relay();
+  Idle idle(group_, deadline);
+  const auto pause = [&] {
+    idle.pause([&] {
+      Blocked blocked{{}, describe_numbered(own_, group_.members)};
+      for (int peer = 0; peer < group_.world_size; ++peer) {
+        if (!announced(peer)) blocked.peers.push_back(peer);
+      }
+      return blocked;
+    });
+  };
+  const auto step = [&] {
+    if (relay != nullptr) relay->step();
+  };
+  step();
+  for (int r = 0; r < group_.world_size; ++r) {
+    for (; !announced(r); step()) pause();
+  }
+  if (relay == nullptr) return;
+  for (; !relay->has_sent(sequence_); step()) pause();
+}
+
+void Exchange::await_all(const Deadline& deadline) {
+  await_announcements(deadline);
+  for (int r = 0; r < group_.world_size; ++r) {
+    if (!call_of(r).matches(own_)) mismatch();
+  }
+}
+
+// Empty: nobody's arguments were refused.
+std::string Exchange::refusals() {
+  std::string text;
+  for (int r = 0; r < group_.world_size; ++r) {
+    const Call call = call_of(r);
+    if (!is_valid(call)) throw damaged(r);
+    if (!call.refused) continue;
+    const std::size_t length = std::min<std::size_t>(call.count, group_.geometry().eager_nbytes);
+    text += (text.empty() ? "" : "; ") + group_.members.name(r) + "'s arguments were refused: " +
+            std::string(reinterpret_cast<const char*>(payload_of(r)), length);
+  }
+  return text;
 }
 
 void Exchange::mismatch() {
-  std::vector<std::optional<Call>> calls;
-  for (int r = 0; r < group_.world_size; ++r) calls.push_back(announcement(r).call);
+  std::string text = group_.members.name(group_.rank) + " in ";
+  const std::string refused = refusals();
+  if (refused.empty()) {
+    std::vector<std::optional<Call>> calls;
+    for (int r = 0; r < group_.world_size; ++r) {
+      calls.push_back(call_of(r));
+      if (!is_valid(*calls.back())) throw damaged(r);
+    }
+    text += "collective #" + std::to_string(sequence_) +
+            ": the ranks disagree: " + describe_mismatch(calls, group_.members);
+  } else {
+    text += describe_numbered(own_, group_.members) + ": " + refused;
+  }
   end();
-  throw Error(ErrorKind::kMismatch, "rank " + std::to_string(group_.rank) + " in collective #" +
-                                        std::to_string(sequence_) + ": the ranks disagree: " +
-                                        describe_mismatch(calls) + ". Nothing was sent.");
+  throw Error(ErrorKind::kMismatch, text + ". Nothing was sent.");
+}
+
+Error Exchange::damaged(int rank) {
+  return group_.fail(
+      ErrorKind::kSystem,
+      group_.members.name(group_.rank) + " in " + describe_numbered(own_, group_.members) +
+          ": the shared memory of the group is damaged: the announcement of " +
+          group_.members.name(rank) + " holds a call that no rank of ringcomm writes");
 }
 
 void Exchange::end() {
-  group_.segment().state(group_.rank).completed.store(sequence_, std::memory_order_relaxed);
+  RankState& own = group_.segment().state(group_.rank);
+  nbytes_ += own_.refused ? 0 : own_.count * element_size(own_.dtype);
+  own.nbytes.store(nbytes_, std::memory_order_relaxed);
+  own.completed.store(sequence_, std::memory_order_relaxed);
 }
 
 }  // namespace ringcomm::shm

@@ -7,20 +7,24 @@
 // acknowledgement is ever written.
 //
 // Since all ranks see all calls before any data moves, calls that do not fit together are an error
-// on every rank, and the group goes on unharmed.
+// on every rank, and the group goes on unharmed. A rank whose own arguments are wrong announces
+// that, with the reason, and does not wait: it makes up for that at its next call.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "shm/group.h"
 #include "shm/idle.h"
+#include "shm/read_once.h"
 
 namespace ringcomm::shm {
 
 class Exchange {
  public:
-  explicit Exchange(Group& group) : group_(group) {}
+  explicit Exchange(Group& group) : group_(group), may_announce_(group.world_size) {}
 
   // The number of collectives announced so far, this one included.
   std::uint64_t sequence() const { return sequence_; }
@@ -28,13 +32,18 @@ class Exchange {
   // Begins a collective and numbers its call; throws if the group is broken. The payload (at most
   // geometry.eager_nbytes) is written between begin and announce; announce makes both visible to
   // the peers.
-  std::byte* begin(Call& call);
-  void announce(const Call& call);
+  std::byte* begin(Call& call, const Deadline& deadline);
+  void announce(const Call& call, std::size_t payload_nbytes = 0);
+
+  // Announces that this rank makes no call for the reason given, which the others will throw.
+  void refuse(const std::string& reason, const Deadline& deadline);
+  // Whether that would not wait.
+  bool may_refuse();
 
   // Waits until all ranks have announced; throws kMismatch if a call differs from ours.
   void await_all(const Deadline& deadline);
 
-  const Call& call_of(int rank) { return announcement(rank).call; }
+  Call call_of(int rank) { return read_once(announcement(rank).call); }
   const std::byte* payload_of(int rank) { return announcement(rank).payload(); }
 
   // The collective is done on this rank.
@@ -43,12 +52,25 @@ class Exchange {
  private:
   Announcement& announcement(int rank) { return group_.segment().announcement(rank, sequence_); }
   bool announced(int rank) {
-    return announcement(rank).sequence.load(std::memory_order_acquire) == sequence_;
+    return (may_announce_[rank] || look_for(rank)) &&
+           announcement(rank).sequence.load(std::memory_order_acquire) == sequence_;
   }
+  // Whether the rank has made its announcements, which must not be read before.
+  bool look_for(int rank) {
+    may_announce_[rank] = group_.segment().made(rank, Area::kAnnouncements);
+    return may_announce_[rank] != 0;
+  }
+  void await_announcements(const Deadline& deadline);
+  std::string refusals();
   [[noreturn]] void mismatch();
+  Error damaged(int rank);
 
   Group& group_;
+  std::vector<char> may_announce_;
   std::uint64_t sequence_ = 0;
+  std::uint64_t nbytes_ = 0;  // of all calls
+  bool owes_wait_ = false;    // this rank's last call was refused
+  Call own_;                  // the last call
 };
 
 }  // namespace ringcomm::shm

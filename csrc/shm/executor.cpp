@@ -1,52 +1,76 @@
 #include "shm/executor.h"
 
 #include <algorithm>
-#include <stdexcept>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "core/status.h"
+#include "reduce/host.h"
 
 namespace ringcomm::shm {
 namespace {
 
-constexpr int kMaxSlots = 256;               // a published word has 8 bits for the slot
 constexpr std::size_t kSliceAlignment = 64;  // bytes; a multiple of every element
 
 }  // namespace
 
-Executor::Executor(Group& group) : group_(group), lanes_(kLanes) {
-  for (Lane& lane : lanes_) {
-    lane.sent.resize(group.world_size);
-    lane.taken.resize(group.world_size);
+Executor::Executor(Group& group)
+    : group_(group), num_lanes_(group.segment().num_lanes()), lanes_(num_lanes_) {
+  for (Lane& lane : lanes_) lane.seen.resize(group.world_size);
+  if (group.links() != nullptr) remote_.emplace(group, num_lanes_);
+}
+
+std::size_t Executor::slot_nbytes(const Program& program) const {
+  const std::size_t num_slots = std::max(program.num_slots, 1);
+  return group_.geometry().outbox_nbytes / num_slots / kSliceAlignment * kSliceAlignment;
+}
+
+void Executor::check_fits(const Program& program) const {
+  if (slot_nbytes(program) > 0) return;
+  const std::size_t most = group_.geometry().outbox_nbytes / kSliceAlignment;
+  throw Error(ErrorKind::kInvalidArgument,
+              "the plan needs " + std::to_string(program.num_slots) +
+                  " slots in each rank's outbox, so that no order of execution can deadlock, and "
+                  "an outbox of " +
+                  std::to_string(group_.geometry().outbox_nbytes) + " bytes has at most " +
+                  std::to_string(most) + " of " + std::to_string(kSliceAlignment) +
+                  " bytes. Fewer chunks, or fewer of them sent at once, would fit.");
+}
+
+void Executor::provide_scratch(std::size_t nbytes) {
+  if (nbytes > scratch_nbytes_) {
+    scratch_.reset(new std::byte[num_lanes_ * nbytes]);
+    scratch_nbytes_ = nbytes;
   }
+  for (int l = 0; l < num_lanes_; ++l) lanes_[l].scratch = scratch_.get() + l * scratch_nbytes_;
 }
 
 void Executor::run(const Program& program, std::span<const Chunk> chunks,
                    const Reduction& reduction, const Call& call, const Deadline& deadline) {
   if (program.actions.empty()) return;
-  if (program.max_unread > kUnread || program.num_slots > kMaxSlots) {
-    throw std::logic_error("a plan needs " + std::to_string(program.num_slots) +
-                           " slots (at most " + std::to_string(kMaxSlots) + ") and leaves " +
-                           std::to_string(program.max_unread) + " slices unread by one peer (" +
-                           std::to_string(kUnread) + ")");
-  }
-  const std::size_t element_nbytes = element_size(reduction.dtype);
-  const std::size_t num_slots = std::max(program.num_slots, 1);
-  const std::size_t slot_nbytes =
-      group_.geometry().outbox_nbytes / num_slots / kSliceAlignment * kSliceAlignment;
   std::size_t most = 0;
   for (const Chunk& chunk : chunks) most = std::max(most, chunk.count);
-  const std::size_t slice_count = slot_nbytes / element_nbytes;
+  const std::size_t element_nbytes = element_size(reduction.dtype);
+  const std::size_t slice_count = slot_nbytes(program) / element_nbytes;
   const Job job{program,
                 chunks,
                 reduction,
                 element_nbytes,
                 slice_count,
                 (most + slice_count - 1) / slice_count,
+                call.sequence << kActionBits,
                 current_span_sink()};
-  for (int l = 0; l < kLanes; ++l) {
-    lanes_[l].slots.resize(num_slots);
-    for (Slot& slot : lanes_[l].slots) slot.readers.clear();
-    lanes_[l].next_slot = 0;
+  provide_scratch(program.num_scratch * job.slot_nbytes());
+  if (remote_) {
+    chunk_nbytes_.clear();
+    for (const Chunk& chunk : chunks) chunk_nbytes_.push_back(chunk.count * element_nbytes);
+    remote_->begin(program, chunk_nbytes_, job.slot_nbytes());
+  }
+  for (int l = 0; l < num_lanes_; ++l) {
     lanes_[l].action = 0;
     lanes_[l].round = l;
+    lanes_[l].done = job.began;
   }
 
   auto unfinished = [&] {
@@ -56,11 +80,29 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
   while (unfinished()) {
     Idle idle(group_, deadline);
     for (bool progress = false; !progress;) {
-      for (int l = 0; l < kLanes; ++l) {
+      for (int l = 0; l < num_lanes_; ++l) {
         while (advance(job, l)) progress = true;
       }
-      if (!progress) idle.pause([&] { return Blocked{awaited(job), describe_numbered(call)}; });
+      if (!progress)
+        idle.pause([&] { return Blocked{awaited(job), describe_numbered(call, group_.members)}; });
     }
+  }
+  if (remote_) leave_nothing_behind(call, deadline);
+}
+
+// Afterwards this rank may be busy elsewhere for long. Who has completed the call has got all of
+// it, and may have left.
+void Executor::leave_nothing_behind(const Call& call, const Deadline& deadline) {
+  Idle idle(group_, deadline);
+  const auto completed = [&](int peer) {
+    return group_.segment().state(peer).completed.load(std::memory_order_acquire) >= call.sequence;
+  };
+  while (!group_.links()->flushed()) {
+    std::vector<int> awaited = group_.remote();
+    std::erase_if(awaited, completed);
+    if (awaited.empty()) return;
+    idle.pause(
+        [&] { return Blocked{std::move(awaited), describe_numbered(call, group_.members)}; });
   }
 }
 
@@ -68,68 +110,131 @@ bool Executor::advance(const Job& job, int l) {
   Lane& lane = lanes_[l];
   if (lane.round >= job.num_rounds) return false;
   const Action& action = job.program.actions[lane.action];
-  const Chunk& chunk = job.chunks[action.chunk];
-  const std::size_t offset = lane.round * job.slice_count;
-  if (offset < chunk.count) {
-    for (int peer : action.from) {
-      if (!slice_ready(l, peer)) return false;
-    }
-    std::byte* slot = nullptr;
-    if (!action.to.empty()) {
-      if (!slot_free(l, lane.slots[lane.next_slot])) return false;
-      for (int peer : action.to) {
-        if (!edge_free(l, peer)) return false;
-      }
-      slot = group_.segment().outbox(group_.rank, l) +
-             lane.next_slot * job.slice_count * job.element_nbytes;
-    }
+  if (job.has_slice(action.chunk, lane.round)) {
+    const bool ready = each_awaited(
+        job, l, [&](int peer, std::uint64_t progress) { return has_reached(l, peer, progress); });
+    if (!ready) return false;
+    if (remote_ && !remote_->is_ready(l, action)) return false;
     const Span span(job.spans, [&] {
       const int step = action.recv_step >= 0 ? action.recv_step : action.send_step;
       return "step " + std::to_string(step) + " slice " + std::to_string(lane.round);
     });
-    perform(job, l, action, offset, std::min(job.slice_count, chunk.count - offset), slot);
+    perform(job, l, action);
+    if (remote_) remote_->take(l, action);
   }
+  group_.segment().progress(group_.rank, l).done.store(++lane.done, std::memory_order_release);
   if (++lane.action == job.program.actions.size()) {
     lane.action = 0;
-    lane.round += kLanes;
+    lane.round += num_lanes_;
   }
   return true;
 }
 
-void Executor::perform(const Job& job, int l, const Action& action, std::size_t offset,
-                       std::size_t count, std::byte* slot) {
-  Lane& lane = lanes_[l];
-  const Chunk& chunk = job.chunks[action.chunk];
-  const std::size_t at = offset * job.element_nbytes;
-  const std::byte* own = action.own_stored ? chunk.output : chunk.input;
+// The progress of a rank of which `action` of the lane's `round` is the last that is done.
+std::uint64_t Executor::after(const Job& job, std::size_t num_actions, std::size_t round,
+                              int action) const {
+  return job.began + round / num_lanes_ * num_actions + action + 1;
+}
 
-  void* outputs[2];
+template <typename Visit>
+bool Executor::each_awaited(const Job& job, int l, Visit&& visit) {
+  const Lane& lane = lanes_[l];
+  const Action& action = job.program.actions[lane.action];
+  const auto reached = [&](int peer, std::size_t round, int their_action) {
+    return visit(peer, after(job, job.program.num_actions[peer], round, their_action));
+  };
+  for (const Source& source : action.from) {
+    if (!group_.is_local(source.peer)) continue;
+    if (!reached(source.peer, lane.round, source.action)) return false;
+  }
+  if (action.to.empty()) return true;
+  // The last that did write to the slot; at the latest this very action, the last time.
+  std::size_t round = lane.round;
+  int before = static_cast<int>(lane.action);
+  do {
+    const int last = std::exchange(before, job.program.actions[before].replaces);
+    if (before >= last) {
+      if (round < static_cast<std::size_t>(num_lanes_)) return true;
+      round -= num_lanes_;
+    }
+  } while (!job.has_slice(job.program.actions[before].chunk, round));
+  for (const Reader& reader : job.program.actions[before].to) {
+    if (!group_.is_local(reader.peer)) continue;
+    if (!reached(reader.peer, round, reader.action)) return false;
+  }
+  return true;
+}
+
+bool Executor::has_reached(int l, int peer, std::uint64_t progress) {
+  std::uint64_t& seen = lanes_[l].seen[peer];
+  const auto is_enough = [&] { return static_cast<std::int64_t>(seen - progress) >= 0; };
+  if (is_enough()) return true;
+  seen = group_.segment().progress(peer, l).done.load(std::memory_order_acquire);
+  return is_enough();
+}
+
+std::byte* Executor::at(const Job& job, int l, int chunk, const Location& location) {
+  const std::size_t offset = lanes_[l].round * job.slot_nbytes();
+  switch (location.kind) {
+    case Location::kInput:
+      return const_cast<std::byte*>(job.chunks[chunk].input) + offset;  // which is only read
+    case Location::kOutput:
+      return job.chunks[chunk].output + offset;
+    case Location::kScratch:
+      return lanes_[l].scratch + location.index * job.slot_nbytes();
+    case Location::kNowhere:
+      break;
+  }
+  return nullptr;
+}
+
+bool Executor::is_read_here(const Action& action) const {
+  return std::ranges::any_of(action.to, [&](const Reader& r) { return group_.is_local(r.peer); });
+}
+
+void Executor::perform(const Job& job, int l, const Action& action) {
+  const std::size_t offset = lanes_[l].round * job.slice_count;
+  const std::size_t count = std::min(job.slice_count, job.chunks[action.chunk].count - offset);
+
+  void* outputs[3] = {};
   int num_outputs = 0;
-  if (action.store) outputs[num_outputs++] = chunk.output + at;
-  if (slot != nullptr) outputs[num_outputs++] = slot;
+  if (action.store.kind != Location::kNowhere) {
+    outputs[num_outputs++] = at(job, l, action.chunk, action.store);
+  }
+  if (is_read_here(action)) {
+    outputs[num_outputs++] =
+        group_.segment().outbox(group_.rank, l) + action.slot * job.slot_nbytes();
+  }
+  const bool departs = remote_ && remote_->goes_to_others(action);
+  if (departs) outputs[num_outputs++] = remote_->departure(l);
+  if (num_outputs == 0) return;
+  // No more than two are written at once.
+  const bool is_third = num_outputs == 3;
+  if (is_third) num_outputs = 2;
+  void* const slot = outputs[1];
 
   Reduction reduction = job.reduction;
   if (!action.finish) reduction.divisor = 1;
-  const bool scale = reduction.op == ReduceOp::kPremulSum && !action.own_stored;
+  const bool scale = reduction.op == ReduceOp::kPremulSum && action.own.kind == Location::kInput;
+  const bool uses_own = action.own.kind != Location::kNowhere;
   inputs_.clear();
-  if (action.reduce || action.from.empty()) {
-    // In rank order, so that a sum does not depend on who computes it.
-    auto add_own = [&] {
-      if (scale) reduction.scaled_input = static_cast<int>(inputs_.size());
-      inputs_.push_back(own + at);
-    };
-    bool own_added = false;
-    for (int peer : action.from) {
-      if (!own_added && group_.rank < peer) {
-        add_own();
-        own_added = true;
-      }
-      inputs_.push_back(slice(job, l, peer));
+  // In rank order, so that a sum does not depend on who computes it.
+  const auto add_own = [&] {
+    if (scale) reduction.scaled_input = static_cast<int>(inputs_.size());
+    inputs_.push_back(at(job, l, action.chunk, action.own));
+  };
+  bool own_added = !uses_own;
+  for (std::size_t i = 0; i < action.from.size(); ++i) {
+    const Source& source = action.from[i];
+    if (!own_added && group_.rank < source.peer) {
+      add_own();
+      own_added = true;
     }
-    if (!own_added) add_own();
-  } else {
-    inputs_.push_back(slice(job, l, action.from.front()));
+    inputs_.push_back(group_.is_local(source.peer) ? group_.segment().outbox(source.peer, l) +
+                                                         source.slot * job.slot_nbytes()
+                                                   : remote_->slice(l, action, i));
   }
+  if (!own_added) add_own();
 
   if (inputs_.size() > 1 || (action.from.empty() && (scale || reduction.divisor != 1))) {
     reduce_host(reduction, inputs_.data(), static_cast<int>(inputs_.size()), outputs, num_outputs,
@@ -142,79 +247,24 @@ void Executor::perform(const Job& job, int l, const Action& action, std::size_t 
     }
     if (keep > 0) copy_host(inputs_[0], outputs, keep, count * job.element_nbytes);
   }
-
-  for (int peer : action.from) {
-    group_.segment()
-        .edge(peer, group_.rank, l)
-        .taken.store(++lane.taken[peer], std::memory_order_release);
-  }
-  if (slot == nullptr) return;
-  Slot& used = lane.slots[lane.next_slot];
-  used.readers.clear();
-  for (int peer : action.to) {
-    const std::uint64_t position = lane.sent[peer]++;
-    group_.segment()
-        .edge(group_.rank, peer, l)
-        .published[position % kUnread]
-        .store((position + 1) << 8 | lane.next_slot, std::memory_order_release);
-    used.readers.push_back({peer, position});
-  }
-  lane.next_slot = (lane.next_slot + 1) % lane.slots.size();
-}
-
-bool Executor::slice_ready(int l, int peer) {
-  const std::uint64_t position = lanes_[l].taken[peer];
-  const std::uint64_t published = group_.segment()
-                                      .edge(peer, group_.rank, l)
-                                      .published[position % kUnread]
-                                      .load(std::memory_order_acquire);
-  return published >> 8 == position + 1;
-}
-
-const std::byte* Executor::slice(const Job& job, int l, int peer) {
-  const std::uint64_t published = group_.segment()
-                                      .edge(peer, group_.rank, l)
-                                      .published[lanes_[l].taken[peer] % kUnread]
-                                      .load(std::memory_order_relaxed);
-  return group_.segment().outbox(peer, l) +
-         (published & 0xff) * job.slice_count * job.element_nbytes;
-}
-
-bool Executor::slot_free(int l, const Slot& slot) {
-  return std::all_of(slot.readers.begin(), slot.readers.end(), [&](const Reader& reader) {
-    return group_.segment()
-               .edge(group_.rank, reader.peer, l)
-               .taken.load(std::memory_order_acquire) > reader.position;
-  });
-}
-
-bool Executor::edge_free(int l, int peer) {
-  return lanes_[l].sent[peer] -
-             group_.segment().edge(group_.rank, peer, l).taken.load(std::memory_order_acquire) <
-         kUnread;
+  if (is_third) std::memcpy(outputs[2], slot, count * job.element_nbytes);
+  if (departs) remote_->send(l, lanes_[l].round, action, count * job.element_nbytes);
 }
 
 std::vector<int> Executor::awaited(const Job& job) {
   std::vector<int> peers;
-  auto add = [&](int peer) {
-    if (std::find(peers.begin(), peers.end(), peer) == peers.end()) peers.push_back(peer);
-  };
-  for (int l = 0; l < kLanes; ++l) {
-    const Lane& lane = lanes_[l];
-    if (lane.round >= job.num_rounds) continue;
-    const Action& action = job.program.actions[lane.action];
-    for (int peer : action.from) {
-      if (!slice_ready(l, peer)) add(peer);
-    }
-    if (action.to.empty()) continue;
-    for (int peer : action.to) {
-      if (!edge_free(l, peer)) add(peer);
-    }
-    for (const Reader& reader : lane.slots[lane.next_slot].readers) {
-      if (group_.segment().edge(group_.rank, reader.peer, l).taken.load() <= reader.position) {
-        add(reader.peer);
+  for (int l = 0; l < num_lanes_; ++l) {
+    if (lanes_[l].round >= job.num_rounds) continue;
+    each_awaited(job, l, [&](int peer, std::uint64_t progress) {
+      if (!has_reached(l, peer, progress) && std::ranges::find(peers, peer) == peers.end()) {
+        peers.push_back(peer);
       }
-    }
+      return true;
+    });
+    if (!remote_) continue;
+    remote_->each_awaited(l, job.program.actions[lanes_[l].action], [&](int peer) {
+      if (std::ranges::find(peers, peer) == peers.end()) peers.push_back(peer);
+    });
   }
   return peers;
 }

@@ -1,34 +1,48 @@
 // Carries out programs over shared memory.
 //
 // The chunks of a collective are cut into slices; one round of the program moves slice b of every
-// chunk. Rounds alternate between lanes (lane = round mod kLanes), each with an outbox and counters
-// of its own, so that a rank that must wait in one lane works in the other.
+// chunk. Rounds alternate between lanes (lane = round mod their number), each with an outbox and a
+// counter of its own, so that a rank that must wait in one lane works in the other.
 //
-// Within a lane everything is in order: a rank writes the slices it sends into its outbox, slot
-// after slot, and tells each reader the slot; a reader takes them in that order. A slot is written
-// again when all its readers have taken it. No reader is left more than kUnread slices behind: what
-// has no elements in a round is skipped, so all slots may come to hold slices for one peer. What a
-// rank receives it adds, keeps and sends on in one pass over the data.
+// Within a lane a rank does the actions of its program in their order, round after round, and says
+// after each how many it has done. That is all that peers need to know of it: programs tell which
+// of its actions publishes a slice, in which slot of its outbox, and which one takes a slice from
+// theirs. So whoever awaits a slice waits for the action that publishes it, and whoever writes to a
+// slot anew waits for the actions that take what was in it. plan/slots.h proves that this comes to
+// an end. What a rank receives it adds, keeps and sends on in one pass over the data.
+//
+// What goes to ranks on other hosts, and what comes from there, lies in places of this rank's own:
+// shm/remote_slices.h.
+//
+// Invariant: a rank's counter says n only when the slices that its first n actions publish can be
+// read, and those that they take are not read any more.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
-#include "chunks.h"
+#include "core/call.h"
+#include "core/chunks.h"
+#include "core/spans.h"
 #include "plan/program.h"
-#include "reduce/host.h"
+#include "reduce/reduction.h"
 #include "shm/group.h"
 #include "shm/idle.h"
-#include "spans.h"
+#include "shm/remote_slices.h"
 
 namespace ringcomm::shm {
 
 class Executor {
  public:
   explicit Executor(Group& group);
+
+  // Throws Error (kInvalidArgument) for a program whose slots are too many for an outbox. All ranks
+  // would throw.
+  void check_fits(const Program& program) const;
 
   // Runs the program on chunks (program.num_chunks of them). For a collective that only moves data
   // reduction.op is ignored; avg's divisor is applied where an action finishes a sum, premul_sum's
@@ -37,20 +51,12 @@ class Executor {
            const Call& call, const Deadline& deadline);
 
  private:
-  struct Reader {
-    int peer;
-    std::uint64_t position;
-  };
-  struct Slot {
-    std::vector<Reader> readers;
-  };
   struct Lane {
-    std::vector<std::uint64_t> sent;   // slices published for each peer, ever
-    std::vector<std::uint64_t> taken;  // slices taken from each peer, ever
-    std::vector<Slot> slots;
-    std::size_t next_slot = 0;
     std::size_t round = 0;
     std::size_t action = 0;
+    std::uint64_t done = 0;           // as in Progress
+    std::vector<std::uint64_t> seen;  // of each peer's progress
+    std::byte* scratch = nullptr;
   };
   struct Job {
     const Program& program;
@@ -59,22 +65,40 @@ class Executor {
     std::size_t element_nbytes;
     std::size_t slice_count;  // elements in a slot
     std::size_t num_rounds;
+    std::uint64_t began;  // Progress of a rank that has done nothing yet
     SpanSink* spans;
+
+    std::size_t slot_nbytes() const { return slice_count * element_nbytes; }
+    bool has_slice(int chunk, std::size_t round) const {
+      return round * slice_count < chunks[chunk].count;
+    }
   };
 
-  // Does the lane's next action, if its slices and a slot are there. False: it must wait.
+  // Does the lane's next action, if all that it waits for is done. False: it must wait.
   bool advance(const Job& job, int lane);
-  void perform(const Job& job, int lane, const Action& action, std::size_t offset,
-               std::size_t count, std::byte* slot);
-  bool slice_ready(int lane, int peer);
-  const std::byte* slice(const Job& job, int lane, int peer);
-  bool slot_free(int lane, const Slot& slot);
-  bool edge_free(int lane, int peer);
+  void perform(const Job& job, int lane, const Action& action);
+  bool is_read_here(const Action& action) const;
+  std::uint64_t after(const Job& job, std::size_t num_actions, std::size_t round, int action) const;
+  std::byte* at(const Job& job, int lane, int chunk, const Location& location);
+
+  // visit(peer, progress) for what the lane's next action waits for, as long as it returns true.
+  template <typename Visit>
+  bool each_awaited(const Job& job, int lane, Visit&& visit);
+  bool has_reached(int lane, int peer, std::uint64_t progress);
   std::vector<int> awaited(const Job& job);
+  void leave_nothing_behind(const Call& call, const Deadline& deadline);
+
+  std::size_t slot_nbytes(const Program& program) const;
+  void provide_scratch(std::size_t nbytes);
 
   Group& group_;
+  const int num_lanes_;
   std::vector<Lane> lanes_;
+  std::optional<RemoteSlices> remote_;  // none if there is but one host
+  std::vector<std::size_t> chunk_nbytes_;
   std::vector<const void*> inputs_;
+  std::unique_ptr<std::byte[]> scratch_;
+  std::size_t scratch_nbytes_ = 0;
 };
 
 }  // namespace ringcomm::shm

@@ -3,10 +3,24 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
+#include <vector>
+
+#include "shm/read_once.h"
+#include "shm/relay.h"
+#include "shm/sentinel.h"
 
 namespace ringcomm::shm {
 namespace {
+
+// A link to a dead rank fails at once, but what its host's leader says of it is worth waiting for;
+// and a rank whose leader has died leaves, which must not look like the cause.
+constexpr std::chrono::milliseconds kLeaderFirst{500};
+// By so much may the word that a rank of another host has left overtake what it said before; and by
+// so much if it is known to have said all.
+constexpr std::chrono::milliseconds kOvertakes{500};
+constexpr std::chrono::milliseconds kOvertakesForSure = Sentinel::kFirstSilence;
 
 constexpr int kSpins = 20;  // about 1 us; yielding costs little more, and lets a peer run
 
@@ -17,60 +31,143 @@ int cores() {
 
 }  // namespace
 
-Group::Group(Store& store, int rank, int world_size, std::chrono::milliseconds timeout)
-    : rank(rank),
-      world_size(world_size),
+Group::Group(Store& store, const Invitation& invitation, const links::MakeEngine& make_engine)
+    : ringcomm::Group(invitation.rank, invitation.world_size, invitation.members),
       spins(world_size <= cores() ? kSpins : 0),
-      segment_(store, rank, world_size, timeout) {}
+      segment_(store, invitation),
+      board_(*this) {
+  for (int peer = 0; peer < world_size; ++peer) {
+    if (!is_local(peer)) remote_.push_back(peer);
+  }
+  if (remote_.empty()) return;
+  if (!make_engine) {
+    throw Error(ErrorKind::kInvalidArgument, members.name(rank) + " does not share memory with " +
+                                                 members.names(remote_) +
+                                                 ", and is given no links between hosts");
+  }
+  links_ = make_engine(segment_.name(), rank, world_size);
+  if (rank != placement().leader_of(host())) return;
+  relay_ = std::make_unique<Relay>(*this);
+  sentinel_ = std::make_unique<Sentinel>(*this, *relay_);
+}
+
+Group::~Group() = default;
+
+std::vector<int> Group::other_leaders() const {
+  std::vector<int> leaders;
+  for (int h = 0; h < placement().num_hosts(); ++h) {
+    if (h != host()) leaders.push_back(placement().leader_of(h));
+  }
+  return leaders;
+}
+
+void Group::make(Area area) {
+  try {
+    segment_.make(area);
+  } catch (const Error& error) {
+    throw fail(error.kind(), error.what());
+  }
+}
 
 void Group::check(const std::string& doing) {
   if (closed_.load(std::memory_order_acquire)) {
     throw Error(ErrorKind::kClosed, doing + ": " + close_reason_);
   }
-  GroupHeader& header = segment_.header();
-  if (header.failed.load(std::memory_order_acquire) == 0) return;
-  const Clock::time_point start = Clock::now();
-  while (header.failed.load(std::memory_order_acquire) != 2) {
-    if (Clock::now() - start > std::chrono::seconds(1)) {
-      throw Error(ErrorKind::kPeerDied,
-                  doing + ": a rank ended while it was recording why the group failed");
-    }
-    sched_yield();
-  }
-  throw Error(header.kind, doing + " failed on rank " + std::to_string(rank) +
-                               ", because the group failed on rank " +
-                               std::to_string(header.reporter) + ": " + header.text);
+  if (segment_.header().failed.load(std::memory_order_acquire) == 0) return;
+  throw first_failure(doing, "");
 }
 
 Error Group::fail(ErrorKind kind, const std::string& text) {
-  GroupHeader& header = segment_.header();
-  std::uint32_t nobody = 0;
-  if (header.failed.compare_exchange_strong(nobody, 1, std::memory_order_acq_rel)) {
-    header.kind = kind;
-    header.reporter = rank;
-    const std::size_t length = std::min(text.size(), sizeof(header.text) - 1);
-    std::memcpy(header.text, text.data(), length);
-    header.text[length] = '\0';
-    header.failed.store(2, std::memory_order_release);
-  }
+  if (!record_failure(rank, kind, text)) return first_failure("the group", " Meanwhile, " + text);
   return Error(kind, text);
 }
 
-void Group::close(const std::string& reason) {
-  std::call_once(close_once_, [&] {
+void Group::adopt_failure(int reporter, ErrorKind kind, const std::string& text) {
+  record_failure(reporter, kind, text);
+}
+
+// False: something else has broken the group before.
+bool Group::record_failure(int reporter, ErrorKind kind, const std::string& text) {
+  GroupHeader& header = segment_.header();
+  std::uint32_t nobody = 0;
+  if (!header.failed.compare_exchange_strong(nobody, 1, std::memory_order_acq_rel)) return false;
+  header.kind = kind;
+  header.reporter = reporter;
+  const std::size_t length = std::min(text.size(), sizeof(header.text) - 1);
+  std::memcpy(header.text, text.data(), length);
+  header.text[length] = '\0';
+  header.failed.store(2, std::memory_order_release);
+  return true;
+}
+
+// What the rank that failed first has recorded, which may be the reason for all that follows.
+Error Group::first_failure(const std::string& doing, const std::string& more) {
+  const GroupHeader& header = segment_.header();
+  const Clock::time_point start = Clock::now();
+  while (header.failed.load(std::memory_order_acquire) != 2) {
+    if (Clock::now() - start > std::chrono::seconds(1)) {
+      return Error(ErrorKind::kPeerDied,
+                   doing + ": a rank ended while it was recording why the group failed." + more);
+    }
+    sched_yield();
+  }
+  std::string text(header.text, strnlen(header.text, sizeof(header.text)));
+  std::ranges::replace_if(text, [](unsigned char c) { return std::iscntrl(c); }, '?');
+  const ErrorKind kind = std::min(read_once(header.kind), ErrorKind::kLibrary);
+  return Error(kind, doing + " failed on " + members.name(rank) + ", because the group failed on " +
+                         members.name(header.reporter) + ": " + text + more);
+}
+
+void Group::rename(const std::string& name) {
+  members.group = name;
+  if (rank == placement().leader_of(host())) {
+    std::strncpy(segment_.header().group, name.c_str(), sizeof(segment_.header().group) - 1);
+  }
+}
+
+std::vector<std::string> Group::host_names() {
+  std::vector<std::string> names;
+  for (int host = 0; host < placement().num_hosts(); ++host) {
+    const RankState& state = segment_.state(placement().leader_of(host));
+    names.emplace_back(state.host, strnlen(state.host, sizeof(state.host)));
+  }
+  return names;
+}
+
+std::optional<ErrorKind> Group::failure() {
+  const GroupHeader& header = segment_.header();
+  if (header.failed.load(std::memory_order_acquire) != 2) return std::nullopt;
+  return header.kind;
+}
+
+void Group::close(const std::string& reason, Closed how) {
+  std::lock_guard lock(close_mutex_);
+  if (!closed_.load(std::memory_order_relaxed)) {
     close_reason_ = reason;
     closed_.store(true, std::memory_order_release);
-    segment_.state(rank).closed.store(1, std::memory_order_release);
-  });
+  }
+  std::atomic<Closed>& told = segment_.state(rank).closed;
+  if (told.load(std::memory_order_relaxed) != Closed::kLeft) told.store(how);
+  if (how == Closed::kLeft && sentinel_) sentinel_->leave();
+}
+
+void Group::hear_of(int leader, Clock::time_point when) {
+  segment_.state(leader).heard.store(when.time_since_epoch().count(), std::memory_order_release);
+}
+
+void Group::excuse(int leader, Clock::duration silence) {
+  segment_.state(leader).heard.fetch_add(std::chrono::nanoseconds(silence).count(),
+                                         std::memory_order_release);
 }
 
 std::string Group::describe_peer(int peer) {
   std::string text;
   std::vector<int> seen;
-  for (int at = peer; at >= 0 && std::find(seen.begin(), seen.end(), at) == seen.end();) {
+  for (int at = peer;
+       at >= 0 && at < world_size && std::find(seen.begin(), seen.end(), at) == seen.end();) {
     RankState& state = segment_.state(at);
     std::string how;
-    text += std::string(text.empty() ? "" : ", which waits for ") + "rank " + std::to_string(at);
+    text += std::string(text.empty() ? "" : ", which waits for ") + members.name(at);
     if (gone(at, &how)) return text + " (" + how + ")";
     text += " (its last complete collective is #" +
             std::to_string(state.completed.load(std::memory_order_relaxed)) + ")";
@@ -82,15 +179,79 @@ std::string Group::describe_peer(int peer) {
 
 bool Group::gone(int peer, std::string* how) {
   RankState& state = segment_.state(peer);
-  if (state.closed.load(std::memory_order_acquire) != 0) {
+  const Closed closed = state.closed.load(std::memory_order_acquire);
+  if (closed != Closed::kNo) {
+    if (closed == Closed::kLeft && !is_local(peer)) {
+      // Whoever has completed what this rank is still in has sent its part of that.
+      const bool is_sure = state.completed.load() > segment_.state(rank).completed.load();
+      const auto patience = is_sure ? kOvertakesForSure : kOvertakes;
+      if (Clock::now() - first_seen(left_, peer) < patience) return false;
+    }
     *how = "it has closed the group";
     return true;
   }
-  if (!state.process.runs()) {
-    *how = "its process " + std::to_string(state.process.pid) + " has ended";
+  if (state.ended.load(std::memory_order_acquire) != 0 ||
+      (is_local(peer) && !state.process.runs())) {
+    *how = "its process " + std::to_string(state.process.pid) + " has ended (on host " +
+           host_name_of(peer) + ")";
     return true;
   }
-  return false;
+  return !is_local(peer) && gone_elsewhere(peer, how);
+}
+
+std::string Group::host_name_of(int peer) {
+  const RankState& state = segment_.state(peer);
+  const std::string name(state.host, strnlen(state.host, sizeof(state.host)));
+  return name.empty() ? "#" + std::to_string(placement().host_of[peer]) : name;
+}
+
+// What can be known of a rank of another host whose leader says nothing of it.
+bool Group::gone_elsewhere(int peer, std::string* how) {
+  const int its_host = placement().host_of[peer];
+  const int leader = placement().leader_of(its_host);
+  const bool has_left = segment_.state(leader).closed.load() != Closed::kNo;
+  for (const int rank : {peer, leader}) {
+    const std::string lost = links_->failure(rank);
+    if (lost.empty()) continue;
+    // That it has left is what is to be told, and then its connection goes.
+    const auto patience = (rank != leader ? 2 : has_left ? 4 : 1) * kLeaderFirst;
+    // By the clock of the sentinel, which has to have listened; and, while the rank's leader
+    // speaks, by that of its words, for it has to have had the time to tell what became of the
+    // rank.
+    Clock::time_point listened = heard_at(placement().leader_of(host()));
+    if (rank != leader && !has_left) listened = std::min(listened, heard_at(leader));
+    if (listened - first_seen(lost_, rank) < patience) continue;
+    *how =
+        (rank == peer ? "the connection to it is lost (on host "
+                      : "the connection to " + members.name(leader) + " is lost (both on host ") +
+        host_name_of(peer) + "): " + lost;
+    return true;
+  }
+  if (has_left || hears_of(its_host).value_or(true)) return false;
+  *how = "nothing has been heard of its host " + host_name_of(peer) + " for " +
+         describe_seconds(std::chrono::duration<double>(silent_for(leader)).count());
+  return true;
+}
+
+std::optional<bool> Group::hears_of(int host) {
+  if (silent_for(placement().leader_of(this->host())) >= Sentinel::kSilence / 2) {
+    return std::nullopt;
+  }
+  const int leader = placement().leader_of(host);
+  const bool has_spoken = segment_.state(leader).has_spoken.load(std::memory_order_acquire) != 0;
+  return silent_for(leader) < (has_spoken ? Sentinel::kSilence : Sentinel::kFirstSilence);
+}
+
+Clock::time_point Group::heard_at(int leader) {
+  return Clock::time_point(
+      std::chrono::nanoseconds(segment_.state(leader).heard.load(std::memory_order_acquire)));
+}
+
+Clock::duration Group::silent_for(int leader) { return Clock::now() - heard_at(leader); }
+
+Clock::time_point Group::first_seen(FirstSeen& seen, int peer) {
+  const std::lock_guard lock(seen_mutex_);
+  return seen.try_emplace(peer, Clock::now()).first->second;
 }
 
 }  // namespace ringcomm::shm

@@ -1,58 +1,110 @@
-// One rank's view of its group: who it is, the shared memory, and whether the group still works.
+// A group whose ranks share memory, those of each host with each other; between hosts there are
+// links.
 #pragma once
 
 #include <atomic>
-#include <chrono>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/deadline.h"
+#include "core/group.h"
+#include "core/placement.h"
+#include "links/engine.h"
+#include "shm/board.h"
 #include "shm/segment.h"
 
 namespace ringcomm::shm {
 
-using Clock = std::chrono::steady_clock;
+class Relay;
+class Sentinel;
 
-class Group {
+class Group final : public ringcomm::Group {
  public:
-  Group(Store& store, int rank, int world_size, std::chrono::milliseconds timeout);
+  // make_engine: for links to other hosts; without it Error (kInvalidArgument) is thrown if there
+  // are any.
+  Group(Store& store, const Invitation& invitation, const links::MakeEngine& make_engine = nullptr);
+  ~Group() override;
 
-  const int rank;
-  const int world_size;
   // Iterations a wait spins before it yields its core: none where ranks outnumber the cores.
   const int spins;
 
   Segment& segment() { return segment_; }
   const Geometry& geometry() const { return segment_.geometry(); }
+  const Placement& placement() const { return segment_.placement(); }
+  int host() const { return placement().host_of[rank]; }
+  // Those of hosts may be the same.
+  std::vector<std::string> host_names();
+  // Whether that rank shares this one's memory.
+  bool is_local(int peer) const { return placement().together(rank, peer); }
+  // The ranks of other hosts.
+  const std::vector<int>& remote() const { return remote_; }
+  // The first rank of each other host.
+  std::vector<int> other_leaders() const;
+  // Null where there is but one host; relay(): on all but the leaders, too.
+  links::Engine* links() { return links_.get(); }
+  Relay* relay() { return relay_.get(); }
 
-  // Throws what broke the group, if anything has.
-  void check(const std::string& doing);
-  bool broken() {
+  // Before this rank uses an area of its own. Where there is no memory for it that breaks the
+  // group, as the peers are about to wait for what this rank cannot write. Throws Error (kSystem).
+  void use(Area area) {
+    if (!segment_.made(rank, area)) make(area);
+  }
+
+  void check(const std::string& doing) override;
+  bool broken() override {
     return closed_.load(std::memory_order_relaxed) ||
            segment_.header().failed.load(std::memory_order_relaxed) != 0;
   }
+  Error fail(ErrorKind kind, const std::string& text) override;
+  // What broke the group on another host breaks it on this one.
+  void adopt_failure(int reporter, ErrorKind kind, const std::string& text);
+  // Of what broke the group.
+  std::optional<ErrorKind> failure();
+  bool gone(int peer, std::string* how) override;
+  std::string describe_peer(int peer) override;
+  shm::Board& board() override { return board_; }
+  // Whether anything has been heard of that host in the last seconds. Nothing where this one does
+  // not listen: its sentinel has ended with its leader.
+  std::optional<bool> hears_of(int host);
+  // This rank's sentinel has listened since then, or a word has come of another host's leader.
+  void hear_of(int leader, Clock::time_point when = Clock::now());
+  // So much of its silence does not count.
+  void excuse(int leader, Clock::duration silence);
 
-  // Breaks the group for all ranks: `text` says what happened, and every rank that waits or calls
-  // later raises it. Slices may be half read by then, so a broken group stays broken. Returns the
-  // error for this rank to throw.
-  Error fail(ErrorKind kind, const std::string& text);
+  // What the group is called from now on, before anybody else uses it.
+  void rename(const std::string& name);
 
-  // Leaves the group: later calls of this rank raise `reason`, and peers that would wait for this
-  // rank are told it has left. Any thread; the first reason stays.
-  void close(const std::string& reason);
-
-  // What is known of a rank that is being waited for, for an error message: "rank 2 (its last
-  // collective was #16), which waits for rank 3 (...)".
-  std::string describe_peer(int peer);
-
-  // Whether the peer has left or its process has ended, and so will never do anything again.
-  bool gone(int peer, std::string* how);
+  // Later calls of this rank raise `reason`, and peers that would wait for this rank are told.
+  // Any thread; the first reason stays. It may be called with kAborted and then with kLeft.
+  void close(const std::string& reason, Closed how = Closed::kLeft);
 
  private:
+  void make(Area area);
+  bool record_failure(int reporter, ErrorKind kind, const std::string& text);
+  Clock::time_point heard_at(int leader);
+  Clock::duration silent_for(int leader);
+  using FirstSeen = std::map<int, Clock::time_point>;  // by rank
+  Clock::time_point first_seen(FirstSeen& seen, int peer);
+  bool gone_elsewhere(int peer, std::string* how);
+  std::string host_name_of(int peer);
+  Error first_failure(const std::string& doing, const std::string& more);
+
   Segment segment_;
-  std::once_flag close_once_;
+  Board board_;
+  std::mutex close_mutex_;
   std::atomic<bool> closed_{false};
   std::string close_reason_;
+  std::vector<int> remote_;
+  std::unique_ptr<links::Engine> links_;
+  FirstSeen left_;  // ranks of other hosts
+  FirstSeen lost_;  // links
+  std::mutex seen_mutex_;
+  std::unique_ptr<Relay> relay_;
+  std::unique_ptr<Sentinel> sentinel_;
 };
 
 }  // namespace ringcomm::shm

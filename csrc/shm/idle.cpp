@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
+
+#include "core/interrupt.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -14,6 +17,7 @@ using std::chrono::milliseconds;
 constexpr microseconds kYieldFor = milliseconds(1);
 constexpr microseconds kLongestSleep = milliseconds(1);
 constexpr milliseconds kLookEvery{100};  // at processes; costs a few system calls per peer
+constexpr std::size_t kPeersPerLook = 8;
 
 }  // namespace
 
@@ -30,13 +34,28 @@ bool Idle::yield_or_sleep() {
     sched_yield();
   } else {
     // A tenth of the time waited so far: whoever waits longer loses no more of it in proportion.
-    std::this_thread::sleep_for(std::min(kLongestSleep, idle / 10));
+    const microseconds nap = std::min(kLongestSleep, idle / 10);
+    if (group_.links() != nullptr) {
+      group_.links()->sleep(nap);
+    } else {
+      std::this_thread::sleep_for(nap);
+    }
   }
   return false;
 }
 
 void Idle::look_around(const Blocked& blocked) {
-  const std::string who = "rank " + std::to_string(group_.rank) + " in " + blocked.doing;
+  const std::string who = group_.members.name(group_.rank) + " in " + blocked.doing;
+  if (group_.broken() && !std::exchange(saw_broken_, true)) return;
+  group_.check(blocked.doing);
+  try {
+    check_interrupt();
+  } catch (...) {
+    group_.fail(ErrorKind::kClosed, who + " after " + describe_seconds(deadline_.waited()) +
+                                        " was interrupted by a signal, waiting for " +
+                                        group_.members.names(blocked.peers));
+    throw;
+  }
   if (!gone_.empty()) {
     throw group_.fail(ErrorKind::kPeerDied,
                       who + " after " + describe_seconds(deadline_.waited()) + ": " + gone_);
@@ -45,13 +64,12 @@ void Idle::look_around(const Blocked& blocked) {
     std::string text = who + " Timed out after " + describe_seconds(deadline_.waited()) +
                        " (its timeout is " +
                        describe_seconds(std::chrono::duration<double>(deadline_.timeout).count()) +
-                       "), waiting for " + describe_ranks(blocked.peers) + ":";
+                       "), waiting for " + group_.members.names(blocked.peers) + ":";
     for (std::size_t i = 0; i < blocked.peers.size(); ++i) {
       text += (i == 0 ? " " : "; ") + group_.describe_peer(blocked.peers[i]);
     }
     throw group_.fail(ErrorKind::kTimeout, text);
   }
-  group_.check(blocked.doing);
 
   const Clock::time_point now = Clock::now();
   overdue_ = now - deadline_.start > deadline_.timeout;
@@ -60,12 +78,28 @@ void Idle::look_around(const Blocked& blocked) {
     told_ = true;
     publish(blocked.peers.front());
   }
-  for (int peer : blocked.peers) {
+  look_at_leader();
+  // Not at all of many: whoever finds out tells all, and every waiting rank begins elsewhere.
+  const std::size_t looks = std::min(blocked.peers.size(), kPeersPerLook);
+  for (std::size_t i = 0; i < looks; ++i) {
+    const int peer = blocked.peers[(group_.rank + looked_at_++) % blocked.peers.size()];
     std::string how;
     if (group_.gone(peer, &how)) {
-      gone_ = "rank " + std::to_string(peer) + " will not answer, " + how;
+      gone_ = group_.members.name(peer) + " will not answer, " + how;
       return;
     }
+  }
+}
+
+// Nothing is heard of other hosts any more when the leader of this one has died. It may leave when
+// it is done, before others are.
+void Idle::look_at_leader() {
+  if (group_.links() == nullptr) return;
+  const int leader = group_.placement().leader_of(group_.host());
+  if (leader == group_.rank) return;
+  std::string how;
+  if (group_.segment().state(leader).closed.load() == Closed::kNo && group_.gone(leader, &how)) {
+    gone_ = group_.members.name(leader) + " will not answer, " + how;
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/deadline.h"
 #include "shm/group.h"
 
 namespace ringcomm::shm {
@@ -13,20 +14,7 @@ namespace ringcomm::shm {
 // Who is awaited, and in what. Made only when a wait has become long.
 struct Blocked {
   std::vector<int> peers;
-  std::string doing;  // "all_reduce(count=256, dtype=float32, op=sum) #17, step 2"
-};
-
-// The absolute end of an operation's patience.
-struct Deadline {
-  Clock::time_point start;
-  std::chrono::milliseconds timeout;
-
-  // At most a hundred years, which nanoseconds can count.
-  static Deadline in(std::chrono::milliseconds timeout) {
-    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 100);
-    return {Clock::now(), timeout < kLongest ? timeout : kLongest};
-  }
-  double waited() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
+  std::string doing;  // "all_reduce(count=256, dtype=float32, op=sum) #17"
 };
 
 // One period of waiting:
@@ -47,14 +35,16 @@ class Idle {
   Idle(const Idle&) = delete;
   Idle& operator=(const Idle&) = delete;
 
+  // What has arrived meanwhile is there when it returns: nobody sleeps on it.
   template <typename Explain>
   void pause(Explain&& explain) {
     if (spins_left_ > 0) {
       --spins_left_;
       relax();
-      return;
+    } else if (yield_or_sleep()) {
+      look_around(explain());
     }
-    if (yield_or_sleep()) look_around(explain());
+    if (group_.links() != nullptr) group_.links()->progress();
   }
 
  private:
@@ -66,19 +56,24 @@ class Idle {
 #endif
   }
   void publish(int peer) {
-    group_.segment().state(group_.rank).waits_for.store(peer, std::memory_order_relaxed);
+    RankState& own = group_.segment().state(group_.rank);
+    own.waits_since.store(since_.time_since_epoch().count(), std::memory_order_relaxed);
+    own.waits_for.store(peer, std::memory_order_relaxed);
   }
   // Lets others run. True when it is time to look whether waiting makes sense.
   bool yield_or_sleep();
   void look_around(const Blocked& blocked);
+  void look_at_leader();
 
   Group& group_;
   const Deadline& deadline_;
   int spins_left_;
   Clock::time_point since_{};
   Clock::time_point look_next_{};
+  std::size_t looked_at_ = 0;  // peers, so far
   bool told_ = false;
   bool overdue_ = false;
+  bool saw_broken_ = false;
   std::string gone_;
 };
 

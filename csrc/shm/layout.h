@@ -1,24 +1,38 @@
-// What lies where in the shared-memory segment of one group.
+// What lies where in the shared memory of one group.
 //
-//   group header          who failed first, and the text every rank then raises
-//   rank state    [n]     what each rank is doing, for its peers' error messages
-//   device call   [n][kDeviceCalls]  what each rank has enqueued on its device
-//   device greeting [n][n]  with what a rank meets a peer for their first message between devices
-//   announcement  [n][2]  the call a rank makes, with its whole input when that is small
-//   edge          [n][n][lanes]   which slices a rank has published for a peer, which were read
-//   outbox        [n][lanes]      the slices themselves, cut into slots as the plan needs
-//   mail edge     [n][n]  and mail slots [n][n][kMailSlots]: send and recv, one box per pair
+//   base                  made with the group: nothing else is needed to say who is alive
+//     group header          who failed first, and the text every rank then raises
+//     rank state    [n]     what each rank is doing, for its peers' error messages
+//     mailed        [n]     to which peers each rank has a mail box, a bit each
+//   device        [n]     what each rank has enqueued on its device, and with what it meets its
+//                         peers there
+//   announcements [n]     the call a rank makes, with its whole input when that is small; two; and
+//                         how far it has come in a larger one, in each lane
+//   outboxes      [n]     slices of what is larger, in each lane
+//   mail box      [n][n]  send and recv, one box per direction of a pair
 //
-// Everything here is written by one rank and read by others; the one exception is the failure
-// record, which the first rank to fail claims. All counters only grow.
+// In a group that spans hosts each host has such a memory. The ranks of other hosts have their
+// states and announcements there, too, which the host's leader keeps up to date (shm/relay.h,
+// shm/sentinel.h).
+//
+// Every area begins at a page. But for the base it has an address only until the rank whose area it
+// is makes it, which takes the memory: a group that never sends a message has no mail boxes. That
+// rank writes the area and others read it. The one exception is the failure record, which the first
+// rank to fail claims. All counters only grow.
+//
+// Invariant: nobody touches an area before its rank has made it. A rank makes its announcements
+// before it announces anything, its outboxes before it publishes a slice in them, and all it makes
+// it tells in its state (a mail box: in its bits).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
-#include "shm/process.h"
-#include "status.h"
+#include "core/board.h"
+#include "core/call.h"
+#include "core/process.h"
 
 namespace ringcomm::shm {
 
@@ -27,21 +41,59 @@ inline constexpr std::size_t kLine = 128;
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
+// What a rank makes; a mail box for one peer at a time.
+enum class Area { kBase, kDevice, kAnnouncements, kOutboxes, kMail };
+inline constexpr int kNumAreas = 5;
+const char* name(Area area);
+
+inline constexpr std::uint64_t kMagic = 0x72696e67636f6d37;  // "ringcom7"
+
+// What becomes of the group that is being made. kAgain: in another file.
+enum class Setup : std::uint32_t { kPending, kDone, kAgain, kRefused };
+
 struct alignas(kLine) GroupHeader {
   std::uint64_t magic;
+  std::uint64_t cookie;  // random: whoever finds it here has found the memory that is meant
   std::uint64_t nbytes;
+  std::int32_t world_size;
+  char group[64];  // its name
+  std::atomic<Setup> setup;
   // 0: nobody failed; 1: somebody is writing the record; 2: it can be read.
   std::atomic<std::uint32_t> failed;
   ErrorKind kind;
   std::int32_t reporter;
-  char text[1024];
+  char text[2048];
+  std::atomic<std::uint64_t> shrink_verdict;  // see shm/shrink.cpp, as all that is named so
+  std::atomic<std::int64_t> shrink_turn;      // see shm/shrink_hosts.cpp; nanoseconds of Clock
+};
+
+enum class Closed : std::uint32_t {
+  kNo,
+  kAborted,  // it ended what was under way, and may still go on in a smaller group
+  kLeft,     // for good
 };
 
 struct alignas(kLine) RankState {
   Process process;
-  std::atomic<std::uint32_t> closed;     // the rank has left the group in good order
-  std::atomic<std::int32_t> waits_for;   // the peer it has been waiting for, or -1
-  std::atomic<std::uint64_t> completed;  // sequence number of its last complete collective
+  char host[64];
+  std::uint64_t global_rank;
+  std::atomic<std::uint32_t> joined;  // what stands above has been written
+  std::int32_t host_number;           // core/placement.h; written before setup is done
+  std::atomic<std::uint32_t> areas;   // those it has made, by 1 << Area
+  std::atomic<Closed> closed;
+  std::atomic<std::uint32_t> ended;       // its process has, as its host's leader knows
+  std::atomic<std::uint32_t> has_spoken;  // another host's leader: a word of it has come
+  std::atomic<std::int64_t> heard;        // nanoseconds of Clock: when the rank's sentinel ran, or
+                                          // for another host's leader, when its last word came
+  std::atomic<std::int32_t> waits_for;    // the peer it has been waiting for, or -1
+  std::atomic<std::int64_t> waits_since;  // nanoseconds of Clock, if it waits
+  std::atomic<std::uint64_t> completed;   // sequence number of its last complete collective
+  std::atomic<std::uint64_t> nbytes;      // of its tensors in collectives, altogether
+  std::atomic<std::uint64_t> held;        // bytes of shared memory it has made
+  // Of its messages that are not done: the one it has waited for longest, once that is long.
+  std::atomic<std::int32_t> mail_peer;   // whom it is for or from; any or none: -1
+  std::atomic<std::int64_t> mail_since;  // nanoseconds of Clock; 0: it waits for none
+  char mail[128];                        // what it is; may be read while it is written
   // Monitored barriers: the number this rank has arrived at; on rank 0 the one it has released,
   // and the one it has given up on.
   std::atomic<std::uint64_t> barrier;
@@ -49,9 +101,15 @@ struct alignas(kLine) RankState {
   // Collectives on a device, numbered on their own: the last one enqueued, the last one done.
   std::atomic<std::uint64_t> device_enqueued;
   std::atomic<std::uint64_t> device_completed;
-  std::atomic<std::uint32_t> device_joining;  // this rank is connecting its device, or has
-  std::uint64_t device_settings[4];           // Board::Settings, written before that
-  std::atomic<std::uint32_t> device_closing;  // Board::Closing
+  std::atomic<std::uint32_t> device_greetings;  // how many it has given
+  std::atomic<std::uint32_t> device_joining;    // this rank is connecting its device, or has
+  Board::Settings device_settings;              // written before that
+  std::atomic<Board::Closing> device_closing;
+  std::atomic<std::uint64_t> shrink_joined;
+  std::atomic<std::uint64_t> shrink_built;
+  std::atomic<std::uint64_t> shrink_gave_up;
+  std::atomic<std::uint64_t> shrink_call;
+  std::atomic<std::uint64_t> shrink_key;
 };
 
 // Device call number s is in place s % kDeviceCalls as long as its sequence says s. It is kept in
@@ -64,53 +122,81 @@ struct alignas(64) DeviceCall {
   std::atomic<std::uint64_t> words[kCallWords];
 };
 
-inline constexpr std::size_t kGreetingNbytes = 128;  // a ncclUniqueId
-
 struct alignas(64) DeviceGreeting {
   std::atomic<std::uint32_t> ready;
-  std::byte data[kGreetingNbytes];
+  Board::Greeting data;
 };
 
 struct alignas(kLine) Announcement {
-  std::atomic<std::uint64_t> sequence;  // released last: call and payload are complete
+  std::atomic<std::uint64_t> sequence;  // released last: all else is complete
+  std::uint64_t payload_nbytes;
   Call call;
 
   std::byte* payload() { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
-// One direction between two ranks, in one lane. Slice number p is announced in
-// published[p % kUnread] as (p + 1) << 8 | slot, and read once taken > p.
-inline constexpr int kUnread = 8;
+// Number of the collective << kActionBits | number of actions that are done. Grows, and wraps.
+inline constexpr int kActionBits = 40;
 
-struct alignas(kLine) Edge {
-  alignas(64) std::atomic<std::uint64_t> published[kUnread];
-  alignas(64) std::atomic<std::uint64_t> taken;
+struct alignas(kLine) Progress {
+  std::atomic<std::uint64_t> done;
 };
 
+// Two, so that all slots stay in a core's cache. Between hosts more: a round takes as long as the
+// trips in it, and a lane does one round after the other.
 inline constexpr int kLanes = 2;
+inline constexpr int kLanesAcrossHosts = 4;
 inline constexpr int kMailSlots = 4;
 
+// Why a rank's arguments were refused; cut where it is longer, and ended by zeros.
+using Reason = std::array<char, 256>;
+
+// Messages are numbered from 1.
 struct alignas(kLine) MailEdge {
+  // The sender's: the slots it has written, and the last message that it writes no more of.
   alignas(64) std::atomic<std::uint64_t> posted;
+  std::atomic<std::uint64_t> ended;
+  // The receiver's: the slots it has read, and the last message that it has refused, because it
+  // wants something else in its place, or can receive nothing there.
   alignas(64) std::atomic<std::uint64_t> taken;
+  std::atomic<std::uint64_t> refused;
+  std::uint64_t wanted_count;  // written before `refused`, as what follows
+  UsersDType wanted_users;
+  DType wanted_dtype;
+  Reason wanted_none;  // empty: it wants something
 };
 
 // A message is one or more mail slots; every slot repeats what the message is.
 struct alignas(64) MailSlot {
+  std::uint64_t message;
   std::uint64_t message_nbytes;
   std::uint64_t offset;
   std::uint64_t nbytes;
   std::int32_t tag;
+  UsersDType users;
   DType dtype;
+  std::uint8_t refused;  // 1: the sender's arguments were; the message is why, in one slot
 
   std::byte* data() { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
+// Where areas of one kind begin: one per rank, or one per rank and peer.
+struct Region {
+  std::size_t at;
+  std::size_t stride;  // whole pages
+};
+
 // Sizes follow from the world size alone, so that all ranks agree on every address. Large groups
-// get smaller boxes: the whole segment stays below about 60 MiB, less than a container's usual
-// 64 MiB of /dev/shm.
+// get smaller boxes.
 struct Geometry {
   explicit Geometry(int world_size);
+
+  std::size_t state_at(int rank) const { return states_at + rank * sizeof(RankState); }
+  // Two per rank, in turn.
+  std::size_t announcement_at(int rank, std::uint64_t sequence) const {
+    return announcements.at + static_cast<std::size_t>(rank) * announcements.stride +
+           sequence % 2 * (sizeof(Announcement) + eager_nbytes);
+  }
 
   int world_size;
   std::size_t eager_nbytes;      // the largest input that travels with its announcement
@@ -118,14 +204,11 @@ struct Geometry {
   std::size_t mail_slot_nbytes;  // data in one mail slot
 
   std::size_t states_at;
-  std::size_t device_calls_at;
-  std::size_t device_greetings_at;
-  std::size_t announcements_at;
-  std::size_t edges_at;
-  std::size_t outboxes_at;
-  std::size_t mail_edges_at;
-  std::size_t mail_slots_at;
-  std::size_t nbytes;
+  std::size_t mailed_at;
+  std::size_t mailed_words;  // per rank
+  std::size_t base_nbytes;
+  Region device, announcements, outboxes, mail;
+  std::size_t nbytes;  // of addresses; memory is taken by use
 };
 
 }  // namespace ringcomm::shm

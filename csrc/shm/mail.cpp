@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/interrupt.h"
+
 namespace ringcomm::shm {
 namespace {
 
@@ -14,6 +16,7 @@ using std::chrono::milliseconds;
 
 constexpr microseconds kYieldFor{200};
 constexpr microseconds kLongestSleep{1000};
+constexpr milliseconds kLookEvery{100};  // whether a signal came
 
 // How long to sleep after having been idle since `since`; zero: only yield.
 microseconds nap(Clock::time_point since) {
@@ -29,20 +32,36 @@ void complete(Message& message, std::exception_ptr error) {
 
 }  // namespace
 
-std::string describe(const Message& message) {
+std::string describe(const Message& message, const Members& members) {
   const bool send = message.kind == Message::Kind::kSend;
   std::string text = send ? "send" : "recv";
-  text += "(count=" + std::to_string(message.count) + ", dtype=" + name(message.dtype) +
+  text += "(count=" + std::to_string(users_count(message.users, message.count)) +
+          ", dtype=" + name(ElementType(message.dtype, message.users)) +
           ", tag=" + std::to_string(message.tag) + ")";
   text += send ? " to " : " from ";
-  return text + (message.peer == kAnySource ? "any rank" : "rank " + std::to_string(message.peer));
+  return text + (message.peer == kAnySource ? "any rank" : members.name(message.peer));
 }
 
-Mail::Mail(Group& group) : group_(group), sends_(group.world_size), arriving_(group.world_size) {}
+Mail::Mail(Group& group)
+    : group_(group),
+      outgoing_(group.world_size),
+      incoming_(group.world_size),
+      boxes_(group.world_size) {
+  if (group.links() != nullptr) ferry_.emplace(group);
+}
 
 Mail::~Mail() {
   close("the group is closed");
   if (background_.joinable()) background_.join();
+}
+
+void Mail::open(const Message& message) {
+  for (const int peer : group_.remote()) {
+    if (message.peer == peer || message.peer == kAnySource) ferry_->open(peer);
+  }
+  if (message.kind == Message::Kind::kSend && group_.is_local(message.peer)) {
+    group_.segment().make_mail_box(message.peer);
+  }
 }
 
 void Mail::post(std::shared_ptr<Message> message) {
@@ -52,20 +71,22 @@ void Mail::post(std::shared_ptr<Message> message) {
     std::lock_guard lock(mutex_);
     // With the lock: what passes before a close is ended by it.
     try {
-      if (group_.broken()) group_.check(describe(*message));
+      if (group_.broken()) group_.check(describe(*message, group_.members));
+      open(*message);
     } catch (const Error&) {
       message->on_done = nullptr;  // what it holds may hold the message
       throw;
     }
     ++pending_;
     if (message->kind == Message::Kind::kSend) {
-      sends_[message->peer].push_back(message);
+      outgoing_[message->peer].queue.push_back(message);
       push(message->peer, done);
     } else if (!claim_early(message, done)) {
       recvs_.push_back(message);
       if (message->peer != kAnySource) pull(message->peer, done);
     }
-    if (pending_ > 0 && !background_.joinable()) {
+    cross();
+    if (busy() && !background_.joinable()) {
       background_ = std::thread([this] { run_background(); });
     }
   }
@@ -73,9 +94,25 @@ void Mail::post(std::shared_ptr<Message> message) {
   report(done, posted);
 }
 
+void Mail::refuse(Message::Kind kind, int peer, std::int32_t tag, const std::string& reason,
+                  const Deadline& deadline) {
+  auto message = std::make_shared<Message>();
+  message->kind = kind;
+  message->peer = peer;
+  message->tag = tag;
+  message->dtype = DType::kUInt8;
+  message->refused = reason.substr(0, group_.geometry().mail_slot_nbytes);
+  message->data = reinterpret_cast<std::byte*>(message->refused.data());
+  message->count = message->refused.size();
+  message->deadline = deadline;
+  message->on_done = [](std::exception_ptr) {};
+  post(std::move(message));
+}
+
 bool Mail::wait(const Message& message, milliseconds patience) {
   const Clock::time_point end = Clock::now() + patience;
   Clock::time_point since = Clock::now();
+  Clock::time_point look_next = since + kLookEvery;
   int spins = group_.spins;
   std::unique_lock lock(mutex_);
   ++waiters_;
@@ -84,7 +121,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
     const bool moved = progress(done);
     if (!done.empty()) {
       --waiters_;
-      const bool more = pending_ > 0;
+      const bool more = busy();
       lock.unlock();
       if (more) wake_.notify_one();
       report(done, &message);
@@ -92,6 +129,10 @@ bool Mail::wait(const Message& message, milliseconds patience) {
       ++waiters_;
     }
     lock.unlock();
+    if (Clock::now() >= look_next) {
+      look_next += kLookEvery;
+      leave_if_interrupted();
+    }
     if (moved) {
       since = Clock::now();
     } else if (spins > 0) {
@@ -109,6 +150,32 @@ bool Mail::wait(const Message& message, milliseconds patience) {
   return message.done.load(std::memory_order_acquire);
 }
 
+// The message goes on without this thread.
+void Mail::leave_if_interrupted() {
+  try {
+    check_interrupt();
+  } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      --waiters_;
+    }
+    wake_.notify_one();
+    throw;
+  }
+}
+
+void Mail::drain(milliseconds longest) {
+  if (!ferry_) return;
+  const Clock::time_point end = Clock::now() + longest;
+  std::unique_lock lock(mutex_);
+  while (!(ferry_->is_empty() && group_.links()->flushed()) && Clock::now() < end) {
+    cross();
+    lock.unlock();
+    group_.links()->sleep(microseconds(100));
+    lock.lock();
+  }
+}
+
 void Mail::close(const std::string& reason) {
   Done done;
   {
@@ -116,20 +183,21 @@ void Mail::close(const std::string& reason) {
     stop_ = true;
     auto end = [&](const std::shared_ptr<Message>& message) {
       finish(message,
-             make_error(ErrorKind::kClosed, "rank " + std::to_string(group_.rank) + " in " +
-                                                describe(*message) + ": " + reason),
+             make_error(ErrorKind::kClosed, group_.members.name(group_.rank) + " in " +
+                                                describe(*message, group_.members) + ": " + reason),
              done);
     };
-    for (auto& queue : sends_) {
-      for (const auto& message : queue) end(message);
-      queue.clear();
+    for (Outgoing& outgoing : outgoing_) {
+      for (const auto& message : outgoing.queue) end(message);
+      outgoing.queue.clear();
     }
     for (const auto& message : recvs_) end(message);
     recvs_.clear();
-    for (Arriving& arriving : arriving_) {
+    for (Incoming& incoming : incoming_) {
+      const Arriving& arriving = incoming.message;
       if (arriving.into) end(arriving.into);
       if (arriving.early && arriving.early->claimed_by) end(arriving.early->claimed_by);
-      arriving = {};
+      incoming.message = {};
     }
     early_.clear();
   }
@@ -138,107 +206,31 @@ void Mail::close(const std::string& reason) {
   for (const auto& [message, error] : done) complete(*message, error);
 }
 
+// Whether anything can still come or go. What has begun to arrive is taken to its end though nobody
+// waits for it, so that its sender need not wait either.
+bool Mail::busy() const {
+  if (ferry_ && !(ferry_->is_empty() && group_.links()->flushed())) return !group_.broken();
+  return pending_ > 0 || std::ranges::any_of(incoming_, [](const Incoming& incoming) {
+           return incoming.message.any();
+         });
+}
+
+// Between hosts.
+bool Mail::cross() {
+  if (!ferry_) return false;
+  group_.links()->progress();
+  return ferry_->step();
+}
+
 bool Mail::progress(Done& done) {
-  bool moved = false;
+  bool moved = cross();
   for (int peer = 0; peer < group_.world_size; ++peer) {
-    if (!sends_[peer].empty()) moved |= push(peer, done);
-    if (!recvs_.empty() || arriving_[peer].any()) moved |= pull(peer, done);
+    if (!outgoing_[peer].queue.empty()) moved |= push(peer, done);
+    if (!recvs_.empty() || incoming_[peer].message.any()) moved |= pull(peer, done);
   }
+  if (moved) cross();
   if (Clock::now() >= look_next_) expire(done);
   return moved;
-}
-
-bool Mail::push(int peer, Done& done) {
-  bool moved = false;
-  MailEdge& edge = group_.segment().mail_edge(group_.rank, peer);
-  const std::size_t capacity = group_.geometry().mail_slot_nbytes;
-  auto& queue = sends_[peer];
-  while (!queue.empty()) {
-    const std::uint64_t position = edge.posted.load(std::memory_order_relaxed);
-    if (position - edge.taken.load(std::memory_order_acquire) >= kMailSlots) break;
-    const std::shared_ptr<Message> message = queue.front();
-    MailSlot& slot = group_.segment().mail_slot(group_.rank, peer, position);
-    slot.message_nbytes = message->nbytes();
-    slot.offset = message->moved;
-    slot.nbytes = std::min(capacity, message->nbytes() - message->moved);
-    slot.tag = message->tag;
-    slot.dtype = message->dtype;
-    if (slot.nbytes > 0) std::memcpy(slot.data(), message->data + message->moved, slot.nbytes);
-    message->moved += slot.nbytes;
-    message->under_way = true;
-    edge.posted.store(position + 1, std::memory_order_release);
-    moved = true;
-    if (message->moved == message->nbytes()) {
-      queue.pop_front();
-      finish(message, nullptr, done);
-    }
-  }
-  return moved;
-}
-
-bool Mail::pull(int peer, Done& done) {
-  bool moved = false;
-  MailEdge& edge = group_.segment().mail_edge(peer, group_.rank);
-  for (;;) {
-    const std::uint64_t position = edge.taken.load(std::memory_order_relaxed);
-    if (edge.posted.load(std::memory_order_acquire) == position) break;
-    MailSlot& slot = group_.segment().mail_slot(peer, group_.rank, position);
-    if (!arriving_[peer].any() && !accept(peer, slot, done)) break;
-    take(peer, slot, done);
-    edge.taken.store(position + 1, std::memory_order_release);
-    moved = true;
-  }
-  return moved;
-}
-
-// Decides where the message that begins with slot `first` goes. False: it stays where it is,
-// because nobody waits for a message of this peer.
-bool Mail::accept(int peer, MailSlot& first, Done& done) {
-  Arriving& arriving = arriving_[peer];
-  bool awaited = false;
-  for (auto it = recvs_.begin(); it != recvs_.end(); ++it) {
-    const std::shared_ptr<Message> recv = *it;
-    if (recv->peer != peer && recv->peer != kAnySource) continue;
-    awaited = true;
-    if (recv->tag != first.tag) continue;
-    recvs_.erase(it);
-    if (auto error = check_fits(*recv, peer, first.dtype, first.message_nbytes)) {
-      arriving.discard = true;
-      finish(recv, error, done);
-    } else {
-      recv->peer = peer;
-      recv->under_way = true;
-      arriving.into = recv;
-    }
-    return true;
-  }
-  if (!awaited) return false;
-  early_.push_back({.source = peer,
-                    .tag = first.tag,
-                    .dtype = first.dtype,
-                    .data = std::vector<std::byte>(first.message_nbytes)});
-  arriving.early = &early_.back();
-  return true;
-}
-
-void Mail::take(int peer, MailSlot& slot, Done& done) {
-  Arriving& arriving = arriving_[peer];
-  std::byte* to = arriving.into               ? arriving.into->data
-                  : arriving.early != nullptr ? arriving.early->data.data()
-                                              : nullptr;
-  if (to != nullptr && slot.nbytes > 0) std::memcpy(to + slot.offset, slot.data(), slot.nbytes);
-  arriving.moved += slot.nbytes;
-  if (arriving.into) arriving.into->moved = arriving.moved;
-  if (arriving.moved < slot.message_nbytes) return;
-
-  const Arriving complete = std::exchange(arriving, {});
-  if (complete.into) finish(complete.into, nullptr, done);
-  if (complete.early == nullptr) return;
-  complete.early->complete = true;
-  if (const std::shared_ptr<Message> recv = complete.early->claimed_by) {
-    complete.early->claimed_by = nullptr;
-    claim_early(recv, done);
-  }
 }
 
 // Gives the receive an early message, if there is one for it; one that is still arriving is
@@ -247,14 +239,22 @@ bool Mail::claim_early(const std::shared_ptr<Message>& recv, Done& done) {
   for (auto it = early_.begin(); it != early_.end(); ++it) {
     if (it->claimed_by || it->tag != recv->tag) continue;
     if (recv->peer != kAnySource && recv->peer != it->source) continue;
+    const std::exception_ptr error =
+        check_fits(*recv, it->source, {it->dtype, it->users}, it->nbytes, it->refused);
     recv->peer = it->source;
     recv->under_way = true;
-    if (!it->complete) {
+    if (!it->complete && !error) {
       it->claimed_by = recv;
       return true;
     }
-    std::exception_ptr error = check_fits(*recv, it->source, it->dtype, it->data.size());
-    if (!error && !it->data.empty()) std::memcpy(recv->data, it->data.data(), it->data.size());
+    if (!it->complete) {
+      tell_sender(it->source, *recv);
+      Arriving& arriving = incoming_[it->source].message;
+      arriving.early = nullptr;
+      arriving.discard = true;
+    } else if (!error && it->nbytes > 0) {
+      std::memcpy(recv->data, it->data.data(), it->nbytes);
+    }
     early_.erase(it);
     finish(recv, error, done);
     return true;
@@ -262,18 +262,12 @@ bool Mail::claim_early(const std::shared_ptr<Message>& recv, Done& done) {
   return false;
 }
 
-std::exception_ptr Mail::check_fits(const Message& recv, int source, DType dtype,
-                                    std::size_t nbytes) {
-  if (dtype == recv.dtype && nbytes == recv.nbytes()) return nullptr;
-  return make_error(ErrorKind::kMismatch,
-                    "rank " + std::to_string(group_.rank) + " in " + describe(recv) + ": rank " +
-                        std::to_string(source) +
-                        " sent count=" + std::to_string(nbytes / element_size(dtype)) +
-                        ", dtype=" + name(dtype) + ". The message was dropped.");
-}
-
 void Mail::finish(const std::shared_ptr<Message>& message, std::exception_ptr error, Done& done) {
   --pending_;
+  if (message.get() == told_) {
+    told_ = nullptr;
+    group_.segment().state(group_.rank).mail_since.store(0, std::memory_order_release);
+  }
   done.emplace_back(message, error);
 }
 
@@ -294,8 +288,8 @@ void Mail::run_background() {
   Clock::time_point since = Clock::now();
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (!stop_ && (pending_ == 0 || waiters_ > 0)) {
-      wake_.wait(lock, [&] { return stop_ || (pending_ > 0 && waiters_ == 0); });
+    if (!stop_ && (!busy() || waiters_ > 0)) {
+      wake_.wait(lock, [&] { return stop_ || (busy() && waiters_ == 0); });
       since = Clock::now();
     }
     if (stop_) return;

@@ -1,9 +1,16 @@
 // send and recv between two ranks of a group: messages with tags, matched in order.
 //
-// A message from rank i to rank j travels through the pair's own mail slots, so no message can
-// stand in the way of another pair's. Sends to one peer go out in the order they were posted. A
-// receive takes the first message with its tag (from its peer, or from anybody); messages that
-// arrive before one somebody waits for are put aside in memory.
+// A message from rank i to rank j travels through a mail box of theirs, which i makes for the
+// first one, so no message can stand in the way of another pair's. Sends to one peer go out in the
+// order they were posted. A receive takes the first message with its tag (from its peer, or from
+// anybody); messages that arrive before one somebody waits for are put aside in memory.
+//
+// A receive that wants another size or dtype than what comes refuses it. Then both ends raise,
+// the rest of the message stays where it is, and the next one follows; but a send whose last slot
+// is written is done, and its sender hears nothing of it.
+//
+// A rank whose own arguments are refused posts that in place of its message. Whoever has the other
+// end of it raises why, in the same way, and the messages behind it match as if it had been one.
 //
 // Posting never blocks. Operations progress on whichever thread waits for one of them, and on a
 // background thread while nobody waits. A completion may run a user's callbacks, which may wait for
@@ -20,6 +27,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +35,7 @@
 #include "shm/completions.h"
 #include "shm/group.h"
 #include "shm/idle.h"
+#include "shm/mail_ferry.h"
 
 namespace ringcomm::shm {
 
@@ -40,8 +49,10 @@ struct Message {
   std::int32_t tag;
   DType dtype;
   std::byte* data;
-  std::size_t count;  // elements
+  std::size_t count;  // elements of `dtype`
+  UsersDType users = {};
   Deadline deadline;
+  std::string refused = {};  // not empty: why there is no data, see Mail::refuse
   // Called once, on the thread that completed the operation; null error: success.
   std::function<void(std::exception_ptr error)> on_done;
 
@@ -62,8 +73,16 @@ class Mail {
   // Throws if the group is broken, and forgets on_done. A send may be done when post returns.
   void post(std::shared_ptr<Message> message);
 
+  // In place of a message to or from `peer` (or from any), for which this rank's arguments are
+  // wrong. Does not wait until the peer has heard. Throws if the group is broken.
+  void refuse(Message::Kind kind, int peer, std::int32_t tag, const std::string& reason,
+              const Deadline& deadline);
+
   // Drives all operations until this one is done. Returns false if `patience` ends before.
   bool wait(const Message& message, std::chrono::milliseconds patience);
+
+  // Lets what has been written cross to other hosts, for that long.
+  void drain(std::chrono::milliseconds longest);
 
   // Ends all pending operations with an error; later posts are the group's to refuse.
   void close(const std::string& reason);
@@ -71,57 +90,105 @@ class Mail {
  private:
   using Done = std::vector<std::pair<std::shared_ptr<Message>, std::exception_ptr>>;
 
+  // To one peer.
+  struct Outgoing {
+    std::deque<std::shared_ptr<Message>> queue;
+    std::uint64_t posted = 0;  // slots; what is shared may be damaged
+    std::uint64_t number = 1;  // of the message in front
+  };
+
   // A message that came before its receive.
   struct Early {
     int source;
     std::int32_t tag;
     DType dtype;
-    std::vector<std::byte> data;
+    UsersDType users;
+    std::size_t nbytes;
+    std::string refused;          // not empty: why its sender's arguments were
+    std::vector<std::byte> data;  // as far as it has come
     bool complete = false;
     std::shared_ptr<Message> claimed_by = nullptr;
   };
 
   // What becomes of the message now arriving from one peer.
   struct Arriving {
-    std::shared_ptr<Message> into;  // a receive that fits
-    Early* early = nullptr;         // nobody waits for it yet
+    std::shared_ptr<Message> into = nullptr;  // a receive that fits
+    Early* early = nullptr;                   // nobody waits for it yet
+    std::size_t nbytes = 0;
     std::size_t moved = 0;
     bool discard = false;  // its receive has failed
     bool any() const { return into || early != nullptr || discard; }
   };
 
+  struct Incoming {
+    Arriving message;
+    std::uint64_t number = 0;  // of that message, or of the last one
+    std::uint64_t taken = 0;   // slots
+  };
+
+  // Whether the peer has ever sent this rank anything: before, there is no box to look into.
+  bool has_box(int from) {
+    return boxes_[from] || (boxes_[from] = group_.segment().mail_box_made(from, group_.rank));
+  }
+  // Before anything is sent to the peer, or received from it (or from any).
+  void open(const Message& message);
+  bool busy() const;
+  bool cross();
   bool progress(Done& done);
-  bool push(int peer, Done& done);
-  bool pull(int peer, Done& done);
-  bool accept(int peer, MailSlot& first, Done& done);
-  void take(int peer, MailSlot& slot, Done& done);
   bool claim_early(const std::shared_ptr<Message>& recv, Done& done);
-  // In mail_expiry.cpp.
-  void expire(Done& done);
-  std::exception_ptr why_hopeless(const Message& message, Clock::time_point now);
-  bool has_unread(const Message& message);
   void finish(const std::shared_ptr<Message>& message, std::exception_ptr error, Done& done);
-  std::exception_ptr check_fits(const Message& recv, int source, DType dtype, std::size_t nbytes);
   // Without the lock, as completions may post again. The completion of `own`, if it is among them,
   // runs here.
   void report(Done& done, const Message* own);
   void run_background();
+  void leave_if_interrupted();
+
+  // In mail_slots.cpp.
+  bool push(int peer, Done& done);
+  bool pull(int peer, Done& done);
+  bool is_next(const Incoming& incoming, const MailSlot& header) const;
+  bool accept(int peer, const MailSlot& first, const std::byte* data, Done& done);
+  void take(int peer, const MailSlot& header, const std::byte* data, Done& done);
+  void tell_sender(int peer, const Message& recv);
+  std::exception_ptr refusal(const Message& send, const MailEdge& edge);
+  std::exception_ptr check_fits(const Message& recv, int source, const ElementType& type,
+                                std::size_t nbytes, const std::string& refused);
+  std::exception_ptr damaged(int from, int to, const char* what);
+
+  // In mail_expiry.cpp.
+  void expire(Done& done);
+  void tell_oldest(Clock::time_point now);
+  std::exception_ptr why_over(const Message& message, Clock::time_point now);
+  std::exception_ptr why_hopeless(const Message& message, Clock::time_point now);
+  std::string why_nobody_sends();
+  bool has_left(int peer) {
+    return group_.segment().state(peer).closed.load(std::memory_order_acquire) != Closed::kNo;
+  }
+  bool has_unread(int from);
+  bool has_unread(const Message& message);
+  void drop(Arriving& message);
 
   Group& group_;
+  std::optional<MailFerry> ferry_;  // none if there is but one host
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<std::deque<std::shared_ptr<Message>>> sends_;  // per peer, in order
-  std::list<std::shared_ptr<Message>> recvs_;                // in the order they were posted
+  std::vector<Outgoing> outgoing_;             // per peer
+  std::list<std::shared_ptr<Message>> recvs_;  // in the order they were posted
   std::list<Early> early_;
-  std::vector<Arriving> arriving_;  // per peer
+  std::vector<Incoming> incoming_;  // per peer
+  std::vector<char> boxes_;         // per peer: what has_box() has seen
+  bool damaged_ = false;
+  const Message* told_ = nullptr;  // of which others can see that it waits
   std::size_t pending_ = 0;
   int waiters_ = 0;
   bool stop_ = false;
   Clock::time_point look_next_{};
+  std::size_t looked_at_ = 0;  // peers, so far
   Completions completions_;
   std::thread background_;
 };
 
-std::string describe(const Message& message);
+// "send(count=3, dtype=int32, tag=0) to rank 2"
+std::string describe(const Message& message, const Members& members);
 
 }  // namespace ringcomm::shm

@@ -1,7 +1,10 @@
 // Which messages will never be done: those past their deadline, whose peer is gone, or whose group
 // is broken.
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
+#include <vector>
 
 #include "shm/mail.h"
 
@@ -9,23 +12,28 @@ namespace ringcomm::shm {
 namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{50};
+constexpr std::size_t kPeersPerLook = 16;  // at their processes, which costs system calls
 
 }  // namespace
 
 // Null: there is still hope.
 std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point now) {
-  const std::string who = "rank " + std::to_string(group_.rank) + " in " + describe(message);
+  const std::string who =
+      group_.members.name(group_.rank) + " in " + describe(message, group_.members);
   try {
-    group_.check(describe(message));
+    group_.check(describe(message, group_.members));
   } catch (const Error&) {
     return std::current_exception();
   }
+  const auto died = [&](const std::string& why) {
+    return make_error(ErrorKind::kPeerDied,
+                      who + " after " + describe_seconds(message.deadline.waited()) + ": " + why);
+  };
   std::string how;
-  if (message.peer != kAnySource && message.peer != group_.rank &&
-      group_.gone(message.peer, &how)) {
-    return make_error(ErrorKind::kPeerDied, who + " after " +
-                                                describe_seconds(message.deadline.waited()) +
-                                                ": the peer will not answer, " + how);
+  if (message.peer == kAnySource) {
+    if (const std::string why = why_nobody_sends(); !why.empty()) return died(why);
+  } else if (message.peer != group_.rank && group_.gone(message.peer, &how)) {
+    return died("the peer will not answer, " + how);
   }
   if (now - message.deadline.start <= message.deadline.timeout) return nullptr;
   std::string text = who + " Timed out after " + describe_seconds(message.deadline.waited());
@@ -37,20 +45,85 @@ std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point 
   return make_error(ErrorKind::kTimeout, text);
 }
 
-// What the peer sent before it went still counts.
+// Why a receive from any source is without hope: a rank that may have been about to send has died,
+// or all have left. Empty: it is not.
+std::string Mail::why_nobody_sends() {
+  std::vector<int> present;
+  for (int peer = 0; peer < group_.world_size; ++peer) {
+    if (peer != group_.rank && !has_left(peer)) present.push_back(peer);
+  }
+  if (present.empty()) return "all other ranks have closed the group";
+  for (std::size_t looks = std::min(kPeersPerLook, present.size()); looks > 0; --looks) {
+    const int peer = present[++looked_at_ % present.size()];
+    std::string how;
+    if (group_.gone(peer, &how) && !has_left(peer)) {
+      return group_.members.name(peer) + ", which may have been the sender, will not send, " + how;
+    }
+  }
+  return "";
+}
+
+bool Mail::has_unread(int from) {
+  if (damaged_ || from == group_.rank || !has_box(from)) return false;
+  const MailEdge& edge = group_.segment().mail_edge(from, group_.rank);
+  return edge.posted.load(std::memory_order_acquire) != incoming_[from].taken;
+}
+
+// What a peer sent before it went still counts.
 bool Mail::has_unread(const Message& message) {
-  if (message.kind == Message::Kind::kSend || message.peer == kAnySource) return false;
-  const MailEdge& edge = group_.segment().mail_edge(message.peer, group_.rank);
-  return edge.posted.load(std::memory_order_acquire) != edge.taken.load();
+  if (message.kind == Message::Kind::kSend) return false;
+  if (message.peer != kAnySource) return has_unread(message.peer);
+  for (int peer = 0; peer < group_.world_size; ++peer) {
+    if (has_unread(peer)) return true;
+  }
+  return false;
+}
+
+// Looks at the mail again once the peer is found gone: it may have come between the two.
+std::exception_ptr Mail::why_over(const Message& message, Clock::time_point now) {
+  if (has_unread(message)) return nullptr;
+  const std::exception_ptr error = why_hopeless(message, now);
+  return error && !has_unread(message) ? error : nullptr;
+}
+
+void Mail::drop(Arriving& message) {
+  early_.remove_if([&](const Early& early) { return &early == message.early; });
+  message = {};
+}
+
+// For those who look at the group from outside (shm/view.h).
+void Mail::tell_oldest(Clock::time_point now) {
+  const Message* oldest = nullptr;
+  const auto consider = [&](const std::shared_ptr<Message>& message) {
+    if (!message || !message->refused.empty()) return;
+    if (now - message->deadline.start < kLookEvery) return;
+    if (!oldest || message->deadline.start < oldest->deadline.start) oldest = message.get();
+  };
+  for (const Outgoing& outgoing : outgoing_) {
+    if (!outgoing.queue.empty()) consider(outgoing.queue.front());
+  }
+  if (!recvs_.empty()) consider(recvs_.front());
+  for (const Incoming& incoming : incoming_) consider(incoming.message.into);
+  if (oldest == told_) return;
+  told_ = oldest;
+  RankState& own = group_.segment().state(group_.rank);
+  own.mail_since.store(0, std::memory_order_release);
+  if (oldest == nullptr) return;
+  const std::string text = describe(*oldest, group_.members);
+  std::strncpy(own.mail, text.c_str(), sizeof(own.mail) - 1);
+  own.mail_peer.store(oldest->peer, std::memory_order_relaxed);
+  own.mail_since.store(oldest->deadline.start.time_since_epoch().count(),
+                       std::memory_order_release);
 }
 
 void Mail::expire(Done& done) {
   const Clock::time_point now = Clock::now();
   look_next_ = now + kLookEvery;
+  tell_oldest(now);
   auto expire_in = [&](auto& queue) {
     for (auto it = queue.begin(); it != queue.end();) {
       const std::shared_ptr<Message> message = *it;
-      const std::exception_ptr error = has_unread(*message) ? nullptr : why_hopeless(*message, now);
+      const std::exception_ptr error = why_over(*message, now);
       if (!error) {
         ++it;
         continue;
@@ -59,15 +132,22 @@ void Mail::expire(Done& done) {
       finish(message, error, done);
     }
   };
-  for (auto& queue : sends_) expire_in(queue);
+  for (Outgoing& outgoing : outgoing_) expire_in(outgoing.queue);
   expire_in(recvs_);
-  for (Arriving& arriving : arriving_) {
+  for (int peer = 0; peer < group_.world_size; ++peer) {
+    Arriving& arriving = incoming_[peer].message;
     std::shared_ptr<Message>& recv =
         arriving.early != nullptr ? arriving.early->claimed_by : arriving.into;
-    if (!recv || has_unread(*recv)) continue;
-    if (const std::exception_ptr error = why_hopeless(*recv, now)) {
+    if (recv) {
+      const std::exception_ptr error = why_over(*recv, now);
+      if (!error) continue;
       finish(std::exchange(recv, nullptr), error, done);
       arriving.discard = true;
+    }
+    // Nobody waits for it; is the rest to come?
+    std::string how;
+    if (arriving.any() && (damaged_ || (group_.gone(peer, &how) && !has_unread(peer)))) {
+      drop(arriving);
     }
   }
 }

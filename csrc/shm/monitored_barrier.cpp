@@ -1,73 +1,147 @@
 #include "shm/monitored_barrier.h"
 
 #include <algorithm>
+#include <map>
 #include <thread>
 #include <vector>
+
+#include "core/interrupt.h"
 
 namespace ringcomm::shm {
 namespace {
 
-// Sleeps from one look to the next: this is a barrier to find faults with, not a fast one.
-template <typename Ready>
-bool wait_until(Group& group, const Deadline& deadline, Ready ready) {
-  std::chrono::microseconds sleep(10);
-  while (!ready()) {
-    group.check("monitored_barrier");
-    if (Clock::now() - deadline.start > deadline.timeout) return ready();
-    std::this_thread::sleep_for(sleep);
-    sleep = std::min(2 * sleep, std::chrono::microseconds(1000));
-  }
-  return true;
-}
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
 
-std::string milliseconds_of(const Deadline& deadline) {
-  return std::to_string(deadline.timeout.count()) + " ms";
+constexpr milliseconds kLookEvery{50};  // at processes; costs a few system calls per peer
+
+// Sleeps from one look to the next: this is a barrier to find faults with, not a fast one.
+class Patience {
+ public:
+  Patience(Group& group, const Deadline& deadline) : group_(group), deadline_(deadline) {}
+
+  // Whether the deadline has passed; that it has not is to be asked before the last look.
+  bool is_over() const { return Clock::now() - deadline_.start > deadline_.timeout; }
+
+  // Whether it is time to look at processes, too.
+  bool looks_around() {
+    if (Clock::now() < look_next_) return false;
+    look_next_ = Clock::now() + kLookEvery;
+    return true;
+  }
+
+  void pause() {
+    group_.check("monitored_barrier");
+    check_interrupt();
+    std::this_thread::sleep_for(sleep_);
+    sleep_ = std::min(2 * sleep_, microseconds(1000));
+  }
+
+ private:
+  Group& group_;
+  const Deadline& deadline_;
+  microseconds sleep_{10};
+  Clock::time_point look_next_ = Clock::now() + milliseconds(1);
+};
+
+std::string milliseconds_of(milliseconds time) { return std::to_string(time.count()) + " ms"; }
+
+struct Missing {
+  std::vector<int> ranks;
+  std::map<int, std::string> gone;  // those of them that will never come, and why
+  bool overdue = false;
+};
+
+// Empty ranks: all have come.
+Missing await_arrivals(Group& group, std::uint64_t number, bool wait_all_ranks,
+                       const Deadline& deadline) {
+  const auto has_come = [&](int r) {
+    return group.segment().state(r).barrier.load(std::memory_order_acquire) >= number;
+  };
+  Patience patience(group, deadline);
+  for (Missing missing;;) {
+    missing.overdue = patience.is_over();
+    missing.ranks.clear();
+    for (int r = 1; r < group.world_size; ++r) {
+      if (!has_come(r)) missing.ranks.push_back(r);
+    }
+    if (missing.ranks.empty()) return missing;
+    if (missing.overdue || patience.looks_around()) {
+      for (const int r : missing.ranks) {
+        std::string how;
+        if (group.gone(r, &how) && !has_come(r)) missing.gone[r] = how;
+      }
+    }
+    const bool all_are_gone = missing.gone.size() == missing.ranks.size();
+    if (missing.overdue || (wait_all_ranks ? all_are_gone : !missing.gone.empty())) return missing;
+    patience.pause();
+  }
 }
 
 void lead(Group& group, std::uint64_t number, bool wait_all_ranks, const Deadline& deadline) {
+  const std::string prefix = "[Rank " + std::to_string(group.members.global(0)) + "]: ";
   if (deadline.timeout.count() <= 0) {
-    throw Error(ErrorKind::kTimeout, "[Rank 0]: Rank 0 timed out in monitoredBarrier after " +
-                                         milliseconds_of(deadline));
+    throw Error(ErrorKind::kTimeout, prefix + "Rank " + std::to_string(group.members.global(0)) +
+                                         " timed out in monitoredBarrier after " +
+                                         milliseconds_of(deadline.timeout));
   }
   RankState& own = group.segment().state(0);
-  std::vector<int> missing;
-  for (int r = 1; r < group.world_size; ++r) {
-    auto arrived = [&] {
-      return group.segment().state(r).barrier.load(std::memory_order_acquire) >= number;
-    };
-    if (wait_until(group, deadline, arrived)) continue;
-    missing.push_back(r);
-    if (!wait_all_ranks) break;
-  }
-  if (missing.empty()) {
+  Missing missing = await_arrivals(group, number, wait_all_ranks, deadline);
+  if (missing.ranks.empty()) {
     own.barrier.store(number, std::memory_order_release);
     return;
   }
   own.rejected_barrier.store(number, std::memory_order_release);
-  std::string ranks = missing.size() == 1 ? "Rank " : "Ranks ";
-  for (std::size_t i = 0; i < missing.size(); ++i) {
-    ranks += (i > 0 ? ", " : "") + std::to_string(missing[i]);
+  if (!wait_all_ranks) {
+    missing.ranks = {missing.gone.empty() ? missing.ranks.front() : missing.gone.begin()->first};
   }
-  throw Error(ErrorKind::kTimeout, "[Rank 0]: " + ranks + " failed to pass monitoredBarrier in " +
-                                       milliseconds_of(deadline));
+  std::string ranks = missing.ranks.size() == 1 ? "Rank " : "Ranks ";
+  std::string why;
+  for (const int r : missing.ranks) {
+    ranks += (r != missing.ranks.front() ? ", " : "") + std::to_string(group.members.global(r));
+    const auto gone = missing.gone.find(r);
+    if (gone == missing.gone.end()) continue;
+    why += (why.empty() ? ": " : "; ") + group.members.name(r) + " will not come, " + gone->second;
+  }
+  const milliseconds waited =
+      missing.overdue ? deadline.timeout
+                      : std::chrono::duration_cast<milliseconds>(Clock::now() - deadline.start);
+  throw Error(
+      missing.overdue ? ErrorKind::kTimeout : ErrorKind::kPeerDied,
+      prefix + ranks + " failed to pass monitoredBarrier in " + milliseconds_of(waited) + why);
 }
 
 void follow(Group& group, std::uint64_t number, const Deadline& deadline) {
   RankState& leader = group.segment().state(0);
   group.segment().state(group.rank).barrier.store(number, std::memory_order_release);
-  auto answered = [&] {
-    return leader.barrier.load(std::memory_order_acquire) >= number ||
-           leader.rejected_barrier.load(std::memory_order_acquire) >= number;
+  const auto is_released = [&] { return leader.barrier.load(std::memory_order_acquire) >= number; };
+  const auto is_rejected = [&] {
+    return leader.rejected_barrier.load(std::memory_order_acquire) >= number;
   };
-  const bool came = wait_until(group, deadline, answered);
-  if (came && leader.barrier.load(std::memory_order_acquire) >= number) return;
-  throw Error(ErrorKind::kTimeout,
-              "[Rank " + std::to_string(group.rank) + "]: Rank " + std::to_string(group.rank) +
-                  " successfully reached monitoredBarrier, but received errors while waiting for "
-                  "send/recv from rank 0: " +
-                  (came ? "it reports that other ranks failed to pass the barrier"
-                        : "no answer in " + milliseconds_of(deadline)) +
-                  ". Please check rank 0 logs for faulty rank.");
+  Patience patience(group, deadline);
+  ErrorKind kind = ErrorKind::kTimeout;
+  for (std::string why;;) {
+    if (is_released()) return;
+    if (is_rejected()) why = "it reports that other ranks failed to pass the barrier";
+    if (!why.empty()) {
+      const std::string own = "Rank " + std::to_string(group.members.global(group.rank));
+      throw Error(kind, "[" + own + "]: " + own +
+                            " successfully reached monitoredBarrier, but received errors while "
+                            "waiting for send/recv from " +
+                            group.members.name(0) + ": " + why + ". Please check " +
+                            group.members.name(0) + " logs for faulty rank.");
+    }
+    // What is found out here is raised only if rank 0 has not answered even so.
+    std::string how;
+    if (patience.looks_around() && group.gone(0, &how)) {
+      why = "it will not answer, " + how;
+      kind = ErrorKind::kPeerDied;
+    } else if (patience.is_over()) {
+      why = "no answer in " + milliseconds_of(deadline.timeout);
+    } else {
+      patience.pause();
+    }
+  }
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // Every rank counts its monitored barriers. Rank r > 0 publishes the number it has arrived at and
 // waits for rank 0 to release or to reject that number; rank 0 collects the arrivals first. Nothing
-// else of the group is touched, so a barrier that times out does not break it.
+// else of the group is touched, so a barrier that fails does not break it.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,10 @@
 
 namespace ringcomm::shm {
 
-// `number` counts this rank's monitored barriers, from 1. Throws kTimeout on every rank that came:
-// on rank 0 naming the ranks that did not (with wait_all_ranks all of them, otherwise the first).
+// `number` counts this rank's monitored barriers, from 1. Throws on every rank that came: on rank 0
+// naming the ranks that did not (with wait_all_ranks all of them, otherwise one). kTimeout when the
+// deadline has passed; kPeerDied as soon as one of them (with wait_all_ranks: every one) has left
+// or died, and on the others when rank 0 has.
 void monitored_barrier(Group& group, std::uint64_t number, bool wait_all_ranks,
                        const Deadline& deadline);
 

@@ -1,60 +1,86 @@
-// One POSIX shared-memory segment per group, mapped by every rank.
+// The shared memory of one group: one file on each host, which every rank there maps whole when the
+// group is made. It has addresses for the ranks of all hosts.
+//
+// Addresses are cheap and memory is not. The file is sparse: a rank takes memory for an area when
+// it first uses it (make), by posix_fallocate, so that a lack of memory is an error and never a
+// SIGBUS. Peers have the area mapped then already; they only must not touch it before. So all
+// addresses are sums of constants, nothing has a name after set-up, and nothing is left behind by
+// ranks that are killed. What a rank takes is its own node's memory where there are several.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
+#include "core/placement.h"
+#include "core/roll_call.h"
+#include "core/store.h"
+#include "shm/file.h"
 #include "shm/layout.h"
-#include "store.h"
+#include "shm/usage.h"
 
 namespace ringcomm::shm {
 
 class Segment {
  public:
-  // Rank 0 creates the segment and every rank maps it; the name travels through the store. Rank 0
-  // unlinks it once all have mapped it, so a killed job leaves nothing in /dev/shm. Throws Error
-  // when the ranks are not on one host, when /dev/shm is too small, or when a rank does not come.
-  Segment(Store& store, int rank, int world_size, std::chrono::milliseconds timeout);
-  ~Segment();
+  // All ranks of a host map one file; see shm/meeting.h. Throws Error when memory does not suffice,
+  // or when a rank does not come.
+  Segment(Store& store, const Invitation& invitation);
+  ~Segment() { unmap(); }
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
   const Geometry& geometry() const { return geometry_; }
+  // Found out when the group was made; all ranks have the same.
+  const Placement& placement() const { return placement_; }
+  // What no other group is called that has met through the same store.
+  const std::string& name() const { return name_; }
+  // Of which each has a counter and an outbox.
+  int num_lanes() const { return placement_.num_hosts() > 1 ? kLanesAcrossHosts : kLanes; }
+  // What this rank has made.
+  const Usage& usage() const { return usage_; }
+
+  // This rank takes the memory of an area of its own, if it has not yet, and tells. Throws Error
+  // (kSystem). Any thread.
+  void make(Area area) { make(area, rank_); }
+  // Of a rank on another host, whose area is mirrored here.
+  void make(Area area, int rank);
+  void make_mail_box(int to) { make_mail_box(rank_, to); }
+  void make_mail_box(int from, int to);
+
+  // Whether it may be touched.
+  bool made(int rank, Area area) {
+    return (state(rank).areas.load(std::memory_order_acquire) & bit(area)) != 0;
+  }
+  bool mail_box_made(int from, int to) {
+    return (mailed(from, to).load(std::memory_order_acquire) >> to % 64 & 1) != 0;
+  }
 
   GroupHeader& header() { return at<GroupHeader>(0); }
-  RankState& state(int rank) {
-    return at<RankState>(geometry_.states_at + rank * sizeof(RankState));
-  }
+  RankState& state(int rank) { return at<RankState>(geometry_.state_at(rank)); }
   DeviceCall& device_call(int rank, std::uint64_t sequence) {
-    const std::size_t i = static_cast<std::size_t>(rank) * kDeviceCalls + sequence % kDeviceCalls;
-    return at<DeviceCall>(geometry_.device_calls_at + i * sizeof(DeviceCall));
+    return at<DeviceCall>(begin(geometry_.device, rank) +
+                          sequence % kDeviceCalls * sizeof(DeviceCall));
   }
   DeviceGreeting& device_greeting(int from, int to) {
-    const std::size_t i = static_cast<std::size_t>(from) * world() + to;
-    return at<DeviceGreeting>(geometry_.device_greetings_at + i * sizeof(DeviceGreeting));
+    return at<DeviceGreeting>(begin(geometry_.device, from) + kDeviceCalls * sizeof(DeviceCall) +
+                              to * sizeof(DeviceGreeting));
   }
   Announcement& announcement(int rank, std::uint64_t sequence) {
-    const std::size_t stride = sizeof(Announcement) + geometry_.eager_nbytes;
-    return at<Announcement>(geometry_.announcements_at + (2 * rank + sequence % 2) * stride);
-  }
-  Edge& edge(int from, int to, int lane) {
-    const std::size_t i = (static_cast<std::size_t>(from) * world() + to) * kLanes + lane;
-    return at<Edge>(geometry_.edges_at + i * sizeof(Edge));
+    return at<Announcement>(geometry_.announcement_at(rank, sequence));
   }
   std::byte* outbox(int rank, int lane) {
-    return base_ + geometry_.outboxes_at +
-           (static_cast<std::size_t>(rank) * kLanes + lane) * geometry_.outbox_nbytes;
+    return base_ + begin(geometry_.outboxes, rank) + lane * geometry_.outbox_nbytes;
   }
-  MailEdge& mail_edge(int from, int to) {
-    const std::size_t i = static_cast<std::size_t>(from) * world() + to;
-    return at<MailEdge>(geometry_.mail_edges_at + i * sizeof(MailEdge));
+  Progress& progress(int rank, int lane) {
+    return at<Progress>(begin(geometry_.announcements, rank) +
+                        2 * (sizeof(Announcement) + geometry_.eager_nbytes) +
+                        lane * sizeof(Progress));
   }
+  MailEdge& mail_edge(int from, int to) { return at<MailEdge>(mail_box(from, to)); }
   MailSlot& mail_slot(int from, int to, std::uint64_t position) {
-    const std::size_t i =
-        (static_cast<std::size_t>(from) * world() + to) * kMailSlots + position % kMailSlots;
-    return at<MailSlot>(geometry_.mail_slots_at +
-                        i * (sizeof(MailSlot) + geometry_.mail_slot_nbytes));
+    return at<MailSlot>(mail_box(from, to) + sizeof(MailEdge) +
+                        position % kMailSlots * (sizeof(MailSlot) + geometry_.mail_slot_nbytes));
   }
 
  private:
@@ -62,15 +88,39 @@ class Segment {
   T& at(std::size_t offset) {
     return *reinterpret_cast<T*>(base_ + offset);
   }
-  int world() const { return geometry_.world_size; }
+  static std::size_t begin(const Region& region, std::size_t i) {
+    return region.at + i * region.stride;
+  }
+  std::size_t mail_box(int from, int to) const {
+    return begin(geometry_.mail, static_cast<std::size_t>(from) * geometry_.world_size + to);
+  }
+  static std::uint32_t bit(Area area) { return 1u << static_cast<int>(area); }
+  std::atomic<std::uint64_t>& mailed(int from, int to) {
+    return at<std::atomic<std::uint64_t>>(
+        geometry_.mailed_at + (from * geometry_.mailed_words + to / 64) * sizeof(std::uint64_t));
+  }
+  void take(Area area, std::size_t offset, std::size_t nbytes);
+  void count(Area area, std::size_t nbytes);
 
-  void create(const std::string& name);
-  void open(const std::string& name);
-  void map(int fd, const std::string& name);
-  void introduce(int rank);
+  // In segment_setup.cpp, for Attempt.
+  friend class Attempt;
+  // Returns its address and cookie.
+  std::string open(File::Kind kind, const Members& members, const Attendee& self);
+  // Of the rank that opened it. False: it is out of reach.
+  bool join(const std::string& address, const Members& members, const Attendee& self);
+  void leave();
+  void map();
+  void unmap();
+  void introduce(const Members& members, const Attendee& self);
 
-  Geometry geometry_;
+  const int rank_;
+  const Geometry geometry_;
+  Placement placement_;
+  std::string name_;
+  Usage usage_;
+  File file_;
   std::byte* base_ = nullptr;
+  std::mutex making_;
 };
 
 }  // namespace ringcomm::shm

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "streams/collectives.h"
+#include "streams/device_collectives.h"
 #include "streams/executor.h"
 
 namespace ringcomm::streams {
@@ -52,10 +52,10 @@ class CountingApi {
 // Addresses that nobody reads or writes, far enough from each other for any buffer.
 std::byte* nowhere(std::uintptr_t which) { return reinterpret_cast<std::byte*>((which + 1) << 44); }
 
-class CountedRank : public Collectives {
+class CountedRank : public DeviceCollectives {
  public:
   CountedRank(const Workload& workload, const Layout& layout)
-      : Collectives(workload.rank, workload.world_size, workload.algorithm),
+      : DeviceCollectives(workload.rank, workload.world_size, Selection::named(workload.algorithm)),
         executor_(workload.rank, layout, channels(layout), {}) {}
 
   const Calls& calls() const { return api_.calls(); }
@@ -71,8 +71,8 @@ class CountedRank : public Collectives {
     return all;
   }
 
-  void run(ringcomm::Call, const Program& program, std::span<const Chunk> chunks,
-           const Reduction& reduction, Timeout) override {
+  void enqueue_program(ringcomm::Call, const Program& program, std::span<const Chunk> chunks,
+                       const Reduction& reduction, Timeout) override {
     executor_.run(api_, program, chunks, reduction);
   }
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "plan/collective.h"
-#include "programs.h"
 #include "reduce/types.h"
 #include "streams/cost.h"
 #include "streams/layout.h"
@@ -17,7 +17,7 @@ namespace ringcomm::streams {
 // an all-to-all. It must be a multiple of world_size where ranks have shares of it.
 struct Workload {
   Collective collective;
-  Algorithm algorithm = Algorithm::kAuto;
+  std::string algorithm = "auto";
   int world_size;
   int rank = 0;
   int root = 0;

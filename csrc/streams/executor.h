@@ -18,7 +18,7 @@
 namespace ringcomm::streams {
 
 // One rank's. All ranks run the same programs in the same order.
-template <typename Api>
+template <StreamApi Api>
 class Executor {
  public:
   using Stream = typename Api::Stream;
@@ -61,15 +61,15 @@ class Executor {
 
   void enqueue(const Call& call, const Group& group) {
     call.api.group_start();
-    for (const Message& message :
-         std::span(call.schedule.messages).subspan(group.first_message, group.num_messages)) {
-      const Channel<Api>& channel = channels_[message.place.channel];
-      std::byte* data = find(call, message.place);
-      const std::size_t nbytes = message.count * call.element_nbytes();
-      if (message.is_send) {
-        call.api.send(data, nbytes, message.peer, channel.comm, channel.communication);
+    for (const PieceTransfer& transfer :
+         std::span(call.schedule.transfers).subspan(group.first_transfer, group.num_transfers)) {
+      const Channel<Api>& channel = channels_[transfer.place.channel];
+      std::byte* data = find(call, transfer.place);
+      const std::size_t nbytes = transfer.count * call.element_nbytes();
+      if (transfer.is_send) {
+        call.api.send(data, nbytes, transfer.peer, channel.comm, channel.communication);
       } else {
-        call.api.recv(data, nbytes, message.peer, channel.comm, channel.communication);
+        call.api.recv(data, nbytes, transfer.peer, channel.comm, channel.communication);
       }
     }
     call.api.group_end();
@@ -86,6 +86,11 @@ class Executor {
     reduction.scaled_input = sum.scaled_input;
     call.api.reduce(reduction, inputs_.data(), sum.num_inputs, find(call, sum.output), sum.count,
                     stream(sum.stream));
+  }
+
+  void enqueue(const Call& call, const Copy& copy) {
+    call.api.copy(find(call, copy.to), find(call, copy.from), copy.count * call.element_nbytes(),
+                  stream(copy.stream));
   }
 
   void enqueue(const Call& call, const Keep& keep) {

@@ -21,11 +21,14 @@ struct Layout {
   // The default but for what users may set.
   static Layout with(int num_channels, std::size_t slice_nbytes);
 
-  // Scratch of one channel, whatever a collective does. A slice has fewer than 2 * world_size
-  // slots; each is its share of the slice, rounded up to kAlignment, and as much room to begin
-  // late.
+  // Scratch of one channel, whatever a collective does. The table's plans have fewer than
+  // 2 * world_size pieces in a slice; each is its share of it, rounded up to kAlignment, and as
+  // much room to begin late. Users' plans may have more, and smaller ones.
   std::size_t channel_scratch_nbytes(int world_size) const {
-    return slices_in_flight * (slice_nbytes + 2 * world_size * 2 * kAlignment);
+    return slices_in_flight * slice_scratch_nbytes(world_size);
+  }
+  std::size_t slice_scratch_nbytes(int world_size) const {
+    return slice_nbytes + 2 * world_size * 2 * kAlignment;
   }
 };
 

@@ -1,12 +1,16 @@
 #include "streams/pieces.h"
 
 #include <algorithm>
+#include <string>
+
+#include "core/status.h"
 
 namespace ringcomm::streams {
 namespace {
 
-// A chain is as long as the group: its slices are small, so that the last rank waits for few bytes.
-constexpr std::size_t kChainSlices = 16;
+// A relay is as long as its way through the group: its slices are small, so that the last rank
+// waits for few bytes.
+constexpr std::size_t kRelaySlices = 16;
 
 std::size_t divide_up(std::size_t count, std::size_t by) { return (count + by - 1) / by; }
 std::size_t round_up(std::size_t count, std::size_t unit) { return divide_up(count, unit) * unit; }
@@ -23,7 +27,7 @@ Pieces::Pieces(const Layout& layout, const Program& program, std::span<const Chu
   std::size_t largest_count = 0;
   for (const Chunk& chunk : chunks) largest_count = std::max(largest_count, chunk.count);
   largest_part_count_ = part_of(largest_count, 0).count;
-  num_slots = program.max_added + (scales ? program.max_sent : 0);
+  num_slots = program.scratch_per_slice + (scales ? program.max_sent : 0);
   pipeline = Pipeline::of(program, cut_into_slices(layout, program), layout.slices_in_flight);
 }
 
@@ -35,13 +39,24 @@ int Pieces::cut_into_slices(const Layout& layout, const Program& program) {
   if (program.num_sliced_steps == 0) return 1;
 
   const std::size_t slots = std::max(num_slots, 1);
-  const std::size_t room = round_up(divide_up(layout.slice_nbytes, slots), kAlignment);
+  const std::size_t scratch =
+      layout.slice_scratch_nbytes(static_cast<int>(program.num_actions.size()));
+  const std::size_t most = scratch / slots / kAlignment * kAlignment;
+  if (most < 2 * kAlignment) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "the plan needs " + std::to_string(slots) +
+                    " pieces of scratch for each slice, and " + std::to_string(scratch) +
+                    " bytes have room for " + std::to_string(scratch / (2 * kAlignment)) +
+                    ". RINGCOMM_SLICE_BYTES=" + std::to_string(slots * 2 * kAlignment) +
+                    " would do, or fewer chunks at once.");
+  }
+  const std::size_t room =
+      std::min(round_up(divide_up(layout.slice_nbytes, slots), kAlignment), most - kAlignment);
   slot_nbytes = room + kAlignment;
   const std::size_t arriving = std::max(program.max_added, 1);
   const std::size_t least = std::max(layout.min_slice_nbytes / arriving, kAlignment);
   const std::size_t part_nbytes = largest_part_count_ * element_nbytes_;
-  const std::size_t wanted =
-      program.num_chunks == 1 && program.num_steps > 1 ? kChainSlices : layout.slices_in_flight - 1;
+  const std::size_t wanted = program.is_relay ? kRelaySlices : layout.slices_in_flight - 1;
   const std::size_t num_slices = std::max(
       {std::min(wanted, part_nbytes / least), divide_up(part_nbytes, room), std::size_t{1}});
   slice_count_ = round_up(divide_up(largest_part_count_, num_slices), unit_);

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "chunks.h"
+#include "core/chunks.h"
 #include "plan/pipeline.h"
 #include "plan/program.h"
 #include "streams/layout.h"

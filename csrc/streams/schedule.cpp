@@ -3,28 +3,28 @@
 #include <algorithm>
 #include <vector>
 
-#include "streams/lane.h"
+#include "streams/channel_scheduler.h"
 
 namespace ringcomm::streams {
 namespace {
 
 // One group for the messages of all channels: their kernels are launched together.
-void add_tick(std::vector<Lane>& lanes, int tick, Schedule& schedule) {
-  int num_messages = 0;
-  for (Lane& lane : lanes) {
-    lane.look_at(tick);
-    num_messages += static_cast<int>(lane.messages().size());
+void add_tick(std::vector<ChannelScheduler>& channels, int tick, Schedule& schedule) {
+  int num_transfers = 0;
+  for (ChannelScheduler& channel : channels) {
+    channel.look_at(tick);
+    num_transfers += static_cast<int>(channel.transfers().size());
   }
-  if (num_messages == 0) return;
+  if (num_transfers == 0) return;
 
   schedule.commands.push_back(BeginTick{tick});
-  for (Lane& lane : lanes) lane.before_group();
-  schedule.commands.push_back(Group{static_cast<int>(schedule.messages.size()), num_messages});
-  for (Lane& lane : lanes) {
-    schedule.messages.insert(schedule.messages.end(), lane.messages().begin(),
-                             lane.messages().end());
+  for (ChannelScheduler& channel : channels) channel.before_group();
+  schedule.commands.push_back(Group{static_cast<int>(schedule.transfers.size()), num_transfers});
+  for (ChannelScheduler& channel : channels) {
+    schedule.transfers.insert(schedule.transfers.end(), channel.transfers().begin(),
+                              channel.transfers().end());
   }
-  for (Lane& lane : lanes) lane.after_group();
+  for (ChannelScheduler& channel : channels) channel.after_group();
   schedule.commands.push_back(EndTick{});
 }
 
@@ -46,14 +46,14 @@ Schedule make_schedule(int rank, const Layout& layout, const Program& program,
                        std::span<const Chunk> chunks, std::size_t element_nbytes, bool scales) {
   const Work work(rank, layout, program, chunks, element_nbytes, scales);
   Schedule schedule{work.pieces.pipeline, work.pieces.slot_nbytes, {}, {}, {}};
-  std::vector<Lane> lanes;
-  for (int c = 0; c < work.pieces.num_channels(); ++c) lanes.emplace_back(work, c, schedule);
+  std::vector<ChannelScheduler> channels;
+  for (int c = 0; c < work.pieces.num_channels(); ++c) channels.emplace_back(work, c, schedule);
   schedule.commands.push_back(Record{{EventId::kBegan}, kOrigin});
-  for (Lane& lane : lanes) lane.begin();
+  for (ChannelScheduler& channel : channels) channel.begin();
   for (int tick = 0; tick < schedule.pipeline.num_ticks(); ++tick) {
-    add_tick(lanes, tick, schedule);
+    add_tick(channels, tick, schedule);
   }
-  for (Lane& lane : lanes) lane.end();
+  for (ChannelScheduler& channel : channels) channel.end();
   drop_unawaited_records(schedule.commands);
   return schedule;
 }

@@ -10,8 +10,9 @@
 //                                 \         \ ^                        ^
 //      reduction                   | add 0  | '| add 1 |  -------------'
 //
-// A slice's value lies in the input, in the output, or, where it is a partial sum that is no output
-// of this rank, in scratch. What is only copied is received in the output.
+// A slice's value lies in the input, in the output, or, where it is no output of this rank, in
+// scratch. What is only copied is received right where it stays, unless something is sent from
+// there in the same step: then it is received in scratch and copied afterwards.
 //
 // Streams wait for each other only where they must (Wait in streams/channel.h says what for). Sums
 // with nothing to overlap, because a window has but one slice, run on the communication stream, and
@@ -28,7 +29,7 @@
 #include <variant>
 #include <vector>
 
-#include "chunks.h"
+#include "core/chunks.h"
 #include "plan/pipeline.h"
 #include "plan/program.h"
 #include "streams/channel.h"
@@ -66,7 +67,8 @@ struct Place {
   std::size_t first;  // element of the chunk
 };
 
-struct Message {
+// A piece of a chunk, to or from a peer.
+struct PieceTransfer {
   bool is_send;
   int peer;
   Place place;
@@ -88,7 +90,7 @@ struct AwaitEvent {
   Wait why;
 };
 struct Group {
-  int first_message, num_messages;
+  int first_transfer, num_transfers;
 };
 // A sum of several inputs, or a single one scaled.
 struct Sum {
@@ -99,25 +101,30 @@ struct Sum {
   int scaled_input;  // or -1
   bool finish;       // nothing more is added
 };
+struct Copy {
+  StreamId stream;
+  Place from, to;
+  std::size_t count;
+};
 // What begins here and stays here is copied, or scaled, from the input to the output.
 struct Keep {
   StreamId stream;
   int chunk;
   Range range;
 };
-using Command = std::variant<BeginTick, EndTick, Record, AwaitEvent, Group, Sum, Keep>;
+using Command = std::variant<BeginTick, EndTick, Record, AwaitEvent, Group, Sum, Copy, Keep>;
 
 struct Schedule {
   Pipeline pipeline;
   std::size_t slot_nbytes;
   std::vector<Command> commands;
-  std::vector<Message> messages;  // of the groups
-  std::vector<Place> inputs;      // of the sums
+  std::vector<PieceTransfer> transfers;  // of the groups
+  std::vector<Place> inputs;             // of the sums
 };
 
 // Of the addresses only whether a chunk's input is its output matters.
-// scales: every rank multiplies its input before it is added (premul_sum). Throws std::logic_error
-// for a plan that keeps a partial sum where it cannot.
+// scales: every rank multiplies its input before it is added (premul_sum). Throws Error
+// (kInvalidArgument) for a plan that needs more scratch than the layout has; all ranks would throw.
 Schedule make_schedule(int rank, const Layout& layout, const Program& program,
                        std::span<const Chunk> chunks, std::size_t element_nbytes, bool scales);
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "reduce/host.h"
+#include "reduce/reduction.h"
 #include "streams/schedule.h"
 
 namespace ringcomm::streams {

@@ -3,9 +3,12 @@
 // them.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "torch/backend.h"
+#include "torch/overlap.h"
 #include "torch/tensors.h"
 
 namespace ringcomm {
@@ -69,6 +72,7 @@ inline void check_list(const Tensors& tensors, const char* what) {
 inline void check_outputs(const Tensors& tensors, const char* what) {
   check_list(tensors, what);
   for (const at::Tensor& tensor : tensors) check_output(tensor, what);
+  check_apart(tensors, what);
 }
 
 inline Writables writable(const Tensors& tensors) {
@@ -83,6 +87,54 @@ inline Tensors readable(const Tensors& tensors) {
   result.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) result.push_back(readable(tensor));
   return result;
+}
+
+// A flat input, copied if outputs are written where it lies. in_place: it lies exactly where the
+// collective puts what it is part of, and may stay.
+inline at::Tensor apart(const at::Tensor& flat, const Writables& outputs, bool in_place) {
+  const auto reaches_input = [&](const Writable& output) { return overlap(flat, output.flat()); };
+  const bool stays = in_place || std::ranges::none_of(outputs, reaches_input);
+  return stays ? flat : flat.clone();
+}
+
+inline bool same_place(const at::Tensor& a, const at::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr();
+}
+// Whether `piece` is the one of this index of the equal pieces of `whole`.
+inline bool is_piece(const at::Tensor& whole, const at::Tensor& piece, int index) {
+  return static_cast<const std::byte*>(whole.const_data_ptr()) + index * piece.nbytes() ==
+         piece.const_data_ptr();
+}
+
+// Inputs of one output, of which the own one may be the output.
+inline Tensors readable_apart(const Tensors& inputs, const Writable& output, int rank) {
+  Tensors result = readable(inputs);
+  for (std::size_t r = 0; r < result.size(); ++r) {
+    const bool in_place =
+        r == static_cast<std::size_t>(rank) && same_place(result[r], output.flat());
+    result[r] = apart(result[r], {output}, in_place);
+  }
+  return result;
+}
+
+// Of calls that are coalesced: checks what concerns more than one of them, and returns their
+// inputs as apart_from_others.
+inline Tensors check_coalesced(const Tensors& inputs, const TensorLists& outputs,
+                               const char* what) {
+  Tensors all;
+  for (const at::Tensor& input : inputs) check_tensor(input, what);
+  for (const Tensors& list : outputs) {
+    for (const at::Tensor& output : list) check_output(output, what);
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  check_apart(all, what);
+  return apart_from_others(inputs, outputs);
+}
+
+inline TensorLists one_each(const Tensors& tensors) {
+  TensorLists lists;
+  for (const at::Tensor& tensor : tensors) lists.push_back({tensor});
+  return lists;
 }
 
 inline std::vector<Input> inputs_of(const Tensors& flat, const Elements& elements) {
@@ -101,7 +153,7 @@ inline std::vector<Output> outputs_of(const Writables& writables, const Elements
   return outputs;
 }
 
-// What an operation reads and writes, for Launch::memory.
+// What an operation reads and writes, for Operation::memory.
 inline void add_memory(Tensors& memory, const at::Tensor& tensor) { memory.push_back(tensor); }
 inline void add_memory(Tensors& memory, const Writable& data) { memory.push_back(data.flat()); }
 template <typename Item>

@@ -1,58 +1,90 @@
-// The backend's life: making a group, launching operations in it, ending it.
+// The backend's life: making a group, submitting operations to it, ending it.
 #include "torch/backend.h"
 
-#include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "torch/arguments.h"
+#include "torch/backend_announcing.h"
+#include "torch/backend_meeting.h"
 #include "torch/errors.h"
+#include "torch/leaving.h"
 #include "torch/store_adapter.h"
 
 namespace ringcomm {
 namespace {
 
-std::shared_ptr<Communicator> make_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                int rank, int world_size,
-                                                const RingBackend::Options& options) {
-  try {
-    C10dStore adapter(store);
-    return std::make_shared<Communicator>(adapter, rank, world_size, options.algorithm,
-                                          options.timeout);
-  } catch (const Error&) {
-    rethrow_for_torch(std::current_exception());
-  }
-}
-
-// Threads that end here may be running a user's Python callback, and so need the lock we hold.
-void without_gil(const std::function<void()>& body) {
-  if (Py_IsInitialized() && PyGILState_Check()) {
-    pybind11::gil_scoped_release release;
-    body();
-  } else {
-    body();
-  }
+// None, if the members are still to be told.
+std::shared_ptr<Communicator> first_communicator(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 int rank, int world_size,
+                                                 const RingBackend::Options& options) {
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  if (options.enable_reconfigure) return nullptr;
+#endif
+  C10dStore adapter(store);
+  return with_torch_errors(
+      [&] { return meet(adapter, invite(rank, world_size, options), store, options); });
 }
 
 }  // namespace
 
 RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                          c10::intrusive_ptr<Options> options)
+    : RingBackend(store, rank, world_size, first_communicator(store, rank, world_size, *options),
+                  options) {}
+
+RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+                         std::shared_ptr<Communicator> communicator,
+                         c10::intrusive_ptr<Options> options)
     : Backend(rank, world_size),
       options_(std::move(options)),
-      communicator_(make_communicator(store, rank, world_size, *options_)),
-      queue_(std::make_shared<Queue>()) {
+      store_(store),
+      met_in_(store),
+      communicator_(std::move(communicator)),
+      queue_(std::make_shared<Queue>())
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+      ,
+      handle_(new_handle())
+#endif
+{
   init();
+  begin_record();
+  add_backend(this);
+}
+
+Report RingBackend::report_of(const FlightMark& mark) const {
+  Report report(hooks_);
+  report.add(mark);
+  return report;
+}
+
+void RingBackend::begin_record() {
+  flight_.emplace(options_->group_name, options_->global_ranks_in_group, rank_, size_,
+                  FlightRecorder::Life{.description = [this] { return getGroupDesc(); },
+                                       .look =
+                                           [this] {
+                                             std::lock_guard lock(device_mutex_);
+                                             if (device_group_) device_group_->note_completed();
+                                           }});
 }
 
 void RingBackend::eagerConnectSingleDevice(at::Device device) {
+  check_usable();
   with_torch_errors([&] { device_group(device).connect(options_->timeout); });
 }
 
 RingBackend::~RingBackend() {
+  if (!maker_.is_here()) {
+    abandon();
+    return;
+  }
+  remove_backend(this);
   close("the process group is closed", /*abort=*/false);
   // Here, as ending them waits for their threads.
   without_gil([&] {
+    flight_->end();
     device_group_.reset();
     queue_.reset();
     communicator_.reset();
@@ -62,20 +94,54 @@ RingBackend::~RingBackend() {
 // The device first: ending it in good order takes all ranks, which the host's group brings
 // together.
 void RingBackend::shutdown() {
+  if (!maker_.is_here()) return;
   if (device_group_) without_gil([&] { device_group_->shut_down(options_->timeout); });
   close("the process group is closed", /*abort=*/false);
 }
 
-void RingBackend::abort() { close("the process group was aborted", /*abort=*/true); }
+void RingBackend::abort() {
+  if (!maker_.is_here()) return;
+  without_gil([&] { hooks_->abort.call(); });
+  close("the process group was aborted", /*abort=*/true);
+}
+
+std::weak_ptr<Queue> RingBackend::leave() {
+  if (!maker_.is_here()) return {};
+  close("the process ends", /*abort=*/false);
+  return queue_;
+}
+
+// A child has these by inheritance: it has no threads to end, and must not speak to the peers.
+void RingBackend::abandon() {
+  new auto(std::move(communicator_));
+  new auto(std::move(queue_));
+  device_group_.release();
+}
+
+void RingBackend::check_usable() {
+  if (!maker_.is_here()) {
+    C10_THROW_ERROR(DistBackendError,
+                    c10::str("ring: process ", getpid(),
+                             " was forked from a member of this "
+                             "process group, which it cannot use. Make process groups after the "
+                             "fork, or start processes by spawn or forkserver."));
+  }
+  check_has_members();
+  std::call_once(named_, [&] {
+    const std::string& description = getGroupDesc();
+    if (!description.empty() && description != "undefined") {
+      communicator_->group().rename(description);
+    }
+  });
+}
 
 void RingBackend::close(const std::string& reason, bool abort) {
   without_gil([&] {
-    const std::string who = "rank " + std::to_string(rank_) + ": " + reason;
-    if (abort) {
-      communicator_->abort(who);
-    } else {
-      communicator_->close(reason);
-    }
+    const std::string name = communicator_ ? communicator_->group().members.name(rank_)
+                                           : "rank " + std::to_string(rank_);
+    const std::string who = name + ": " + reason;
+    if (communicator_ && abort) communicator_->abort(who);
+    if (communicator_ && !abort) communicator_->close(reason);
     // What is queued now fails at once.
     while (queue_->help()) {
     }
@@ -88,78 +154,90 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
   const auto it = std::find(ranks.begin(), ranks.end(), rank_);
   if (it == ranks.end()) return nullptr;
-  auto options = c10::make_intrusive<Options>(*options_);
-  if (opts) options->timeout = opts->timeout;
-  if (opts) options->group_name = opts->group_name;
-  options->global_ranks_in_group.clear();
-  for (int r : ranks) {
-    const auto& ours = options_->global_ranks_in_group;
-    options->global_ranks_in_group.push_back(
-        static_cast<std::size_t>(r) < ours.size() ? ours[r] : static_cast<std::uint64_t>(r));
-  }
+  auto options = options_of(ranks, opts);
   std::string members;
   for (int r : ranks) members += std::to_string(r) + ",";
   auto own_store = c10::make_intrusive<c10d::PrefixStore>("split/" + members, store);
-  return c10::make_intrusive<RingBackend>(own_store, static_cast<int>(it - ranks.begin()),
-                                          static_cast<int>(ranks.size()), std::move(options));
+  return c10::make_intrusive<AnnouncingBackend>(own_store, static_cast<int>(it - ranks.begin()),
+                                                static_cast<int>(ranks.size()), std::move(options));
 }
 
-RingBackend::WorkPtr RingBackend::launch_on_host(Launch launch, std::function<void()> run) {
-  const bool in_one_call = coalescing_ && coalescing_->in_one_call;
-  auto work = c10::make_intrusive<CollectiveWork>(
-      queue_, rank_, launch.type, ++sequence_, in_one_call ? nullptr : launch.title,
-      std::optional<Tensors>(std::move(launch.inputs)), std::move(launch.outputs), launch.timeout);
-  auto outcome = [](const std::function<void()>& body) -> std::exception_ptr {
-    try {
-      body();
-      return nullptr;
-    } catch (...) {
-      return std::current_exception();
+void RingBackend::announce_refusal(const std::string& reason, std::size_t num_collectives) {
+  if (size_ == 1 || !maker_.is_here() || !communicator_) return;
+  for (std::size_t i = 0; i < num_collectives; ++i) {
+    ++sequence_;
+    flight_->refused();
+    const auto announce = [host = communicator_, timeout = options_->timeout, reason] {
+      error_of([&] { host->refuse(reason, timeout); });
+    };
+    if (queue_->try_enter()) {
+      const bool at_once = communicator_->may_refuse();
+      if (at_once) announce();
+      queue_->leave();
+      if (at_once) continue;
     }
-  };
-  if (!launch.async && !coalescing_ && queue_->try_enter()) {
-    const std::exception_ptr error = outcome(run);
+    queue_->submit({announce, [] {}});
+  }
+}
+
+void RingBackend::refuse_message(shm::Message::Kind kind, int peer, int tag,
+                                 const std::string& reason) {
+  const bool is_peer = peer >= 0 && peer < size_ && peer != rank_;
+  const bool may_match = is_peer || peer == shm::kAnySource;
+  if (!may_match || tag < 0 || !maker_.is_here() || !communicator_) return;
+  error_of([&] { communicator_->refuse_message(kind, peer, tag, reason, options_->timeout); });
+}
+
+RingBackend::WorkPtr RingBackend::submit(Operation operation, Operation::Body body) {
+  check_usable();
+  const bool on_host = operation.memory.empty() || operation.memory.front().is_cpu();
+  DeviceGroup* device = on_host ? nullptr : &device_group(operation.memory.front().device());
+  Submission submission{std::move(operation), std::move(body), device};
+  if (!held_) return begin(std::move(submission), coalescing_ ? &*coalescing_ : nullptr);
+  held_->push_back(std::move(submission));
+  return nullptr;
+}
+
+RingBackend::WorkPtr RingBackend::begin(Submission submission, Coalescing* coalescing) {
+  auto& [operation, body, device] = submission;
+  operation.sequence = ++sequence_;
+  operation.report = report_of(
+      flight_->collective(operation.type, operation.inputs, operation.outputs, operation.timeout));
+  if (device == nullptr) return begin_on_host(std::move(submission), coalescing);
+  if (coalescing != nullptr) coalescing->add(*device, operation.outputs);
+  return with_reported_errors(operation.report, [&] { return device->enqueue(operation, body); });
+}
+
+RingBackend::WorkPtr RingBackend::begin_on_host(Submission submission, Coalescing* coalescing) {
+  auto& [operation, body, device] = submission;
+  const Inside inside;
+  const bool may_end_here = !operation.async && coalescing == nullptr;
+  auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(operation), queue_);
+  if (may_end_here && queue_->try_enter()) {
+    work->start();
+    const std::exception_ptr error = error_of([&] { body(*communicator_); });
     queue_->leave();
     work->complete(error);
     return work;
   }
   auto error = std::make_shared<std::exception_ptr>();
-  Queue::Operation operation{[run = std::move(run), outcome, error] { *error = outcome(run); },
-                             [work, error] { work->complete(*error); }};
-  if (coalescing_) coalescing_->parts.push_back(work);
-  if (in_one_call) {
-    coalescing_->held.push_back(std::move(operation));
-  } else {
-    queue_->submit(std::move(operation));
-  }
+  queue_->submit({[body = std::move(body), host = communicator_, work, error] {
+                    work->start();
+                    *error = error_of([&] { body(*host); });
+                  },
+                  [work, error] { work->complete(*error); }});
+  if (coalescing != nullptr) coalescing->parts.push_back(work);
   return work;
 }
 
-RingBackend::WorkPtr RingBackend::launch_on_device(Launch launch,
-                                                   std::function<void(streams::Collectives&)> run) {
-  DeviceGroup& group = device_group(launch.memory.front().device());
-  const std::uint64_t sequence = ++sequence_;
-  const bool in_one_call = coalescing_ && coalescing_->in_one_call;
-  if (in_one_call) launch.title = nullptr;
-  auto begin = [&group, launch, sequence, run] {
-    return with_torch_errors([&] { return group.launch(launch, sequence, run); });
-  };
-  if (!coalescing_) return begin();
-  coalescing_->device = group.device();
-  coalescing_->outputs.insert(coalescing_->outputs.end(), launch.outputs.begin(),
-                              launch.outputs.end());
-  if (!in_one_call) return begin();
-  coalescing_->held_on_device.push_back(begin);
-  return nullptr;
-}
-
 DeviceGroup& RingBackend::device_group(at::Device device) {
+  check_has_members();
   std::lock_guard lock(device_mutex_);
   if (!device_group_) {
     device_group_ = with_torch_errors([&] {
-      return make_cuda_group(communicator_->group(), device,
-                             {options_->algorithm, options_->num_channels, options_->slice_nbytes,
-                              options_->max_ctas, options_->graphs});
+      streams::DeviceOptions options = options_->device;
+      options.selection = options_->selection;
+      return make_cuda_group(communicator_->group(), device, options);
     });
   }
   TORCH_CHECK_VALUE(device_group_->device() == device, "ring: got a tensor on ", device,
@@ -170,55 +248,57 @@ DeviceGroup& RingBackend::device_group(at::Device device) {
 
 bool RingBackend::supportsCoalescing() const { return missing_for_cuda().empty() && at::hasCUDA(); }
 
+void RingBackend::Coalescing::add(DeviceGroup& group, const Tensors& more) {
+  device = &group;
+  outputs.insert(outputs.end(), more.begin(), more.end());
+}
+
 RingBackend::WorkPtr RingBackend::coalesce(c10d::OpType type, const char* title,
                                            const Tensors& inputs, const Tensors& outputs,
-                                           const std::function<void()>& body) {
-  auto outer = std::exchange(coalescing_, Coalescing{.in_one_call = true});
-  const std::uint64_t sequence = sequence_;
-  try {
-    body();
-  } catch (...) {
-    coalescing_ = std::move(outer);
-    sequence_ = sequence;  // none of them has begun
-    throw;
+                                           const std::function<void()>& submit_all) {
+  held_.emplace();
+  const std::exception_ptr refusal = error_of(submit_all);
+  std::vector<Submission> submissions = *std::exchange(held_, std::nullopt);
+  if (refusal) std::rethrow_exception(refusal);
+  Coalescing coalesced;
+  for (Submission& submission : submissions) {
+    submission.operation.title = nullptr;
+    begin(std::move(submission), &coalesced);
   }
-  Coalescing coalesced = *std::exchange(coalescing_, std::move(outer));
-  for (Queue::Operation& operation : coalesced.held) queue_->submit(std::move(operation));
-  for (const auto& begin : coalesced.held_on_device) begin();
-  if (coalescing_ && coalesced.device) {
-    coalescing_->device = coalesced.device;
-    coalescing_->outputs.insert(coalescing_->outputs.end(), outputs.begin(), outputs.end());
-  }
-  return join(std::move(coalesced), type, title, inputs, outputs);
+  return join(coalesced, {type, title, inputs, outputs, {}, options_->timeout});
 }
 
 // Operations of an unfinished coalescing, which an exception has ended, are under way as they are.
-void RingBackend::startCoalescing() { coalescing_ = Coalescing{.in_one_call = false}; }
+void RingBackend::startCoalescing() { coalescing_.emplace(); }
 
 RingBackend::WorkPtr RingBackend::endCoalescing() {
   TORCH_CHECK(coalescing_, "ring: endCoalescing called without startCoalescing");
-  return join(*std::exchange(coalescing_, std::nullopt), c10d::OpType::COALESCED, nullptr,
-              std::nullopt, {});
+  Coalescing coalesced = *std::exchange(coalescing_, std::nullopt);
+  return join(coalesced, {c10d::OpType::COALESCED,
+                          nullptr,
+                          {},
+                          coalesced.outputs,
+                          memory_of(coalesced.data),
+                          options_->timeout});
 }
 
-RingBackend::WorkPtr RingBackend::join(Coalescing coalesced, c10d::OpType type, const char* title,
-                                       const std::optional<Tensors>& inputs,
-                                       const Tensors& outputs) {
-  if (coalesced.device) {
+RingBackend::WorkPtr RingBackend::join(Coalescing& coalesced, Operation operation) {
+  operation.sequence = sequence_;
+  operation.report = Report(hooks_);
+  if (DeviceGroup* device = coalesced.device) {
     TORCH_CHECK_VALUE(coalesced.parts.empty(), "ring: operations on the CPU and on ",
-                      *coalesced.device, " cannot be coalesced; make one batch for each");
-    DeviceGroup& group = device_group(*coalesced.device);
-    const Launch launch{
-        type,          title, inputs.value_or(Tensors{}), coalesced.outputs, {}, options_->timeout,
-        /*async=*/true};
-    return with_torch_errors([&] {
-      return coalesced.messages.empty() ? group.join(launch, sequence_)
-                                        : group.exchange(launch, sequence_, coalesced.messages);
+                      device->device(), " cannot be coalesced; make one batch for each");
+    if (coalescing_) coalescing_->add(*device, operation.outputs);
+    operation.report.add(coalesced.report);
+    return with_reported_errors(operation.report, [&] {
+      return coalesced.messages.empty()
+                 ? device->join(operation)
+                 : device->exchange(operation, coalesced.messages, coalesced.data);
     });
   }
-  auto work = c10::make_intrusive<CoalescedWork>(std::move(coalesced.parts), rank_, type, sequence_,
-                                                 title, inputs, outputs, options_->timeout);
-  work->start();
+  auto work =
+      c10::make_intrusive<CoalescedWork>(rank_, std::move(operation), std::move(coalesced.parts));
+  work->await_parts();
   if (coalescing_) coalescing_->parts.push_back(work);
   return work;
 }

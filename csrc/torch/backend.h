@@ -6,15 +6,21 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "communicator.h"
-#include "queue.h"
+#include "core/fork.h"
+#include "core/queue.h"
+#include "shm/communicator.h"
+#include "shm/shrink.h"
 #include "torch/device.h"
-#include "torch/launch.h"
+#include "torch/flight.h"
+#include "torch/hooks.h"
+#include "torch/operation.h"
+#include "torch/report.h"
 #include "torch/tensors.h"
 #include "torch/work.h"
 
@@ -41,15 +47,19 @@ class RingBackend : public c10d::Backend {
       return c10::make_intrusive<Options>(*this);
     }
 
-    Algorithm algorithm = Algorithm::kAuto;
-    int num_channels = 1;          // on devices
-    std::size_t slice_nbytes = 0;  // on devices
-    int max_ctas = 1;              // on devices
-    bool graphs = false;           // on devices
+    Selection selection;
+    std::string links = "auto";  // engine between hosts, see torch/links.h
+    std::string host;  // what its user calls this rank's host; empty: whatever is found out
+    streams::DeviceOptions device;  // but for the selection
+    // Of a group that was made before, and knows which ranks have ended since.
+    std::weak_ptr<Communicator> relative;
   };
 
   RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
               c10::intrusive_ptr<Options> options);
+  // A backend whose communicator is there already.
+  RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+              std::shared_ptr<Communicator> communicator, c10::intrusive_ptr<Options> options);
   ~RingBackend() override;
 
   const std::string getBackendName() const override { return "ring"; }
@@ -109,70 +119,159 @@ class RingBackend : public c10d::Backend {
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
+  // Going on after a death: backend_membership.cpp and backend_reconfigure.cpp.
+  //
+  // A new group of the ranks that are not excluded, which call it and no others. All dead ranks
+  // must be among the excluded, since torch counts the new ranks by them.
+  bool supportsShrinking() const override { return true; }
+  c10::intrusive_ptr<c10d::Backend> shrink(
+      const std::vector<int64_t>& ranks_to_exclude, int shrink_flags,
+      const c10::intrusive_ptr<c10d::Backend::Options>& opts_override) override;
+
+  struct Shrunk {
+    c10::intrusive_ptr<RingBackend> backend;
+    shm::Survivors survivors;
+  };
+  // As shrink; with `exact` false, the dead are found, too. This group ends.
+  Shrunk shrink_to_living(const std::vector<int64_t>& excluded, bool exact,
+                          std::optional<std::chrono::milliseconds> timeout,
+                          const c10::intrusive_ptr<c10d::Backend::Options>& opts);
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  // With Options::enable_reconfigure there are no members before the first reconfigure.
+  bool supportsReconfigure() const override { return options_->enable_reconfigure; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
+  // Returns when all members have called it.
+  WorkPtr reconfigure(const c10d::ReconfigureOptions& opts) override;
+#endif
+
+  // What broke the group; SUCCESS if it works, or was closed or aborted.
+  c10d::ErrorType getError() override;
+
   // Connects the device with all other ranks' now, which the first collective there does otherwise.
   void eagerConnectSingleDevice(at::Device device) override;
 
   void abort() override;
   void shutdown() override;
 
+  // From torch 2.14 on, and 2.15, these override those of Backend.
+  virtual bool supportsAbortHooks() const { return true; }
+  virtual void registerAbortHook(int64_t id, std::function<void()> hook) {
+    hooks_->abort.add(id, std::move(hook));
+  }
+  virtual void unregisterAbortHook(int64_t id) { hooks_->abort.remove(id); }
+#ifdef RINGCOMM_WITH_COMPLETION_HOOKS
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
+    hooks_->completion.add(id, std::move(hook));
+  }
+  void unregisterCompletionHook(int64_t id) override { hooks_->completion.remove(id); }
+#endif
+
+  // Tells the other ranks that this rank's arguments for so many collectives were refused.
+  void announce_refusal(const std::string& reason, std::size_t num_collectives);
+  // Tells the peer that this rank's arguments for a message were refused, if there can be one that
+  // waits for it: not with a tag or a peer that no message has.
+  void refuse_message(shm::Message::Kind kind, int peer, int tag, const std::string& reason);
+
+  // Closes the group as the process ends. Who wants to know when all is over asks the queue.
+  std::weak_ptr<Queue> leave();
+
+  const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
+
   // all_reduce in place, on the calling thread, without a Work. False if that cannot be done now
   // (operations are queued, or the tensor is not flat), and then nothing has been done.
   bool all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
  private:
-  // `run` does the whole operation, with checked arguments, on the communicator it is given: the
-  // host's, or that of the device that the memory lies on. It throws on failure.
-  template <typename Run>
-  WorkPtr launch(Launch launch, Run run) {
-    if (!launch.memory.empty() && !launch.memory.front().is_cpu()) {
-      return launch_on_device(std::move(launch), std::move(run));
-    }
-    return launch_on_host(std::move(launch), [communicator = communicator_, run = std::move(run)] {
-      run(*communicator);
-    });
-  }
-  WorkPtr launch_on_host(Launch launch, std::function<void()> run);
-  WorkPtr launch_on_device(Launch launch, std::function<void(streams::Collectives&)> run);
+  struct Submission {
+    Operation operation;
+    Operation::Body body;
+    DeviceGroup* device;  // that its memory lies on; null: the host carries it out
+  };
+  // Operations between startCoalescing and endCoalescing, or those of one coalesced call, which
+  // share a work. On a device, messages begin together at the end.
+  struct Coalescing {
+    std::vector<c10::intrusive_ptr<RingWork>> parts = {};  // on the host
+    DeviceGroup* device = nullptr;
+    Tensors outputs = {};  // on the device, as all that follows
+    std::vector<PeerMessage> messages = {};
+    std::vector<Writable> data = {};  // of the messages
+    Report report = {};               // likewise
 
-  WorkPtr launch_message(shm::Message::Kind kind, Tensors& tensors, int peer, int tag,
-                         c10d::OpType type, const char* title);
-  WorkPtr launch_message_on_device(bool sends, Tensors& tensors, int peer, c10d::OpType type,
-                                   const char* title);
+    void add(DeviceGroup& group, const Tensors& more);
+  };
+
+  // The way of a collective, once its arguments are checked:
+  //
+  //   submit                 who carries it out, the host or a device? A part of a coalesced call
+  //                          is held until all parts have been checked
+  //   begin                  gives it its number
+  //   begin_on_host          runs the body with communicator_: at once if the operation is
+  //                          synchronous and nothing is ahead of it, or else when the queue does
+  //   DeviceGroup::enqueue   runs the body with the device's communicator, which enqueues it
+  //
+  // The body calls the collectives, which become calls that the communicator carries out.
+  WorkPtr submit(Operation operation, Operation::Body body);
+  WorkPtr begin(Submission submission, Coalescing* coalescing);
+  WorkPtr begin_on_host(Submission submission, Coalescing* coalescing);
+
+  WorkPtr send_or_recv(shm::Message::Kind kind, Tensors& tensors, int peer, int tag,
+                       c10d::OpType type, const char* title);
+  WorkPtr send_or_recv_on_host(shm::Message::Kind kind, Operation operation, Writable data,
+                               int peer, int tag);
+  WorkPtr send_or_recv_on_device(bool is_send, const Operation& operation, Writable data, int peer);
+
+  // A call that is coalesced of those that submit_all makes. They begin when all have been checked,
+  // and share an event for the profiler.
+  WorkPtr coalesce(c10d::OpType type, const char* title, const Tensors& inputs,
+                   const Tensors& outputs, const std::function<void()>& submit_all);
+  // The one work of all that has begun.
+  WorkPtr join(Coalescing& coalesced, Operation operation);
 
   // This rank's part on the device, which the first call makes.
   DeviceGroup& device_group(at::Device device);
-
-  // The operations between startCoalescing and endCoalescing, or those of one coalesced call, which
-  // share a work and an event for the profiler, and begin only when all have been checked. On a
-  // device, messages begin together at the end.
-  struct Coalescing {
-    bool in_one_call;
-    std::vector<c10::intrusive_ptr<RingWork>> parts = {};
-    std::vector<Queue::Operation> held = {};
-    std::optional<at::Device> device = {};
-    std::vector<std::function<void()>> held_on_device = {};
-    std::vector<DeviceGroup::Message> messages = {};
-    Tensors outputs = {};
-  };
-  WorkPtr coalesce(c10d::OpType type, const char* title, const Tensors& inputs,
-                   const Tensors& outputs, const std::function<void()>& body);
-  WorkPtr join(Coalescing coalesced, c10d::OpType type, const char* title,
-               const std::optional<Tensors>& inputs, const Tensors& outputs);
 
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
     return timeout <= std::chrono::milliseconds(0) ? options_->timeout : timeout;
   }
   void close(const std::string& reason, bool abort);
+  void abandon();
+  // Before any use. Throws DistBackendError in a child that was forked from the process that made
+  // the group; gives the group the name that torch has given it since.
+  void check_usable();
+  // Of the present members.
+  void begin_record();
+  // Of an operation, which the group's record now has.
+  Report report_of(const FlightMark& mark) const;
+
+  const Maker maker_;
+  std::once_flag named_;
+  // This group's options for a group of some of its ranks.
+  c10::intrusive_ptr<Options> options_of(
+      const std::vector<int>& ranks, const c10::intrusive_ptr<c10d::Backend::Options>& opts) const;
+  // Throws if there are no members: before the first reconfigure, and after one that failed.
+  void check_has_members() const;
 
   const c10::intrusive_ptr<Options> options_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::Store> met_in_;  // the present members, and no others
   // Before the communicator: operations that are queued when the backend goes still need it.
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<Queue> queue_;
-  std::atomic<std::uint64_t> sequence_ = 0;  // callbacks launch operations too
+  std::atomic<std::uint64_t> sequence_ = 0;  // callbacks submit operations too
   std::optional<Coalescing> coalescing_;
+  std::optional<std::vector<Submission>> held_;  // of the coalesced call being checked
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  const std::string handle_;
+  std::set<int64_t> reconfigured_;  // uuids
+#endif
 
   std::mutex device_mutex_;
   std::unique_ptr<DeviceGroup> device_group_;
+  std::optional<GroupFlight> flight_;  // of the present members
+  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
 };
 
 }  // namespace ringcomm

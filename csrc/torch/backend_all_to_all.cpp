@@ -6,12 +6,6 @@ namespace ringcomm {
 
 namespace {
 
-bool overlap(const at::Tensor& a, const at::Tensor& b) {
-  const auto* a_begin = static_cast<const std::byte*>(a.const_data_ptr());
-  const auto* b_begin = static_cast<const std::byte*>(b.const_data_ptr());
-  return a_begin < b_begin + b.nbytes() && b_begin < a_begin + a.nbytes();
-}
-
 // Where each rank's rows of dimension 0 begin and how many elements they have. No splits: equal.
 template <typename Block>
 std::vector<Block> split_rows(const at::Tensor& flat, const std::vector<int64_t>& splits,
@@ -57,20 +51,16 @@ RingBackend::WorkPtr RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
   check_list(inputs, what);
   check_outputs(outputs, what);
   check_alike(inputs[0], outputs[0], what);
-  Tensors flat = readable(inputs);
-  for (at::Tensor& input : flat) {
-    for (const at::Tensor& output : outputs) {
-      if (overlap(input, output)) input = input.clone();
-    }
-  }
   const Elements elements = elements_to_move(inputs[0].scalar_type());
   const auto timeout = timeout_or_default(opts.timeout);
   const Writables data = writable(outputs);
-  return launch({c10d::OpType::ALLTOALL, "ring:all_to_all", inputs, outputs, memory_of(flat, data),
+  Tensors flat = readable(inputs);
+  for (at::Tensor& input : flat) input = apart(input, data, /*in_place=*/false);
+  return submit({c10d::OpType::ALLTOALL, "ring:all_to_all", inputs, outputs, memory_of(flat, data),
                  timeout, opts.asyncOp},
-                [flat, data, elements, timeout](auto& communicator) {
-                  communicator.all_to_all(inputs_of(flat, elements), outputs_of(data, elements),
-                                          elements.dtype, timeout);
+                [flat, data, elements, timeout](Collectives& collectives) {
+                  collectives.all_to_all(inputs_of(flat, elements), outputs_of(data, elements),
+                                         elements, timeout);
                   for (const Writable& output : data) output.commit();
                 });
 }
@@ -86,25 +76,24 @@ RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& 
   check_splits(output, output_splits, size_, what, "output tensor");
   check_splits(input, input_splits, size_, what, "input tensor");
   const Elements elements = elements_to_move(input.scalar_type());
-  at::Tensor flat = readable(input);
-  if (overlap(flat, output)) flat = flat.clone();
   const Writable data(output, false);
+  const at::Tensor flat = apart(readable(input), {data}, /*in_place=*/false);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::ALLTOALL_BASE,
-                 "ring:all_to_all",
-                 {input},
-                 {output},
-                 memory_of(flat, data),
-                 timeout,
-                 opts.asyncOp},
-                [flat, data, elements, output_splits, input_splits, timeout](auto& communicator) {
-                  const int n = communicator.world_size();
-                  communicator.all_to_all(
-                      split_rows<Input>(flat, input_splits, elements, n),
-                      split_rows<Output>(data.flat(), output_splits, elements, n), elements.dtype,
-                      timeout);
-                  data.commit();
-                });
+  return submit(
+      {c10d::OpType::ALLTOALL_BASE,
+       "ring:all_to_all",
+       {input},
+       {output},
+       memory_of(flat, data),
+       timeout,
+       opts.asyncOp},
+      [flat, data, elements, output_splits, input_splits, timeout](Collectives& collectives) {
+        const int n = collectives.world_size();
+        collectives.all_to_all(split_rows<Input>(flat, input_splits, elements, n),
+                               split_rows<Output>(data.flat(), output_splits, elements, n),
+                               elements, timeout);
+        data.commit();
+      });
 }
 
 }  // namespace ringcomm

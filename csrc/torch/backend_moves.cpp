@@ -4,6 +4,7 @@
 #include "torch/arguments.h"
 #include "torch/backend.h"
 #include "torch/errors.h"
+#include "torch/leaving.h"
 
 namespace ringcomm {
 
@@ -19,13 +20,14 @@ RingBackend::WorkPtr RingBackend::allgather(TensorLists& outputs, Tensors& input
   check_numel(list[rank_].numel(), input.numel(), what, "output tensor of this rank");
   const Elements elements = elements_to_move(input.scalar_type());
   const auto timeout = timeout_or_default(opts.timeout);
-  const at::Tensor flat = readable(input);
   const Writables data = writable(list);
-  return launch({c10d::OpType::ALLGATHER, "ring:all_gather", inputs, list, memory_of(flat, data),
+  at::Tensor flat = readable(input);
+  flat = apart(flat, data, same_place(flat, data[rank_].flat()));
+  return submit({c10d::OpType::ALLGATHER, "ring:all_gather", inputs, list, memory_of(flat, data),
                  timeout, opts.asyncOp},
-                [flat, data, elements, timeout](auto& communicator) {
-                  communicator.all_gather(flat.const_data_ptr(), outputs_of(data, elements),
-                                          elements.dtype, timeout);
+                [flat, data, elements, timeout](Collectives& collectives) {
+                  collectives.all_gather(flat.const_data_ptr(), outputs_of(data, elements),
+                                         elements, timeout);
                   for (const Writable& output : data) output.commit();
                 });
 }
@@ -39,20 +41,21 @@ RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor
   check_numel(output.numel(), input.numel() * size_, what, "output tensor");
   const Elements elements = elements_to_move(input.scalar_type());
   const auto timeout = timeout_or_default(opts.timeout);
-  const at::Tensor flat = readable(input);
   const Writable data(output, false);
-  return launch({c10d::OpType::_ALLGATHER_BASE,
+  at::Tensor flat = readable(input);
+  flat = apart(flat, {data}, is_piece(data.flat(), flat, rank_));
+  return submit({c10d::OpType::_ALLGATHER_BASE,
                  "ring:_all_gather_base",
                  {input},
                  {output},
                  memory_of(flat, data),
                  timeout,
                  opts.asyncOp},
-                [flat, data, elements, timeout](auto& communicator) {
-                  communicator.all_gather(
+                [flat, data, elements, timeout](Collectives& collectives) {
+                  collectives.all_gather(
                       flat.const_data_ptr(),
-                      pieces<Output>(data.flat(), elements, communicator.world_size()),
-                      elements.dtype, timeout);
+                      pieces<Output>(data.flat(), elements, collectives.world_size()), elements,
+                      timeout);
                   data.commit();
                 });
 }
@@ -67,22 +70,28 @@ RingBackend::WorkPtr RingBackend::allgather_coalesced(TensorLists& outputs, Tens
                       list.size(), " tensors; it must have one per input, ", inputs.size());
     all.insert(all.end(), list.begin(), list.end());
   }
+  TensorLists gathered(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    for (const Tensors& list : outputs) gathered[i].push_back(list[i]);
+  }
+  const Tensors sources = check_coalesced(inputs, gathered, what);
   return coalesce(c10d::OpType::ALLGATHER_COALESCED, "ring:all_gather", inputs, all, [&] {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      TensorLists gathered(1);
-      for (const Tensors& list : outputs) gathered[0].push_back(list[i]);
-      Tensors one{inputs[i]};
-      allgather(gathered, one, opts);
+      TensorLists lists{gathered[i]};
+      Tensors one{sources[i]};
+      allgather(lists, one, opts);
     }
   });
 }
 
 RingBackend::WorkPtr RingBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ring: all_gather_into_tensor_coalesced: got ",
-                    outputs.size(), " outputs and ", inputs.size(), " inputs");
+  const char* what = "all_gather_into_tensor_coalesced";
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ring: ", what, ": got ", outputs.size(),
+                    " outputs and ", inputs.size(), " inputs");
+  Tensors sources = check_coalesced(inputs, one_each(outputs), what);
   return coalesce(c10d::OpType::COALESCED, "ring:_all_gather_base", inputs, outputs, [&] {
-    for (std::size_t i = 0; i < outputs.size(); ++i) _allgather_base(outputs[i], inputs[i], opts);
+    for (std::size_t i = 0; i < outputs.size(); ++i) _allgather_base(outputs[i], sources[i], opts);
   });
 }
 
@@ -96,12 +105,12 @@ RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::Broadc
   const int root = static_cast<int>(opts.rootRank);
   const Writable data(tensor, /*needs_contents=*/rank_ == root);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::BROADCAST, "ring:broadcast", tensors, tensors, memory_of(data),
+  return submit({c10d::OpType::BROADCAST, "ring:broadcast", tensors, tensors, memory_of(data),
                  timeout, opts.asyncOp},
-                [data, elements, root, timeout](auto& communicator) {
-                  communicator.broadcast(data.flat().data_ptr(), elements.count(data.flat()),
-                                         elements.dtype, root, timeout);
-                  if (communicator.rank() != root) data.commit();
+                [data, elements, root, timeout](Collectives& collectives) {
+                  collectives.broadcast(data.flat().data_ptr(), elements.count(data.flat()),
+                                        elements, root, timeout);
+                  if (collectives.rank() != root) data.commit();
                 });
 }
 
@@ -126,17 +135,18 @@ RingBackend::WorkPtr RingBackend::gather(TensorLists& outputs, Tensors& inputs,
   const Elements elements = elements_to_move(input.scalar_type());
   const int root = static_cast<int>(opts.rootRank);
   const auto timeout = timeout_or_default(opts.timeout);
-  const at::Tensor flat = readable(input);
   const Writables data = writable(list);
-  return launch({c10d::OpType::GATHER, "ring:gather", inputs, list, memory_of(flat, data), timeout,
+  at::Tensor flat = readable(input);
+  flat = apart(flat, data, !data.empty() && same_place(flat, data[rank_].flat()));
+  return submit({c10d::OpType::GATHER, "ring:gather", inputs, list, memory_of(flat, data), timeout,
                  opts.asyncOp},
-                [flat, data, elements, root, timeout](auto& communicator) {
+                [flat, data, elements, root, timeout](Collectives& collectives) {
                   std::vector<void*> pointers;
                   for (const Writable& output : data) {
                     pointers.push_back(output.flat().data_ptr());
                   }
-                  communicator.gather(flat.const_data_ptr(), pointers, elements.count(flat),
-                                      elements.dtype, root, timeout);
+                  collectives.gather(flat.const_data_ptr(), pointers, elements.count(flat),
+                                     elements, root, timeout);
                   for (const Writable& output : data) output.commit();
                 });
 }
@@ -176,15 +186,15 @@ RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs, TensorLists& inputs,
   const Elements elements = elements_to_move(output.scalar_type());
   const int root = static_cast<int>(opts.rootRank);
   const auto timeout = timeout_or_default(opts.timeout);
-  const Tensors flat = readable(list);
   const Writable data(output, false);
-  return launch({c10d::OpType::SCATTER, "ring:scatter", list, outputs, memory_of(flat, data),
+  const Tensors flat = readable_apart(list, data, rank_);
+  return submit({c10d::OpType::SCATTER, "ring:scatter", list, outputs, memory_of(flat, data),
                  timeout, opts.asyncOp},
-                [flat, data, elements, root, timeout](auto& communicator) {
+                [flat, data, elements, root, timeout](Collectives& collectives) {
                   std::vector<const void*> pointers;
                   for (const at::Tensor& input : flat) pointers.push_back(input.const_data_ptr());
-                  communicator.scatter(pointers, data.flat().data_ptr(),
-                                       elements.count(data.flat()), elements.dtype, root, timeout);
+                  collectives.scatter(pointers, data.flat().data_ptr(), elements.count(data.flat()),
+                                      elements, root, timeout);
                   data.commit();
                 });
 }
@@ -195,18 +205,18 @@ RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& opts) {
     const c10::impl::VirtualGuardImpl device(opts.device->type());
     device.synchronizeStream(device.getStream(*opts.device));
   }
-  return launch_on_host(
-      {c10d::OpType::BARRIER, "ring:barrier", {}, {}, {}, timeout, opts.asyncOp},
-      [communicator = communicator_, timeout] { communicator->barrier(timeout); });
+  return submit({c10d::OpType::BARRIER, "ring:barrier", {}, {}, {}, timeout, opts.asyncOp},
+                [host = communicator_, timeout](Collectives&) { host->barrier(timeout); });
 }
 
 void RingBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  try {
-    communicator_->monitored_barrier(
-        wait_all_ranks, opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout);
-  } catch (const Error&) {
-    rethrow_for_torch(std::current_exception());
-  }
+  check_usable();
+  const Inside inside;
+  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
+  const Report report = report_of(flight_->collective(c10d::OpType::BARRIER, {}, {}, timeout));
+  report.started();
+  with_reported_errors(report, [&] { communicator_->monitored_barrier(wait_all_ranks, timeout); });
+  report.succeeded();
 }
 
 }  // namespace ringcomm

@@ -1,8 +1,10 @@
 // Collectives that combine values: all-reduce, reduce, reduce-scatter. Each checks its arguments,
-// brings the tensors into shape and hands them to the communicator.
+// brings the tensors into shape and submits what the collectives are to do with them.
+#include "core/flight_dump.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"
 #include "torch/errors.h"
+#include "torch/leaving.h"
 #include "torch/sparse.h"
 
 namespace ringcomm {
@@ -16,12 +18,12 @@ RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::Allred
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   Writable data(tensor, true);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::ALLREDUCE, "ring:all_reduce", tensors, tensors, memory_of(data),
+  return submit({c10d::OpType::ALLREDUCE, "ring:all_reduce", tensors, tensors, memory_of(data),
                  timeout, opts.asyncOp},
-                [data, elements, reduce, timeout](auto& communicator) {
+                [data, elements, reduce, timeout](Collectives& collectives) {
                   void* buffer = data.flat().data_ptr();
-                  communicator.all_reduce(buffer, buffer, elements.count(data.flat()), reduce,
-                                          timeout);
+                  collectives.all_reduce(buffer, buffer, elements.count(data.flat()), reduce,
+                                         timeout);
                   data.commit();
                 });
 }
@@ -29,21 +31,25 @@ RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::Allred
 bool RingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const char* what = "all_reduce";
   check_output(tensor, what);
-  Writable data(tensor, true);
-  if (coalescing_ || !tensor.is_cpu() || !data.flat().is_same(tensor)) return false;
+  if (coalescing_ || !tensor.is_cpu() || !lies_flat(tensor)) return false;
+  if (tensor.is_complex()) return false;  // torch makes it real first: another dtype to the peers
   const Elements elements = elements_to_reduce(tensor.scalar_type(), op, what);
   const Reduce reduce = make_reduce(elements, op, what);
+  check_usable();
+  const Inside inside;
   if (!queue_->try_enter()) return false;
   ++sequence_;
-  std::exception_ptr error;
-  try {
+  const FlightMark mark = flight_->all_reduce(tensor, options_->timeout);
+  const std::exception_ptr error = error_of([&] {
     void* buffer = tensor.data_ptr();
     communicator_->all_reduce(buffer, buffer, elements.count(tensor), reduce, options_->timeout);
-  } catch (...) {
-    error = std::current_exception();
-  }
+  });
   queue_->leave();
-  if (error) rethrow_for_torch(error);
+  if (error) {
+    call_abort_hooks(*hooks_, error);
+    rethrow_for_torch(failed(mark, error));
+  }
+  mark.complete();
   return true;
 }
 
@@ -52,16 +58,11 @@ RingBackend::WorkPtr RingBackend::allreduce_sparse(Tensors& tensors,
   const at::Tensor& tensor = single(tensors, "all_reduce", "tensor");
   check_sparse(tensor, opts.reduceOp);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch_on_host({c10d::OpType::_ALLREDUCE_SPARSE,
-                         "ring:sparse_all_reduce",
-                         tensors,
-                         tensors,
-                         {},
-                         timeout,
-                         opts.asyncOp},
-                        [communicator = communicator_, tensor, timeout] {
-                          all_reduce_sparse(*communicator, tensor, timeout);
-                        });
+  return submit({c10d::OpType::_ALLREDUCE_SPARSE, "ring:sparse_all_reduce", tensors, tensors,
+                 tensors, timeout, opts.asyncOp},
+                [tensor, timeout](Collectives& collectives) {
+                  all_reduce_sparse(collectives, tensor, timeout);
+                });
 }
 
 RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
@@ -85,14 +86,14 @@ RingBackend::WorkPtr RingBackend::reduce(Tensors& tensors, const c10d::ReduceOpt
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   Writable data(tensor, true);
   const auto timeout = timeout_or_default(opts.timeout);
-  return launch({c10d::OpType::REDUCE, "ring:reduce", tensors, tensors, memory_of(data), timeout,
+  return submit({c10d::OpType::REDUCE, "ring:reduce", tensors, tensors, memory_of(data), timeout,
                  opts.asyncOp},
                 [data, elements, reduce, root = static_cast<int>(opts.rootRank),
-                 timeout](auto& communicator) {
+                 timeout](Collectives& collectives) {
                   void* buffer = data.flat().data_ptr();
-                  communicator.reduce(buffer, buffer, elements.count(data.flat()), reduce, root,
-                                      timeout);
-                  if (communicator.rank() == root) data.commit();
+                  collectives.reduce(buffer, buffer, elements.count(data.flat()), reduce, root,
+                                     timeout);
+                  if (collectives.rank() == root) data.commit();
                 });
 }
 
@@ -109,13 +110,13 @@ RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, TensorLists& 
   const Elements elements = elements_to_reduce(output.scalar_type(), opts.reduceOp, what);
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   const auto timeout = timeout_or_default(opts.timeout);
-  const Tensors flat = readable(list);
   const Writable data(output, false);
-  return launch({c10d::OpType::REDUCE_SCATTER, "ring:reduce_scatter", list, outputs,
+  const Tensors flat = readable_apart(list, data, rank_);
+  return submit({c10d::OpType::REDUCE_SCATTER, "ring:reduce_scatter", list, outputs,
                  memory_of(flat, data), timeout, opts.asyncOp},
-                [flat, data, elements, reduce, timeout](auto& communicator) {
-                  communicator.reduce_scatter(inputs_of(flat, elements), data.flat().data_ptr(),
-                                              reduce, timeout);
+                [flat, data, elements, reduce, timeout](Collectives& collectives) {
+                  collectives.reduce_scatter(inputs_of(flat, elements), data.flat().data_ptr(),
+                                             reduce, timeout);
                   data.commit();
                 });
 }
@@ -130,18 +131,19 @@ RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::T
   const Elements elements = elements_to_reduce(output.scalar_type(), opts.reduceOp, what);
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
   const auto timeout = timeout_or_default(opts.timeout);
-  const at::Tensor flat = readable(input);
   const Writable data(output, false);
-  return launch({c10d::OpType::_REDUCE_SCATTER_BASE,
+  at::Tensor flat = readable(input);
+  flat = apart(flat, {data}, is_piece(flat, data.flat(), rank_));
+  return submit({c10d::OpType::_REDUCE_SCATTER_BASE,
                  "ring:_reduce_scatter_base",
                  {input},
                  {output},
                  memory_of(flat, data),
                  timeout,
                  opts.asyncOp},
-                [flat, data, elements, reduce, timeout](auto& communicator) {
-                  communicator.reduce_scatter(
-                      pieces<Input>(flat, elements, communicator.world_size()),
+                [flat, data, elements, reduce, timeout](Collectives& collectives) {
+                  collectives.reduce_scatter(
+                      pieces<Input>(flat, elements, collectives.world_size()),
                       data.flat().data_ptr(), reduce, timeout);
                   data.commit();
                 });
@@ -149,11 +151,13 @@ RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::T
 
 RingBackend::WorkPtr RingBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ring: reduce_scatter_tensor_coalesced: got ",
-                    outputs.size(), " outputs and ", inputs.size(), " inputs");
+  const char* what = "reduce_scatter_tensor_coalesced";
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ring: ", what, ": got ", outputs.size(),
+                    " outputs and ", inputs.size(), " inputs");
+  Tensors sources = check_coalesced(inputs, one_each(outputs), what);
   return coalesce(c10d::OpType::COALESCED, "ring:_reduce_scatter_base", inputs, outputs, [&] {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      _reduce_scatter_base(outputs[i], inputs[i], opts);
+      _reduce_scatter_base(outputs[i], sources[i], opts);
     }
   });
 }

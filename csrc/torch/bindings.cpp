@@ -1,18 +1,29 @@
 // The Python module ringcomm._C.
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "core/flight_dump.h"
+#include "plan/matching.h"
 #include "torch/backend.h"
+#include "torch/backend_announcing.h"
 #include "torch/bench_bindings.h"
+#include "torch/flight.h"
+#include "torch/leaving.h"
+#include "torch/links_bindings.h"
 #include "torch/plan_bindings.h"
 #include "torch/profiler.h"
 #include "torch/reduce_bindings.h"
+#include "torch/status_bindings.h"
 #include "torch/stream_bindings.h"
 
 namespace py = pybind11;
@@ -20,33 +31,103 @@ namespace py = pybind11;
 namespace ringcomm {
 namespace {
 
-Algorithm algorithm_named(const std::string& name) {
-  if (name == "auto") return Algorithm::kAuto;
-  if (name == "ring") return Algorithm::kRing;
-  if (name == "direct") return Algorithm::kDirect;
-  TORCH_CHECK_VALUE(false, "algorithm is \"", name, "\"; it must be auto, ring or direct");
+// A collective, an algorithm's name and, for a plan of the user's, what makes it: a function of
+// world_size and root that returns the plans of all ranks.
+using Choice = std::tuple<Collective, std::string, py::object>;
+
+// Called by any thread, and outlived by none that could still take the lock.
+PlanSource source_of(const std::string& name, const py::object& generator) {
+  const std::shared_ptr<py::object> function(new py::object(generator), [](py::object* object) {
+    const py::gil_scoped_acquire gil;
+    delete object;
+  });
+  return [name, function](int world_size, int root) {
+    const py::gil_scoped_acquire gil;
+    try {
+      return (*function)(world_size, root).cast<std::vector<Plan>>();
+    } catch (const py::error_already_set& error) {
+      throw PlanError("its generator raised " + std::string(error.what()));
+    } catch (const py::cast_error&) {
+      throw PlanError("its generator returned something else than plans");
+    }
+  };
+}
+
+Selection selection_of(const std::vector<Choice>& choices, std::vector<int> host_of,
+                       const Link& across) {
+  Selection selection{.choices = {}, .host_of = std::move(host_of), .across = across};
+  for (const auto& [collective, name, generator] : choices) {
+    selection.choices[collective] = {
+        name, generator.is_none() ? PlanSource() : source_of(name, generator)};
+  }
+  return selection;
 }
 
 c10::intrusive_ptr<c10d::Backend> create_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
-    std::chrono::milliseconds timeout, const std::string& algorithm, int num_channels,
-    std::size_t slice_nbytes, int max_ctas, const std::string& group_name,
-    std::vector<std::uint64_t> global_ranks, bool graphs) {
+    std::chrono::milliseconds timeout, const std::vector<Choice>& algorithms,
+    std::vector<int> host_of, int num_channels, std::size_t slice_nbytes, int max_ctas,
+    const std::string& group_name, std::vector<std::uint64_t> global_ranks, const std::string& host,
+    const std::string& links, bool graphs, const c10::intrusive_ptr<c10d::Backend>& relative,
+    bool enable_reconfigure, const std::optional<Link>& across) {
   auto options = c10::make_intrusive<RingBackend::Options>(timeout);
-  options->algorithm = algorithm_named(algorithm);
-  options->num_channels = num_channels;
-  options->slice_nbytes = slice_nbytes;
-  options->max_ctas = max_ctas;
-  options->graphs = graphs;
+  options->selection = selection_of(algorithms, std::move(host_of), across.value_or(Link{}));
+  options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
+  options->device.max_ctas = max_ctas;
+  options->device.graphs = graphs;
   options->group_name = group_name;
   options->global_ranks_in_group = std::move(global_ranks);
-  return c10::make_intrusive<RingBackend>(store, rank, world_size, std::move(options));
+  options->host = host;
+  options->links = links;
+  if (const auto* ring = dynamic_cast<const RingBackend*>(relative.get())) {
+    options->relative = ring->communicator();
+  }
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  options->enable_reconfigure = enable_reconfigure;
+#else
+  TORCH_CHECK_NOT_IMPLEMENTED(!enable_reconfigure, "ring: enable_reconfigure needs torch 2.14");
+#endif
+  const py::gil_scoped_release release;
+  return c10::make_intrusive<AnnouncingBackend>(store, rank, world_size, std::move(options));
+}
+
+std::tuple<c10::intrusive_ptr<c10d::Backend>, std::vector<int>, std::string> shrink(
+    const c10::intrusive_ptr<c10d::Backend>& backend, const std::vector<std::int64_t>& exclude,
+    std::optional<std::chrono::milliseconds> timeout) {
+  auto* ring = dynamic_cast<RingBackend*>(backend.get());
+  TORCH_CHECK_TYPE(ring != nullptr, "ring: shrink: not a backend \"ring\"");
+  RingBackend::Shrunk made = ring->shrink_to_living(exclude, /*exact=*/false, timeout, nullptr);
+  return {std::move(made.backend), std::move(made.survivors.ranks), std::move(made.survivors.key)};
 }
 
 bool all_reduce_now(const c10::intrusive_ptr<c10d::Backend>& backend, const at::Tensor& tensor,
                     c10d::ReduceOp::RedOpType op) {
-  auto* ring = dynamic_cast<RingBackend*>(backend.get());
+  auto* ring = dynamic_cast<AnnouncingBackend*>(backend.get());
   return ring != nullptr && op != c10d::ReduceOp::PREMUL_SUM && ring->all_reduce_now(tensor, op);
+}
+
+void announce_refusal(const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& reason) {
+  auto* ring = dynamic_cast<RingBackend*>(backend.get());
+  if (ring != nullptr) ring->announce_refusal(reason, 1);
+}
+
+void refuse_message(const c10::intrusive_ptr<c10d::Backend>& backend, bool is_send, int peer,
+                    int tag, const std::string& reason) {
+  using Kind = shm::Message::Kind;
+  auto* ring = dynamic_cast<RingBackend*>(backend.get());
+  if (ring != nullptr) ring->refuse_message(is_send ? Kind::kSend : Kind::kRecv, peer, tag, reason);
+}
+
+std::string dump_flight_record(const std::string& path) {
+  FlightRecorder* recorder = flight_recorder();
+  if (recorder == nullptr) return "";
+  try {
+    const py::gil_scoped_release release;
+    return dump(*recorder, path);
+  } catch (const Error& error) {
+    PyErr_SetString(PyExc_OSError, error.what());
+    throw py::error_already_set();
+  }
 }
 
 }  // namespace
@@ -55,20 +136,42 @@ bool all_reduce_now(const c10::intrusive_ptr<c10d::Backend>& backend, const at::
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "ringcomm's compiled half: the backend \"ring\", and plans.";
   m.def("create_backend", &ringcomm::create_backend, py::arg("store"), py::arg("rank"),
-        py::arg("world_size"), py::arg("timeout"), py::arg("algorithm"), py::arg("num_channels"),
-        py::arg("slice_nbytes"), py::arg("max_ctas"), py::arg("group_name"),
-        py::arg("global_ranks"), py::arg("graphs") = false,
-        py::call_guard<py::gil_scoped_release>(),
+        py::arg("world_size"), py::arg("timeout"), py::arg("algorithms"), py::arg("host_of"),
+        py::arg("num_channels"), py::arg("slice_nbytes"), py::arg("max_ctas"),
+        py::arg("group_name"), py::arg("global_ranks"), py::arg("host") = "",
+        py::arg("links") = "auto", py::arg("graphs") = false, py::arg("relative") = nullptr,
+        py::arg("enable_reconfigure") = false, py::arg("across") = py::none(),
         "One rank's backend. Blocks until all ranks of the group have joined.");
+  m.def("shrink", &ringcomm::shrink, py::arg("backend"), py::arg("exclude"), py::arg("timeout"),
+        py::call_guard<py::gil_scoped_release>(),
+        "A new backend of the ranks that live, their ranks in the old one, and a key of their own. "
+        "They all call it.");
   m.def("all_reduce_now", &ringcomm::all_reduce_now, py::arg("backend"), py::arg("tensor"),
         py::arg("op"), py::call_guard<py::gil_scoped_release>(),
         "all_reduce in place on this thread; False, with nothing done, if that cannot be.");
+  m.def("announce_refusal", &ringcomm::announce_refusal, py::arg("backend"), py::arg("reason"),
+        py::call_guard<py::gil_scoped_release>(),
+        "In place of this rank's next collective on the host: the others' raises the reason.");
+  m.def("refuse_message", &ringcomm::refuse_message, py::arg("backend"), py::arg("is_send"),
+        py::arg("peer"), py::arg("tag"), py::arg("reason"),
+        py::call_guard<py::gil_scoped_release>(),
+        "In place of a message on the host to or from a rank of the group, or from any (-1): the "
+        "peer's raises the reason.");
+  m.def("start_flight_recorder", &ringcomm::start_flight_recorder, py::arg("capacity"),
+        py::arg("stacks"), py::arg("dump_failures"),
+        "From now on, groups record their operations; the first call counts.");
+  m.def("dump_flight_record", &ringcomm::dump_flight_record, py::arg("path"),
+        "Writes the record and returns the path; empty if nothing is recorded.");
   m.def("missing_for_cuda", &ringcomm::missing_for_cuda,
         "Why this build cannot send CUDA tensors, and what to do; empty if it can.");
-  m.attr("MAX_WORLD_SIZE") = ringcomm::kMaxWorldSize;
+  m.def("close_all", &ringcomm::close_all,
+        "Closes all groups, as the interpreter is about to end.");
+  ringcomm::watch_signals();
   ringcomm::bind_bench(m);
+  ringcomm::bind_links(m);
   ringcomm::bind_plan(m);
   ringcomm::bind_reduce(m);
+  ringcomm::bind_status(m);
   ringcomm::bind_streams(m);
   ringcomm::show_spans_to_torch();
 }

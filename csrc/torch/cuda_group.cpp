@@ -4,6 +4,9 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <deque>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -22,18 +25,11 @@ std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t stream) {
           c10::cuda::CUDACachingAllocator::raw_delete};
 }
 
-nccl::Options core_options(const DeviceOptions& options) {
-  return {.algorithm = options.algorithm,
-          .layout = streams::Layout::with(options.num_channels, options.slice_nbytes),
-          .max_ctas = options.max_ctas,
-          .graphs = options.graphs};
-}
-
 class CudaGroup : public DeviceGroup {
  public:
   // `device` is the current one.
-  CudaGroup(shm::Group& group, at::Device device, const DeviceOptions& options)
-      : device_(device), communicator_(group, device.index(), core_options(options), allocate) {}
+  CudaGroup(Group& group, at::Device device, const streams::DeviceOptions& options)
+      : device_(device), communicator_(group, device.index(), options, allocate) {}
 
   // Members may use the device as they go.
   ~CudaGroup() override { abort("the process group is closed"); }
@@ -45,40 +41,41 @@ class CudaGroup : public DeviceGroup {
     communicator_.connect(timeout);
   }
 
-  WorkPtr launch(const Launch& launch, std::uint64_t sequence,
-                 const std::function<void(streams::Collectives&)>& run) override {
+  WorkPtr enqueue(const Operation& operation, const Operation::Body& body) override {
     const c10::cuda::CUDAGuard guard(device_);
-    auto work = make_work(launch, sequence);
-    finish(*work, communicator_.enqueue(current().stream(), [&](streams::Collectives& collectives) {
-      const c10::cuda::CUDAStreamGuard on_stream(external(communicator_.stream()));
-      run(collectives);
-    }));
+    auto work = make_work(operation);
+    finish(*work, operation, enqueue_behind(current(), body));
     return work;
   }
 
-  WorkPtr join(const Launch& launch, std::uint64_t sequence) override {
+  WorkPtr join(const Operation& operation) override {
     const c10::cuda::CUDAGuard guard(device_);
-    auto work = make_work(launch, sequence);
-    finish(*work, communicator_.end_of_all());
+    auto work = make_work(operation);
+    finish(*work, operation, communicator_.end_of_all());
     return work;
   }
 
-  WorkPtr exchange(const Launch& launch, std::uint64_t sequence,
-                   const std::vector<Message>& messages) override {
+  WorkPtr exchange(const Operation& operation, const std::vector<PeerMessage>& messages,
+                   const std::vector<Writable>& data) override {
     const c10::cuda::CUDAGuard guard(device_);
-    auto work = make_work(launch, sequence);
-    std::vector<nccl::Message> plain;
-    for (const Message& message : messages) {
-      const at::Tensor& flat = message.data.flat();
-      plain.push_back({message.is_send, message.peer, flat.data_ptr(), flat.nbytes()});
-    }
+    auto work = make_work(operation);
     const auto commit = [&](std::size_t i, cudaStream_t stream) {
       if (messages[i].is_send) return;
       const c10::cuda::CUDAStreamGuard on_stream(external(stream));
-      messages[i].data.commit();
+      data[i].commit();
     };
-    finish(*work, communicator_.exchange(current().stream(), plain, launch.timeout, commit));
+    finish(*work, operation,
+           communicator_.exchange(current().stream(), messages, operation.timeout, commit));
     return work;
+  }
+
+  // Of the watchdog's knowledge alone: asking the device might take as long as it hangs.
+  void note_completed() override {
+    std::lock_guard lock(under_way_mutex_);
+    while (!under_way_.empty() && under_way_.front().second->is_confirmed()) {
+      under_way_.front().first.succeeded();
+      under_way_.pop_front();
+    }
   }
 
   void shut_down(std::chrono::milliseconds timeout) override {
@@ -97,19 +94,32 @@ class CudaGroup : public DeviceGroup {
     return c10::cuda::getStreamFromExternal(stream, device_.index());
   }
 
-  c10::intrusive_ptr<CudaWork> make_work(const Launch& launch, std::uint64_t sequence) {
+  c10::intrusive_ptr<CudaWork> make_work(const Operation& operation) {
     shelf_->sweep();
-    return c10::make_intrusive<CudaWork>(communicator_.rank(), launch, sequence, current(),
+    return c10::make_intrusive<CudaWork>(communicator_.rank(), operation, current(),
                                          communicator_.failure(), shelf_);
   }
 
-  void finish(CudaWork& work, const nccl::Enqueued& enqueued) const {
+  // What the body makes torch do beside the collectives goes to the communicator's stream, too.
+  nccl::Enqueued enqueue_behind(CUDAStream user, const Operation::Body& body) {
+    const c10::cuda::CUDAStreamGuard on_stream(external(communicator_.stream()));
+    return communicator_.enqueue_behind(user.stream(), body);
+  }
+
+  void finish(CudaWork& work, const Operation& operation, const nccl::Enqueued& enqueued) {
     work.enqueued(enqueued.end, external(enqueued.stream));
+    note_completed();
+    if (enqueued.end->is_captured()) return;
+    std::lock_guard lock(under_way_mutex_);
+    under_way_.emplace_back(operation.report, enqueued.end);
   }
 
   const at::Device device_;
   using Shelf = nccl::Shelf<at::Tensor>;
   const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
+  std::mutex under_way_mutex_;
+  // In the order they were enqueued, and not known to be complete.
+  std::deque<std::pair<Report, std::shared_ptr<const nccl::End>>> under_way_;
   nccl::Communicator communicator_;  // its streams end before the shelf
 };
 
@@ -117,8 +127,8 @@ class CudaGroup : public DeviceGroup {
 
 std::string missing_for_cuda() { return ""; }
 
-std::unique_ptr<DeviceGroup> make_cuda_group(shm::Group& group, at::Device device,
-                                             const DeviceOptions& options) {
+std::unique_ptr<DeviceGroup> make_cuda_group(Group& group, at::Device device,
+                                             const streams::DeviceOptions& options) {
   try {
     int num_devices = 0;
     RINGCOMM_CHECK(cudaGetDeviceCount(&num_devices));

@@ -22,9 +22,9 @@ bool blocking_wait() {
   return blocking;
 }
 
-std::vector<at::Tensor> all_of(const Launch& launch) {
+std::vector<at::Tensor> all_of(const Operation& operation) {
   std::vector<at::Tensor> all;
-  for (const auto* tensors : {&launch.inputs, &launch.outputs, &launch.memory}) {
+  for (const auto* tensors : {&operation.inputs, &operation.outputs, &operation.memory}) {
     all.insert(all.end(), tensors->begin(), tensors->end());
   }
   return all;
@@ -32,16 +32,17 @@ std::vector<at::Tensor> all_of(const Launch& launch) {
 
 }  // namespace
 
-CudaWork::CudaWork(int rank, const Launch& launch, std::uint64_t sequence,
-                   c10::cuda::CUDAStream user, std::shared_ptr<const nccl::Failure> failure,
+CudaWork::CudaWork(int rank, const Operation& operation, c10::cuda::CUDAStream user,
+                   std::shared_ptr<const nccl::Failure> failure,
                    std::shared_ptr<nccl::Shelf<at::Tensor>> shelf)
-    : Work(rank, launch.type, launch.title, std::optional<std::vector<at::Tensor>>(launch.inputs)),
-      sequence_(sequence),
-      outputs_(launch.outputs),
-      timeout_(launch.timeout),
+    : Work(rank, operation.type, operation.title, operation.inputs),
+      sequence_(operation.sequence),
+      outputs_(operation.outputs),
+      timeout_(operation.timeout),
       device_(user.device_index()),
       failure_(std::move(failure)),
-      memory_(all_of(launch), user.stream(), std::move(shelf)) {}
+      memory_(all_of(operation), user.stream(), std::move(shelf)),
+      report_(operation.report) {}
 
 // The future is complete at once, in the sense of streams: its callbacks run on streams that wait
 // for ours.
@@ -68,7 +69,11 @@ bool CudaWork::isCompleted() { return exception() || happened(); }
 bool CudaWork::isSuccess() const { return !exception() && happened(); }
 
 std::exception_ptr CudaWork::exception() const {
-  return end_->is_confirmed() ? nullptr : for_torch(failure_->get());
+  if (end_->is_confirmed()) return nullptr;
+  const std::exception_ptr error = failure_->get();
+  if (!error) return nullptr;
+  std::call_once(reported_, [&] { error_ = for_torch(report_.failed(error)); });
+  return error_;
 }
 
 void CudaWork::synchronize() {

@@ -6,7 +6,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -14,7 +16,7 @@
 #include "nccl/ends.h"
 #include "nccl/failure.h"
 #include "nccl/shelf.h"
-#include "torch/launch.h"
+#include "torch/operation.h"
 
 namespace ringcomm {
 
@@ -25,9 +27,9 @@ namespace ringcomm {
 // The work holds the tensors as nccl/shelf.h says.
 class CudaWork : public c10d::Work {
  public:
-  // Before anything is enqueued, so that the profiler sees the launch. `user` is the stream that
-  // the operation begins behind.
-  CudaWork(int rank, const Launch& launch, std::uint64_t sequence, c10::cuda::CUDAStream user,
+  // Before anything is enqueued, so that the profiler sees it being enqueued. `user` is the stream
+  // that the operation begins behind.
+  CudaWork(int rank, const Operation& operation, c10::cuda::CUDAStream user,
            std::shared_ptr<const nccl::Failure> failure,
            std::shared_ptr<nccl::Shelf<at::Tensor>> shelf);
 
@@ -47,6 +49,8 @@ class CudaWork : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return sequence_; }
   // From torch 2.13 on this overrides Work::getTimeout.
   virtual std::chrono::milliseconds getTimeout() const { return timeout_; }
+  // From torch 2.15 on this overrides Work::getCompletionKey.
+  virtual std::uint64_t getCompletionKey() const { return report_.completion_key(); }
 
  private:
   bool happened() const;
@@ -59,6 +63,9 @@ class CudaWork : public c10d::Work {
   const std::shared_ptr<const nccl::Failure> failure_;
   std::shared_ptr<const nccl::End> end_;
   nccl::Holding<at::Tensor> memory_;
+  const Report report_;
+  mutable std::once_flag reported_;
+  mutable std::exception_ptr error_;  // once it is reported
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

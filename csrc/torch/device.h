@@ -4,17 +4,16 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
-#include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "programs.h"
-#include "shm/group.h"
-#include "streams/collectives.h"
-#include "torch/launch.h"
+#include "core/group.h"
+#include "core/peer_message.h"
+#include "core/selection.h"
+#include "streams/device_options.h"
+#include "torch/operation.h"
 #include "torch/tensors.h"
 
 namespace ringcomm {
@@ -25,42 +24,30 @@ class DeviceGroup {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-  struct Message {
-    bool is_send;
-    int peer;
-    Writable data;
-  };
-
   virtual ~DeviceGroup() = default;
 
   virtual at::Device device() const = 0;
   // Connects the device with all other ranks', which must do so, too. The first collective does it
   // otherwise; the first message of a pair of ranks connects those two.
   virtual void connect(std::chrono::milliseconds timeout) = 0;
-  virtual WorkPtr launch(const Launch& launch, std::uint64_t sequence,
-                         const std::function<void(streams::Collectives&)>& run) = 0;
-  // Done when everything launched so far is.
-  virtual WorkPtr join(const Launch& launch, std::uint64_t sequence) = 0;
-  // Messages that belong together: none waits for another.
-  virtual WorkPtr exchange(const Launch& launch, std::uint64_t sequence,
-                           const std::vector<Message>& messages) = 0;
+  virtual WorkPtr enqueue(const Operation& operation, const Operation::Body& body) = 0;
+  // Done when everything enqueued so far is.
+  virtual WorkPtr join(const Operation& operation) = 0;
+  // Messages that belong together: none waits for another. data[i] is flat where messages[i] says,
+  // and committed where that has arrived.
+  virtual WorkPtr exchange(const Operation& operation, const std::vector<PeerMessage>& messages,
+                           const std::vector<Writable>& data) = 0;
+  // Reports which operations are known to be complete; any thread.
+  virtual void note_completed() = 0;
   virtual void shut_down(std::chrono::milliseconds timeout) = 0;
   virtual void abort(const std::string& reason) = 0;
-};
-
-struct DeviceOptions {
-  Algorithm algorithm;
-  int num_channels;
-  std::size_t slice_nbytes;
-  int max_ctas;
-  bool graphs;
 };
 
 // Why this build cannot send CUDA tensors, and what to do; empty if it can.
 std::string missing_for_cuda();
 
 // Waits for nobody. Throws Error.
-std::unique_ptr<DeviceGroup> make_cuda_group(shm::Group& group, at::Device device,
-                                             const DeviceOptions& options);
+std::unique_ptr<DeviceGroup> make_cuda_group(Group& group, at::Device device,
+                                             const streams::DeviceOptions& options);
 
 }  // namespace ringcomm

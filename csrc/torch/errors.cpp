@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "status.h"
+#include "core/status.h"
 
 namespace ringcomm {
 

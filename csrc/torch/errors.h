@@ -3,7 +3,7 @@
 
 #include <exception>
 
-#include "status.h"
+#include "core/status.h"
 
 namespace ringcomm {
 
@@ -12,6 +12,17 @@ namespace ringcomm {
 [[noreturn]] void rethrow_for_torch(std::exception_ptr error);
 
 std::exception_ptr for_torch(std::exception_ptr error);
+
+// What body() throws, or null.
+template <typename Body>
+std::exception_ptr error_of(Body&& body) {
+  try {
+    body();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
 
 // body(), with the core's errors thrown as torch's.
 template <typename Body>

@@ -1,5 +1,5 @@
 // Builds without CUDA or without NCCL.
-#include "status.h"
+#include "core/status.h"
 #include "torch/device.h"
 
 namespace ringcomm {
@@ -15,7 +15,7 @@ std::string missing_for_cuda() {
 }
 #endif
 
-std::unique_ptr<DeviceGroup> make_cuda_group(shm::Group&, at::Device, const DeviceOptions&) {
+std::unique_ptr<DeviceGroup> make_cuda_group(Group&, at::Device, const streams::DeviceOptions&) {
   throw Error(ErrorKind::kLibrary, missing_for_cuda());
 }
 

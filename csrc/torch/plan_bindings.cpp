@@ -5,22 +5,20 @@
 #include <pybind11/stl.h>
 
 #include <functional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "plan/barrier.h"
-#include "plan/chain.h"
+#include "plan/algorithms.h"
 #include "plan/collective.h"
-#include "plan/direct.h"
-#include "plan/hierarchical.h"
 #include "plan/matching.h"
 #include "plan/network.h"
 #include "plan/plan.h"
-#include "plan/ring.h"
-#include "plan/rooted.h"
 #include "plan/simulate.h"
 #include "plan/verify.h"
+#include "torch/program_bindings.h"
 
 namespace py = pybind11;
 
@@ -72,34 +70,44 @@ void bind_types(py::module_& m) {
       .def(py::self == py::self);
 }
 
-void bind_generators(py::module_& m) {
-  const auto without_root = [&](const char* name, Plan (*generator)(int, int)) {
-    m.def(name, generator, py::arg("rank"), py::arg("world_size"));
-  };
-  const auto with_root = [&](const char* name, Plan (*generator)(int, int, int)) {
-    m.def(name, generator, py::arg("rank"), py::arg("world_size"), py::arg("root"));
-  };
-  const auto two_level = [&](const char* name, Plan (*generator)(int, int, int)) {
-    m.def(name, generator, py::arg("rank"), py::arg("world_size"), py::arg("ranks_per_host"));
-  };
-  without_root("ring_reduce_scatter", ring_reduce_scatter);
-  without_root("ring_all_gather", ring_all_gather);
-  without_root("ring_all_reduce", ring_all_reduce);
-  without_root("direct_reduce_scatter", direct_reduce_scatter);
-  without_root("direct_all_gather", direct_all_gather);
-  without_root("direct_all_reduce", direct_all_reduce);
-  without_root("one_shot_all_reduce", one_shot_all_reduce);
-  without_root("all_to_all", all_to_all);
-  without_root("barrier", barrier);
-  two_level("hierarchical_reduce_scatter", hierarchical_reduce_scatter);
-  two_level("hierarchical_all_gather", hierarchical_all_gather);
-  two_level("hierarchical_all_reduce", hierarchical_all_reduce);
-  with_root("direct_broadcast", direct_broadcast);
-  with_root("direct_reduce", direct_reduce);
-  with_root("chain_broadcast", chain_broadcast);
-  with_root("chain_reduce", chain_reduce);
-  with_root("gather", gather);
-  with_root("scatter", scatter);
+const Algorithm& named(Collective collective, const std::string& name) {
+  if (const Algorithm* found = find_algorithm(collective, name)) return *found;
+  throw std::invalid_argument(std::string(to_string(collective)) + " has no algorithm '" + name +
+                              "'; algorithms() lists those that there are");
+}
+
+void bind_algorithms(py::module_& m) {
+  py::class_<Setting>(m, "Setting")
+      .def(py::init([](int world_size, int root, std::vector<int> host_of) {
+             return Setting{world_size, root, std::move(host_of)};
+           }),
+           py::arg("world_size"), py::arg("root") = 0, py::arg("host_of") = std::vector<int>());
+  m.def("algorithms", [] {
+    py::list lines;
+    for (const Algorithm& algorithm : algorithms()) {
+      lines.append(py::make_tuple(algorithm.collective, algorithm.name, algorithm.about,
+                                  algorithm.two_level, algorithm.needs_all_counts));
+    }
+    return lines;
+  });
+  m.def(
+      "generate",
+      [](Collective collective, const std::string& name, int rank, const Setting& setting) {
+        return named(collective, name).generate(rank, setting);
+      },
+      py::arg("collective"), py::arg("name"), py::arg("rank"), py::arg("setting"));
+  m.def(
+      "phases",
+      [](Collective collective, const std::string& name, const Setting& setting) {
+        const Algorithm& algorithm = named(collective, name);
+        std::vector<std::pair<std::string_view, int>> result;
+        if (!algorithm.phases) return result;
+        for (const Phase& phase : algorithm.phases(setting)) {
+          result.emplace_back(phase.name, phase.num_steps);
+        }
+        return result;
+      },
+      py::arg("collective"), py::arg("name"), py::arg("setting"));
 }
 
 void bind_verify(py::module_& m) {
@@ -147,11 +155,12 @@ void bind_simulator(py::module_& m) {
 }  // namespace
 
 void bind_plan(py::module_& module) {
-  py::module_ m = module.def_submodule("plan", "Plans, their generators, proof and simulation.");
+  py::module_ m = module.def_submodule("plan", "Plans, their algorithms, proof and simulation.");
   bind_types(m);
-  bind_generators(m);
   bind_verify(m);
+  bind_algorithms(m);
   bind_simulator(m);
+  bind_program(m);
 }
 
 }  // namespace ringcomm

@@ -4,7 +4,7 @@
 
 #include <deque>
 
-#include "spans.h"
+#include "core/spans.h"
 
 namespace ringcomm {
 namespace {

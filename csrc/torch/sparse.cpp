@@ -14,7 +14,7 @@ std::vector<int64_t> shape_record(const at::Tensor& tensor) {
 }
 
 // all_gather of tensors that differ in dimension `along`, by counts[r] on rank r; joined there.
-at::Tensor gather_and_join(Communicator& communicator, const at::Tensor& own,
+at::Tensor gather_and_join(Collectives& collectives, const at::Tensor& own,
                            const std::vector<int64_t>& counts, int64_t along,
                            std::chrono::milliseconds timeout) {
   const Elements elements = elements_to_move(own.scalar_type());
@@ -27,7 +27,7 @@ at::Tensor gather_and_join(Communicator& communicator, const at::Tensor& own,
     outputs.push_back({parts.back().data_ptr(), elements.count(parts.back())});
   }
   const at::Tensor flat = readable(own);
-  communicator.all_gather(flat.const_data_ptr(), outputs, elements.dtype, timeout);
+  collectives.all_gather(flat.const_data_ptr(), outputs, elements, timeout);
   return at::cat(parts, along);
 }
 
@@ -42,29 +42,29 @@ void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op) {
                     "ring: all_reduce: sparse tensors can only be reduced with op=sum");
 }
 
-void all_reduce_sparse(Communicator& communicator, at::Tensor tensor,
+void all_reduce_sparse(Collectives& collectives, at::Tensor tensor,
                        std::chrono::milliseconds timeout) {
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor own = tensor.coalesce();
   const std::vector<int64_t> record = shape_record(own);
-  const std::size_t n = communicator.world_size();
+  const std::size_t n = collectives.world_size();
   std::vector<std::vector<int64_t>> records(n, std::vector<int64_t>(record.size()));
   std::vector<Output> outputs;
   for (auto& r : records) outputs.push_back({r.data(), r.size()});
-  communicator.all_gather(record.data(), outputs, DType::kInt64, timeout);
+  collectives.all_gather(record.data(), outputs, DType::kInt64, timeout);
 
   std::vector<int64_t> nonzeros;
   for (std::size_t r = 0; r < n; ++r) {
     nonzeros.push_back(records[r][0]);
     if (!std::equal(record.begin() + 1, record.end(), records[r].begin() + 1)) {
       throw Error(ErrorKind::kMismatch,
-                  "rank " + std::to_string(communicator.rank()) + " in a sparse all_reduce: rank " +
-                      std::to_string(r) +
+                  "rank " + std::to_string(collectives.rank()) +
+                      " of the group in a sparse all_reduce: rank " + std::to_string(r) +
                       "'s tensor has another shape, dtype or number of sparse dimensions");
     }
   }
-  const at::Tensor indices = gather_and_join(communicator, own._indices(), nonzeros, 1, timeout);
-  const at::Tensor values = gather_and_join(communicator, own._values(), nonzeros, 0, timeout);
+  const at::Tensor indices = gather_and_join(collectives, own._indices(), nonzeros, 1, timeout);
+  const at::Tensor values = gather_and_join(collectives, own._values(), nonzeros, 0, timeout);
   const at::Tensor sum = at::_sparse_coo_tensor_unsafe(indices, values, own.sizes(),
                                                        values.options().layout(at::kSparse))
                              .coalesce();

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "communicator.h"
+#include "core/collectives.h"
 
 namespace ringcomm {
 
@@ -14,7 +14,7 @@ namespace ringcomm {
 void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op);
 
 // In place. All ranks must give tensors of the same shape, dtype and number of sparse dimensions.
-void all_reduce_sparse(Communicator& communicator, at::Tensor tensor,
+void all_reduce_sparse(Collectives& collectives, at::Tensor tensor,
                        std::chrono::milliseconds timeout);
 
 }  // namespace ringcomm

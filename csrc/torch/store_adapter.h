@@ -1,10 +1,13 @@
 // A c10d store as the core's rendezvous.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
-#include "status.h"
-#include "store.h"
+#include "core/status.h"
+#include "core/store.h"
 
 namespace ringcomm {
 
@@ -13,21 +16,49 @@ class C10dStore : public Store {
   explicit C10dStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
   void set(const std::string& key, const std::string& value) override {
-    store_->set(kPrefix + key, std::vector<uint8_t>(value.begin(), value.end()));
+    asking("set", key,
+           [&] { store_->set(kPrefix + key, std::vector<uint8_t>(value.begin(), value.end())); });
   }
 
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
-    try {
-      store_->wait({kPrefix + key}, timeout);
-    } catch (const std::exception& error) {
-      throw Error(ErrorKind::kTimeout, "while setting up the group, the store's key \"" + key +
-                                           "\" did not come: " + error.what());
-    }
-    const std::vector<uint8_t> value = store_->get(kPrefix + key);
-    return std::string(value.begin(), value.end());
+  std::optional<std::string> find(const std::string& key) override {
+    return asking("get", key, [&]() -> std::optional<std::string> {
+      if (!store_->check({kPrefix + key})) return std::nullopt;
+      const std::vector<uint8_t> value = store_->get(kPrefix + key);
+      return std::string(value.begin(), value.end());
+    });
+  }
+
+  std::string set_once(const std::string& key, const std::string& value) override {
+    return asking("compare_set", key, [&] {
+      const std::vector<uint8_t> stands =
+          store_->compareSet(kPrefix + key, {}, std::vector<uint8_t>(value.begin(), value.end()));
+      return std::string(stands.begin(), stands.end());
+    });
+  }
+
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    return asking("add", key, [&] { return store_->add(kPrefix + key, amount); });
   }
 
  private:
+  template <typename Ask>
+  static auto asking(const char* method, const std::string& key, Ask ask) -> decltype(ask()) {
+    const auto failed = [&](const char* why) {
+      return Error(
+          ErrorKind::kSystem,
+          std::string("while the ranks of a group look for each other, the store fails in ") +
+              method + "(\"" + kPrefix + key + "\"): " + why +
+              ". Has the process ended that keeps it?");
+    };
+    try {
+      return ask();
+    } catch (const c10::Error& error) {
+      throw failed(error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      throw failed(error.what());
+    }
+  }
+
   inline static const std::string kPrefix = "ringcomm/";
   c10::intrusive_ptr<c10d::Store> store_;
 };

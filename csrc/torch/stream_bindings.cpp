@@ -2,7 +2,10 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <string>
+
 #include "streams/count.h"
+#include "streams/device_options.h"
 #include "torch/tensors.h"
 
 namespace py = pybind11;
@@ -15,6 +18,7 @@ using streams::Layout;
 
 void bind_layout(py::module_& m) {
   const Layout layout;
+  m.attr("MAX_CTAS") = streams::DeviceOptions{}.max_ctas;
   py::class_<Layout>(m, "Layout")
       .def(py::init(&Layout::with), py::arg("num_channels") = layout.num_channels,
            py::arg("slice_nbytes") = layout.slice_nbytes)
@@ -43,8 +47,8 @@ void bind_calls(py::module_& m) {
   m.attr("WIRE_BANDWIDTH") = streams::kWireBandwidth;
 }
 
-Calls count_calls(Collective collective, Algorithm algorithm, int world_size, int rank, int root,
-                  std::size_t nbytes, at::ScalarType dtype, const Layout& layout) {
+Calls count_calls(Collective collective, const std::string& algorithm, int world_size, int rank,
+                  int root, std::size_t nbytes, at::ScalarType dtype, const Layout& layout) {
   const DType core = elements_to_move(dtype).dtype;
   return streams::count_calls({.collective = collective,
                                .algorithm = algorithm,
@@ -60,10 +64,6 @@ Calls count_calls(Collective collective, Algorithm algorithm, int world_size, in
 
 void bind_streams(py::module_& module) {
   py::module_ m = module.def_submodule("streams", "Collectives on device streams: what they call.");
-  py::enum_<Algorithm>(m, "Algorithm")
-      .value("AUTO", Algorithm::kAuto)
-      .value("RING", Algorithm::kRing)
-      .value("DIRECT", Algorithm::kDirect);
   bind_layout(m);
   bind_calls(m);
   m.def("count_calls", &count_calls, py::arg("collective"), py::arg("algorithm"),

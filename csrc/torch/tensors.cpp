@@ -2,10 +2,13 @@
 
 #include <ATen/MemoryOverlap.h>
 
+#include <algorithm>
+#include <cctype>
 #include <optional>
 #include <string>
 
 #include "torch/device.h"
+#include "torch/overlap.h"
 
 namespace ringcomm {
 namespace {
@@ -41,6 +44,35 @@ std::optional<DType> dtype_of(at::ScalarType type) {
   }
 }
 
+// What only torch knows.
+std::string name_of(at::ScalarType type) {
+  switch (type) {
+    case at::kComplexHalf:
+      return "complex32";
+    case at::kComplexFloat:
+      return "complex64";
+    case at::kComplexDouble:
+      return "complex128";
+    case at::kUInt16:
+      return "uint16";
+    case at::kUInt32:
+      return "uint32";
+    case at::kUInt64:
+      return "uint64";
+    default:
+      break;
+  }
+  std::string name = c10::toString(type);
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  return name;
+}
+
+Elements made_of(DType dtype, std::size_t per_element, at::ScalarType type) {
+  UsersDType users{.per_element = static_cast<std::uint8_t>(per_element)};
+  name_of(type).copy(users.name.data(), users.name.size() - 1);
+  return {dtype, users};
+}
+
 ReduceOp op_of(const c10d::ReduceOp& op, const char* what) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
@@ -74,10 +106,6 @@ double premul_factor(const c10d::ReduceOp& op, const char* what) {
   return supplement->double_factor;
 }
 
-bool lies_flat(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
-}
-
 }  // namespace
 
 void check_tensor(const at::Tensor& tensor, const char* what) {
@@ -95,9 +123,16 @@ void check_tensor(const at::Tensor& tensor, const char* what) {
 
 void check_output(const at::Tensor& tensor, const char* what) {
   check_tensor(tensor, what);
-  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "ring: ", what,
-                    ": elements of an output tensor share memory (shape ", tensor.sizes(),
-                    ", strides ", tensor.strides(), "); pass a tensor that owns its elements");
+  const at::MemOverlap overlap = at::has_internal_overlap(tensor);
+  const bool shares = overlap == at::MemOverlap::Yes ||
+                      (overlap == at::MemOverlap::TooHard && shares_elements({tensor}));
+  TORCH_CHECK_VALUE(!shares, "ring: ", what, ": elements of an output tensor share memory (shape ",
+                    tensor.sizes(), ", strides ", tensor.strides(),
+                    "); pass a tensor that owns its elements");
+}
+
+bool lies_flat(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 at::Tensor readable(const at::Tensor& tensor) {
@@ -121,28 +156,26 @@ void Writable::commit() const {
 }
 
 Elements elements_to_move(at::ScalarType type) {
-  if (const auto dtype = dtype_of(type)) return {*dtype, 1};
-  return {DType::kUInt8, c10::elementSize(type)};
+  if (const auto dtype = dtype_of(type)) return *dtype;
+  return made_of(DType::kUInt8, c10::elementSize(type), type);
 }
 
 Elements elements_to_reduce(at::ScalarType type, const c10d::ReduceOp& op, const char* what) {
-  Elements elements{DType::kUInt8, 1};
+  const bool is_complex = c10::isComplexType(type);
   at::ScalarType real = type;
-  if (c10::isComplexType(type)) {
+  if (is_complex) {
     TORCH_CHECK_VALUE(c10d::isComplexViewAsRealAllowed(op), "ring: ", what,
                       ": op=", name(op_of(op, what)), " is not defined for dtype=", type);
     real = c10::toRealValueType(type);
-    elements.per_element = 2;
   }
   const auto dtype = dtype_of(real);
   TORCH_CHECK_VALUE(dtype.has_value(), "ring: ", what, ": dtype=", type,
                     " cannot be reduced; it can be moved (all_gather, broadcast, ...)");
-  elements.dtype = *dtype;
-  return elements;
+  return is_complex ? made_of(*dtype, 2, type) : Elements(*dtype);
 }
 
 Reduce make_reduce(const Elements& elements, const c10d::ReduceOp& op, const char* what) {
-  Reduce reduce{elements.dtype, op_of(op, what)};
+  Reduce reduce{.dtype = elements.dtype, .op = op_of(op, what), .users = elements.users};
   TORCH_CHECK_VALUE(supports(reduce.dtype, reduce.op), "ring: ", what, ": op=", name(reduce.op),
                     " is not defined for dtype=", name(reduce.dtype));
   if (reduce.op == ReduceOp::kPremulSum) reduce.factor = premul_factor(op, what);

@@ -5,7 +5,7 @@
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "communicator.h"
+#include "reduce/reduction.h"
 
 namespace ringcomm {
 
@@ -15,6 +15,9 @@ void check_tensor(const at::Tensor& tensor, const char* what);
 
 // As check_tensor, for a tensor that is written: a ValueError also where elements share memory.
 void check_output(const at::Tensor& tensor, const char* what);
+
+// Whether its elements lie in logical order, as they are.
+bool lies_flat(const at::Tensor& tensor);
 
 // A tensor that is read: its elements in logical order, copied if they do not lie that way.
 at::Tensor readable(const at::Tensor& tensor);
@@ -35,11 +38,13 @@ class Writable {
 };
 
 // How to move elements of a dtype: as themselves, or as bytes if only torch knows the dtype.
-struct Elements {
-  DType dtype;
-  std::size_t per_element;  // core elements for one of the tensor's
+struct Elements : ElementType {
+  using ElementType::ElementType;
 
-  std::size_t count(const at::Tensor& tensor) const { return tensor.numel() * per_element; }
+  // Elements of the core.
+  std::size_t count(const at::Tensor& tensor) const {
+    return tensor.numel() * static_cast<std::size_t>(users.per_element);
+  }
 };
 Elements elements_to_move(at::ScalarType type);
 

@@ -1,25 +1,34 @@
 #include "torch/work.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "core/interrupt.h"
 #include "torch/errors.h"
+#include "torch/leaving.h"
 
 namespace ringcomm {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-RingWork::RingWork(int rank, c10d::OpType type, std::uint64_t sequence, const char* title,
-                   const std::optional<std::vector<at::Tensor>>& inputs,
-                   std::vector<at::Tensor> outputs, milliseconds timeout)
-    : Work(rank, type, title, inputs),
-      sequence_(sequence),
-      outputs_(std::move(outputs)),
-      timeout_(timeout) {}
+namespace {
 
-void RingWork::complete(std::exception_ptr error) {
-  error = for_torch(error);
+constexpr milliseconds kLookEvery{100};  // whether a signal came
+
+}  // namespace
+
+RingWork::RingWork(int rank, Operation operation)
+    : Work(rank, operation.type, operation.title, std::move(operation.inputs)),
+      sequence_(operation.sequence),
+      outputs_(std::move(operation.outputs)),
+      timeout_(operation.timeout),
+      report_(std::move(operation.report)) {}
+
+void RingWork::complete(std::exception_ptr error, int source) {
+  if (error) error = for_torch(report_.failed(error));
   finish(error);
+  if (!error) report_.succeeded(source);
   c10::intrusive_ptr<c10::ivalue::Future> future;
   std::vector<std::function<void(std::exception_ptr)>> next;
   {
@@ -28,7 +37,7 @@ void RingWork::complete(std::exception_ptr error) {
     future = future_;
     next.swap(next_);
   }
-  if (future) {
+  if (future && !future->completed()) {
     if (error) {
       future->setErrorIfNeeded(error);
     } else {
@@ -50,6 +59,7 @@ void RingWork::then(std::function<void(std::exception_ptr)> next) {
 }
 
 bool RingWork::wait(milliseconds timeout) {
+  const Inside inside;
   const bool bounded = timeout > milliseconds(0);
   const auto end = steady_clock::now() + (bounded ? timeout : milliseconds(0));
   while (!isCompleted()) {
@@ -62,13 +72,10 @@ bool RingWork::wait(milliseconds timeout) {
                                timeout_.count(), " ms"));
     }
     help(bounded ? left : milliseconds::max());
+    check_interrupt();
+    const auto look = steady_clock::now() + kLookEvery;
     std::unique_lock lock(mutex_);
-    if (completed_) break;
-    if (bounded) {
-      cv_.wait_until(lock, end, [&] { return completed_; });
-    } else {
-      cv_.wait(lock, [&] { return completed_; });
-    }
+    cv_.wait_until(lock, bounded ? std::min(look, end) : look, [&] { return completed_; });
   }
   if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
   return true;
@@ -84,9 +91,9 @@ c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFuture() {
   if (!future_) {
     future_ =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    if (told_ && exception_) {
+    if (completed_ && exception_) {
       future_->setError(exception_);
-    } else if (told_) {
+    } else if (completed_) {
       future_->markCompleted(c10::IValue(outputs_));
     }
   }
@@ -106,17 +113,7 @@ void CollectiveWork::help(milliseconds patience) {
   }
 }
 
-void MessageWork::start(std::shared_ptr<shm::Message> message) {
-  message_ = std::move(message);
-  communicator_->post(message_);
-}
-
-void MessageWork::help(milliseconds patience) {
-  const auto most = std::chrono::duration_cast<milliseconds>(std::chrono::hours(24 * 365));
-  communicator_->wait(*message_, std::min(patience, most));
-}
-
-void CoalescedWork::start() {
+void CoalescedWork::await_parts() {
   if (parts_.empty()) complete(nullptr);
   auto self = c10::intrusive_ptr<CoalescedWork>::reclaim_copy(this);
   for (const auto& part : parts_) {

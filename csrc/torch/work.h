@@ -8,20 +8,20 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "communicator.h"
-#include "queue.h"
+#include "core/queue.h"
+#include "torch/operation.h"
 
 namespace ringcomm {
 
-// One operation, or several coalesced. Whoever carries it out calls complete() once; the future's
-// callbacks run there.
+// One operation, or several coalesced. Whoever carries it out calls start() when it does, and
+// complete() once; the future's callbacks run there.
 class RingWork : public c10d::Work {
  public:
-  RingWork(int rank, c10d::OpType type, std::uint64_t sequence, const char* title,
-           const std::optional<std::vector<at::Tensor>>& inputs, std::vector<at::Tensor> outputs,
-           std::chrono::milliseconds timeout);
+  RingWork(int rank, Operation operation);
 
-  void complete(std::exception_ptr error);
+  void start() const { report_.started(); }
+  // `source`: of a message.
+  void complete(std::exception_ptr error, int source = FlightRecorder::kAnybody);
   // Calls `next` when the work is complete, at once if it already is.
   void then(std::function<void(std::exception_ptr)> next);
 
@@ -34,6 +34,8 @@ class RingWork : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return sequence_; }
   // From torch 2.13 on this overrides Work::getTimeout.
   virtual std::chrono::milliseconds getTimeout() const { return timeout_; }
+  // From torch 2.15 on this overrides Work::getCompletionKey.
+  virtual std::uint64_t getCompletionKey() const { return report_.completion_key(); }
 
  protected:
   // Helps the operation along for at most `patience`, or not at all. Returns when it is complete or
@@ -44,6 +46,7 @@ class RingWork : public c10d::Work {
   const std::uint64_t sequence_;
   const std::vector<at::Tensor> outputs_;
   const std::chrono::milliseconds timeout_;
+  const Report report_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::vector<std::function<void(std::exception_ptr)>> next_;
   bool told_ = false;  // complete() has seen future_ and next_: later ones are told at once
@@ -52,9 +55,8 @@ class RingWork : public c10d::Work {
 class CollectiveWork : public RingWork {
  public:
   // The queue must outlive the work's completion, the work itself may outlive the queue.
-  template <typename... Args>
-  explicit CollectiveWork(std::shared_ptr<Queue> queue, Args&&... args)
-      : RingWork(std::forward<Args>(args)...), queue_(std::move(queue)) {}
+  CollectiveWork(int rank, Operation operation, std::shared_ptr<Queue> queue)
+      : RingWork(rank, std::move(operation)), queue_(std::move(queue)) {}
 
  protected:
   void help(std::chrono::milliseconds patience) override;
@@ -63,34 +65,14 @@ class CollectiveWork : public RingWork {
   const std::shared_ptr<Queue> queue_;
 };
 
-class MessageWork : public RingWork {
- public:
-  template <typename... Args>
-  explicit MessageWork(std::shared_ptr<Communicator> communicator, Args&&... args)
-      : RingWork(std::forward<Args>(args)...), communicator_(std::move(communicator)) {}
-
-  void start(std::shared_ptr<shm::Message> message);
-  int sourceRank() const override { return message_->peer; }
-
- protected:
-  void help(std::chrono::milliseconds patience) override;
-
- private:
-  const std::shared_ptr<Communicator> communicator_;
-  std::shared_ptr<shm::Message> message_;
-};
-
 // Complete when all its parts are; fails with the first error.
 class CoalescedWork : public RingWork {
  public:
-  template <typename... Args>
-  explicit CoalescedWork(std::vector<c10::intrusive_ptr<RingWork>> parts, Args&&... args)
-      : RingWork(std::forward<Args>(args)...),
-        parts_(std::move(parts)),
-        remaining_(parts_.size()) {}
+  CoalescedWork(int rank, Operation operation, std::vector<c10::intrusive_ptr<RingWork>> parts)
+      : RingWork(rank, std::move(operation)), parts_(std::move(parts)), remaining_(parts_.size()) {}
 
   // To be called once the work is held by an intrusive_ptr.
-  void start();
+  void await_parts();
 
  protected:
   void help(std::chrono::milliseconds patience) override;

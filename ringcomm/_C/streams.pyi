@@ -1,20 +1,14 @@
-import enum
-
 import torch
 
 from ringcomm._C.plan import Collective
 
+MAX_CTAS: int
 CALL_SECONDS: float
 LAUNCH_SECONDS: float
 REDUCTION_SECONDS: float
 COPY_SECONDS: float
 EVENT_SECONDS: float
 WIRE_BANDWIDTH: float
-
-class Algorithm(enum.Enum):
-    AUTO = ...
-    RING = ...
-    DIRECT = ...
 
 class Layout:
     def __init__(self, num_channels: int = ..., slice_nbytes: int = ...) -> None: ...
@@ -49,7 +43,7 @@ class Calls:
 
 def count_calls(
     collective: Collective,
-    algorithm: Algorithm,
+    algorithm: str,
     world_size: int,
     rank: int,
     root: int,

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
 
 import ringcomm
 from ringcomm.bench.cases import Case
+from ringcomm.plan.algorithms import RanksPerHost
 
 Call = Callable[[], object]
 
@@ -167,7 +167,10 @@ class MpiContender:
 
 
 def make_contenders(
-    backends: list[str], algorithms: list[str], timeout: timedelta
+    backends: list[str],
+    algorithms: list[str],
+    timeout: timedelta,
+    ranks_per_host: RanksPerHost | None = None,
 ) -> list[Contender]:
     """All ranks call this alike, in a default group of "ring"; makes the groups.
 
@@ -184,21 +187,11 @@ def make_contenders(
             for algorithm in algorithms:
                 name = backend if algorithms == ["auto"] else f"{backend}/{algorithm}"
                 functions = dist if backend == "ring" else ringcomm
-                contenders.append(TorchContender(name, functions, _ring_group(algorithm, timeout)))
+                group = ringcomm.new_group(
+                    timeout=timeout, algorithm=algorithm, ranks_per_host=ranks_per_host
+                )
+                contenders.append(TorchContender(name, functions, group))
         else:
             group = cast(dist.ProcessGroup, dist.new_group(backend=backend, timeout=timeout))
             contenders.append(TorchContender(backend, dist, group))
     return contenders
-
-
-def _ring_group(algorithm: str, timeout: timedelta) -> dist.ProcessGroup:
-    before = os.environ.get("RINGCOMM_ALGORITHM")
-    os.environ["RINGCOMM_ALGORITHM"] = algorithm
-    try:
-        group: Any = ringcomm.new_group(timeout=timeout)
-    finally:
-        if before is None:
-            del os.environ["RINGCOMM_ALGORITHM"]
-        else:
-            os.environ["RINGCOMM_ALGORITHM"] = before
-    return cast(dist.ProcessGroup, group)

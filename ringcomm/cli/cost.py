@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from ringcomm.bench.options import number
+from ringcomm.arguments import number
+from ringcomm.bench import plot
 from ringcomm.cost import (
     BFLOAT16,
     FLOAT32,
@@ -27,6 +28,9 @@ from ringcomm.cost import (
     pipeline_bubble_fraction,
     training_memory,
 )
+from ringcomm.cost.this_machine import this_machine
+from ringcomm.launch import RanksFailedError
+from ringcomm.units import readable_seconds
 
 _THIS = "this"
 
@@ -103,9 +107,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the tables, and draws the ratios if asked. Returns the exit code."""
-    from ringcomm.bench import plot
-    from ringcomm.cli.launch import RanksFailedError
-
     try:
         if options.plot:
             plot.check(options.plot)
@@ -144,14 +145,13 @@ def run(options: argparse.Namespace) -> int:
         console.print(f"pipeline: stages idle {bubble:.1%} of a step", highlight=False)
     if options.plot:
         _draw(options.plot, model, machine, layout)
+        print(f"wrote {options.plot.resolve()}")
     return 0
 
 
 def _machine(name: str) -> Machine:
     if name != _THIS:
         return MACHINES[name]
-    from ringcomm.cli.measure import this_machine
-
     return this_machine()
 
 
@@ -171,8 +171,6 @@ def _memory_table(memory: Memory, machine: Machine) -> Table:
 
 
 def _overlap_table(found: Sequence[Overlap]) -> Table:
-    from ringcomm.cli.timing import readable_seconds
-
     table = Table(
         title="\ncommunication and the computation to hide it behind, both at peak rates",
         box=None,
@@ -180,7 +178,10 @@ def _overlap_table(found: Sequence[Overlap]) -> Table:
     )
     numbers = ("data", "sent", "computed", "ratio")
     for name in ("beside", "collective", "hosts", *numbers, "hidden", "crossover"):
-        table.add_column(name, justify="right" if name in numbers else "left", no_wrap=True)
+        if name in numbers:  # which a narrow terminal must not cut; words may fold
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold")
     for one in found:
         table.add_row(
             one.name,

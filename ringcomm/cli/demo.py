@@ -6,6 +6,7 @@ else on the CPU, and compared with gloo.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from datetime import timedelta
 from typing import cast
@@ -18,10 +19,12 @@ from torch.distributed import ProcessGroup
 
 import ringcomm
 from ringcomm import _C
+from ringcomm.arguments import number
+from ringcomm.bench.timing import AllReduce, median_seconds
 from ringcomm.cli import training
-from ringcomm.cli.launch import RanksFailedError, run_ranks
-from ringcomm.cli.timing import AllReduce, median_seconds, readable_nbytes, readable_seconds
 from ringcomm.groups import launched
+from ringcomm.launch import RanksFailedError, run_ranks
+from ringcomm.units import readable_nbytes, readable_seconds
 
 TIMEOUT = timedelta(seconds=60)
 # float32 sums that are added in another order differ in their last bits, and training carries the
@@ -30,13 +33,21 @@ TOLERANCE = 1e-5
 NBYTES = (1 << 10, 1 << 20, 16 << 20)
 
 
-def run(nproc: int | None, epochs: int) -> int:
-    """Is one rank if a launcher started it, else starts `nproc` ranks. Returns the exit code.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument(
+        "--nproc",
+        type=number(1),
+        help="number of processes (default: one for each GPU if there are several, else 4 on the "
+        "CPU); a launcher's own, if one started this",
+    )
+    parser.add_argument(
+        "--epochs", type=number(1), default=10, help="passes over the data (default: %(default)s)"
+    )
 
-    Args:
-        nproc: one for each GPU if not given, or four on the CPU.
-        epochs: passes over the data.
-    """
+
+def run(options: argparse.Namespace) -> int:
+    """Is one rank if a launcher started it, else starts the ranks. Returns the exit code."""
     try:
         import sklearn  # noqa: F401
     except ModuleNotFoundError:
@@ -47,9 +58,11 @@ def run(nproc: int | None, epochs: int) -> int:
         )
         return 1
     if launched():
-        return _rank(epochs)
+        return _rank(options.epochs)
     try:
-        run_ranks(["-m", "ringcomm", "demo", "--epochs", str(epochs)], nproc or _usable_gpus() or 4)
+        nproc = options.nproc or _usable_gpus() or 4
+        print(f"starting {nproc} processes, which takes some seconds", flush=True)
+        run_ranks(["-m", "ringcomm", *options.command_line], nproc)
     except RanksFailedError as error:
         print(f"The demo failed: {error}; what it said is above.", file=sys.stderr)
         return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import os
 import platform
@@ -12,14 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import ringcomm
-from ringcomm import _toolchain
+from ringcomm import _toolchain, host
 
 SHARED_MEMORY = "/dev/shm"
-SHARED_MEMORY_NEEDED = 64 << 20  # bytes; what the largest group takes, rounded up
+SHARED_MEMORY_NEEDED = 64 << 20  # bytes; what a container usually has
 SELF_CHECK_TIMEOUT = 60.0  # seconds
 
 
-def examine() -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command, of which it has none."""
+
+
+def run(options: argparse.Namespace) -> int:
     """Prints the report. Returns 1 if something is wrong, else 0."""
     checks: dict[str, Callable[[list[str]], str]] = {
         "Python": _python,
@@ -28,8 +33,10 @@ def examine() -> int:
         "GPUs": _gpus,
         "nvcc": _nvcc,
         "NCCL": _nccl,
+        "hosts": _links,
         "cores": _cores,
-        SHARED_MEMORY: _shared_memory,
+        "memory": _shared_memory,
+        "host": _host,
         "build": _build,
         "self-check": _self_check,
     }
@@ -108,6 +115,19 @@ def _nccl(problems: list[str]) -> str:
     return f"{major}.{minor}.{patch}, {_path_of('libnccl.so.2')}"
 
 
+def _links(problems: list[str]) -> str:
+    """What will carry bytes between hosts."""
+    if ringcomm.unusable is not None:
+        return "not known"
+    from ringcomm import links
+
+    try:
+        return f"linked by {links.describe()}"
+    except (ValueError, RuntimeError) as error:
+        problems.append(str(error))
+        return "not linked"
+
+
 def _path_of(library: str) -> str:
     """Where a loaded library was loaded from."""
     lines = Path("/proc/self/maps").read_text().splitlines()
@@ -120,19 +140,49 @@ def _cores(problems: list[str]) -> str:
 
 
 def _shared_memory(problems: list[str]) -> str:
+    """Groups take memory without a name; /dev/shm only where ranks cannot reach each other's."""
+    free = None
     try:
         status = os.statvfs(SHARED_MEMORY)
     except OSError as error:
-        problems.append(f"there is no shared memory: {error}")
-        return "none"
-    size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
-    if free < SHARED_MEMORY_NEEDED:
+        text = f"no {SHARED_MEMORY}: {error}"
+    else:
+        size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+        text = f"{SHARED_MEMORY} {size >> 20} MiB, {free >> 20} MiB free"
+    if _has_memfds():
+        return f"memfd; between containers {text}"
+    if free is None:
+        problems.append(f"there is no shared memory: no memfd, and {text}")
+    elif free < SHARED_MEMORY_NEEDED:
         problems.append(
-            f"{SHARED_MEMORY} has {free >> 20} MiB free, and a group takes up to "
+            f"{SHARED_MEMORY} has {free >> 20} MiB free, there is no memfd, and a group can take "
             f"{SHARED_MEMORY_NEEDED >> 20} MiB. In a container, start it with --shm-size=1g or "
             "--ipc=host"
         )
-    return f"{size >> 20} MiB, {free >> 20} MiB free"
+    return text
+
+
+def _host(problems: list[str]) -> str:
+    try:
+        return host.guess()
+    except ValueError as error:
+        problems.append(str(error))
+        return "not to be told"
+
+
+def _has_memfds() -> bool:
+    """Whether memory without a name can be made, and opened by others."""
+    try:
+        memory = os.memfd_create("ringcomm-doctor")
+    except OSError:
+        return False
+    try:
+        os.close(os.open(f"/proc/self/fd/{memory}", os.O_RDWR))
+    except OSError:
+        return False
+    finally:
+        os.close(memory)
+    return True
 
 
 def _build(problems: list[str]) -> str:
@@ -148,7 +198,7 @@ def _build(problems: list[str]) -> str:
 def _self_check(problems: list[str]) -> str:
     if ringcomm.unusable is not None:
         return "not run"
-    from ringcomm.cli.launch import RanksFailedError, run_ranks
+    from ringcomm.launch import RanksFailedError, run_ranks
 
     with tempfile.TemporaryFile() as errors:
         try:

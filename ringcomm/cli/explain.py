@@ -8,9 +8,40 @@ import sys
 from pathlib import Path
 
 import ringcomm
+from ringcomm.arguments import module, number, ranks_per_host
 from ringcomm.explain.page import page
+from ringcomm.plan.plans import COLLECTIVES
 
 SUFFIXES = (".html", ".svg", ".gif")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.add_argument(
+        "collective",
+        nargs="?",
+        choices=COLLECTIVES,
+        default="all_reduce",
+        help="(default: %(default)s)",
+    )
+    parser.add_argument("--world-size", type=number(1), default=5, help="(default: %(default)s)")
+    parser.add_argument("--algorithm", help="a name that help(ringcomm.plan) lists")
+    parser.add_argument(
+        "--import", type=module, metavar="MODULE", help="a module that registers algorithms"
+    )
+    parser.add_argument("--root", type=int, help="of a collective that has one")
+    parser.add_argument(
+        "--ranks-per-host",
+        type=ranks_per_host,
+        help="of plans for hosts: of each host, such as 3,2,2, or one number for all",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        help="a page (.html), or for slides a drawing (.svg) or an animation (.gif) "
+        "(default: COLLECTIVE.html)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:

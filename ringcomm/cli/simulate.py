@@ -4,40 +4,30 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
-from ringcomm._network import LINKS, Link, Network
-from ringcomm.bench.options import nbytes, number
+from ringcomm.arguments import module, nbytes, number
+from ringcomm.bench import plot
+from ringcomm.cli.whole import print_whole
+from ringcomm.plan import LINKS, Link, Network, simulate
+from ringcomm.plan.algorithms import ALGORITHMS
+from ringcomm.units import readable_nbytes, readable_seconds
 
 _COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
-_ALGORITHMS = ("ring", "direct", "one_shot", "hierarchical")
 _STEP = 4  # from size to size in a range
-_DURATION = r"([\d.]+)(ns|us|ms)"
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
 
 
 def link(text: str) -> Link:
-    """A name, or latency, bandwidth and perhaps overhead such as 5us:25GB/s:1us."""
-    if text in LINKS:
-        return LINKS[text]
-    match = re.fullmatch(rf"{_DURATION}:([\d.]+)GB/s(?::{_DURATION})?", text)
+    """As `Link.parse`."""
     try:
-        if match:
-            overhead = float(match[4]) * _SECONDS[match[5]] if match[4] else 0.0
-            return Link(float(match[1]) * _SECONDS[match[2]], float(match[3]) * 1e9, overhead)
-    except ValueError:
-        pass
-    raise argparse.ArgumentTypeError(
-        f"must be one of {', '.join(LINKS)} or latency, bandwidth and overhead such as "
-        f"5us:25GB/s or 5us:25GB/s:1us, got {text!r}"
-    )
+        return Link.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def sizes(text: str) -> list[int]:
@@ -56,13 +46,6 @@ def sizes(text: str) -> list[int]:
         if found[-1] != end:
             found.append(end)
     return found
-
-
-def _algorithms(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in _ALGORITHMS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(_ALGORITHMS)}")
-    return names
 
 
 def _world_sizes(text: str) -> list[int]:
@@ -84,9 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--collective", choices=_COLLECTIVES, default="all_reduce")
     parser.add_argument(
         "--algorithm",
-        type=_algorithms,
-        default=["ring", "direct", "hierarchical"],
-        help=f"comma-separated, of {', '.join(_ALGORITHMS)} (default: ring,direct,hierarchical)",
+        type=lambda text: text.split(","),
+        help="comma-separated names that help(ringcomm.plan) lists (default: all)",
+    )
+    parser.add_argument(
+        "--import", type=module, metavar="MODULE", help="a module that registers algorithms"
     )
     parser.add_argument(
         "--world-size", type=_world_sizes, default=[64], help="such as 8,64,1024 (default: 64)"
@@ -138,8 +123,7 @@ class Row:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the table, and draws it if asked. Returns the exit code."""
-    from ringcomm.bench import plot
-
+    options.algorithm = options.algorithm or list(ALGORITHMS[options.collective])
     try:
         if options.plot:
             plot.check(options.plot)
@@ -151,15 +135,14 @@ def run(options: argparse.Namespace) -> int:
     except (ValueError, plot.PlotError) as error:
         print(error, file=sys.stderr)
         return 2
-    Console().print(_table(options, rows))
+    print_whole(_table(options, rows))
     if options.plot:
         _draw(options, rows)
+        print(f"wrote {options.plot.resolve()}")
     return 0
 
 
 def _row(options: argparse.Namespace, world_size: int, size: int) -> Row:
-    from ringcomm.plan import simulate
-
     network = Network(
         inside=options.link,
         across=options.across,
@@ -184,8 +167,6 @@ def _row(options: argparse.Namespace, world_size: int, size: int) -> Row:
 
 
 def _table(options: argparse.Namespace, rows: Sequence[Row]) -> Table:
-    from ringcomm.cli.timing import readable_nbytes, readable_seconds
-
     table = Table("ranks", "nbytes", *options.algorithm, title=_title(options), box=None)
     table.caption = "* the cheapest"
     for column in table.columns:

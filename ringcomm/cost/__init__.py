@@ -17,8 +17,6 @@ the host of a CUDA device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from ringcomm.cost.analysis import Overlap, overlaps
 from ringcomm.cost.communication import (
     all_gather_seconds,
@@ -33,6 +31,7 @@ from ringcomm.cost.communication import (
     tensor_parallel_ratio,
     zero3_ratio,
 )
+from ringcomm.cost.device import DeviceCalls, DeviceLayout, device_calls
 from ringcomm.cost.layout import Layout
 from ringcomm.cost.machine import MACHINES, Machine
 from ringcomm.cost.memory import (
@@ -45,9 +44,6 @@ from ringcomm.cost.memory import (
     training_memory,
 )
 from ringcomm.cost.transformer import MODELS, Transformer, from_config
-
-if TYPE_CHECKING:
-    from ringcomm.cost.device import DeviceCalls, DeviceLayout, device_calls
 
 __all__ = [
     "BFLOAT16",
@@ -80,12 +76,3 @@ __all__ = [
     "training_memory",
     "zero3_ratio",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """What counts calls needs the extension module; the doctor imports this package without it."""
-    if name not in ("DeviceCalls", "DeviceLayout", "device_calls"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ringcomm.cost import device
-
-    return getattr(device, name)

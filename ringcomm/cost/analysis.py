@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ringcomm._network import Link
 from ringcomm.cost import communication
 from ringcomm.cost.layout import Layout
 from ringcomm.cost.machine import Machine
 from ringcomm.cost.memory import params_per_rank
 from ringcomm.cost.transformer import Transformer
+from ringcomm.plan.network import Link
 
 BUCKET_NBYTES = 25 * 2**20  # DistributedDataParallel's default
 

@@ -23,17 +23,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ringcomm import _C
 from ringcomm._C import streams
-from ringcomm._plans import COLLECTIVES, integer, one_of
+from ringcomm.plan.algorithms import ALGORITHMS
+from ringcomm.plan.plans import COLLECTIVES, integer, one_of
 
 DeviceLayout = streams.Layout
 
-_ALGORITHMS = {
-    "auto": streams.Algorithm.AUTO,
-    "ring": streams.Algorithm.RING,
-    "direct": streams.Algorithm.DIRECT,
-}
+_MOST_RANKS = 1024  # whose plans are generated to count the calls of one
 _SHARED = {"reduce_scatter", "all_gather", "gather", "scatter", "all_to_all"}
 
 
@@ -81,7 +77,8 @@ def device_calls(
 
     Args:
         collective: by the name of a function of `ringcomm`: ``"all_reduce"``, ...
-        algorithm: ``"ring"``, ``"direct"``, or ``"auto"`` for what the backend would choose.
+        algorithm: a name that ``help(ringcomm.plan)`` lists for the collective, or ``"auto"`` for
+            what the backend would choose.
         world_size: ranks.
         nbytes: of the largest buffer of a rank: what an all-reduce sums, a reduce-scatter begins
             with, an all-gather ends with.
@@ -97,16 +94,17 @@ def device_calls(
     names = [name for name in COLLECTIVES if name != "barrier"]
     if collective not in names:
         raise ValueError(f"collective must be {one_of(names)}, got {collective!r}")
-    if algorithm not in _ALGORITHMS:
-        raise ValueError(f"algorithm must be {one_of(_ALGORITHMS)}, got {algorithm!r}")
-    world_size = integer("world_size", world_size, 1, _C.MAX_WORLD_SIZE)
+    known = ["auto", *ALGORITHMS[collective]]
+    if algorithm not in known:
+        raise ValueError(f"algorithm of {collective} must be {one_of(known)}, got {algorithm!r}")
+    world_size = integer("world_size", world_size, 1, _MOST_RANKS)
     nbytes = integer("nbytes", nbytes, 0, 2**43)
     unit = dtype.itemsize * (world_size if collective in _SHARED else 1)
     if nbytes % unit != 0:
         raise ValueError(f"nbytes must be a multiple of {unit} for {collective}, got {nbytes}")
     calls = streams.count_calls(
         COLLECTIVES[collective],
-        _ALGORITHMS[algorithm],
+        algorithm,
         world_size,
         integer("rank", rank, 0, world_size - 1),
         integer("root", root, 0, world_size - 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringcomm._network import LINKS, Link
+from ringcomm.plan.network import LINKS, Link
 
 
 @dataclass(frozen=True)

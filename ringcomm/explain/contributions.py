@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ringcomm._C.plan import Step, Transfer
-from ringcomm._plans import Plans
+from ringcomm.plan.plans import Plans
 
 Cells = list[list[int]]  # [rank][chunk]: a bit for each rank whose data is in it
 
@@ -63,12 +63,11 @@ def follow(plans: Plans) -> History:
     complete = [sum({row[chunk] for row in cells}) for chunk in range(plans.num_chunks)]
     history = History([[list(row) for row in cells]], [], [], complete)
     ranks = [_Rank(plan.steps, row) for plan, row in zip(plans, cells, strict=True)]
-    while not all(rank.is_through() for rank in ranks):
+    while not all(rank.is_through for rank in ranks):
         moves = [move for number in range(len(ranks)) for move in _receive(number, ranks)]
-        if not moves:
+        gone_on = [rank.go_on() for rank in ranks]
+        if not moves and not any(gone_on):
             raise ValueError("these plans wait for ever")
-        for rank in ranks:
-            rank.begin_steps()
         history.cells.append([list(row) for row in cells])
         history.moves.append(moves)
     if len(history.moves) == plans.num_steps:
@@ -82,18 +81,22 @@ class _Rank:
     def __init__(self, steps: Sequence[Step], row: list[int]) -> None:
         self.row = row
         self._steps = iter(steps)
+        self.is_through = False
         self.sends: list[Transfer] = []
         self.recvs: list[Transfer] = []
-        self.begin_steps()
+        self.go_on()
 
-    def is_through(self) -> bool:
-        return not self.sends and not self.recvs
-
-    def begin_steps(self) -> None:
-        """Goes on to the next step with transfers if this one's are done."""
-        while self.is_through() and (step := next(self._steps, None)):
+    def go_on(self) -> bool:
+        """Begins the next step if this one's transfers are done; a step without any is a round."""
+        if self.is_through or self.sends or self.recvs:
+            return False
+        step = next(self._steps, None)
+        if step is None:
+            self.is_through = True
+        else:
             self.sends, self.recvs = list(step.sends), list(step.recvs)
             self.before = list(self.row)
+        return True
 
 
 def _receive(number: int, ranks: list[_Rank]) -> Iterator[Move]:
@@ -117,12 +120,10 @@ def _initial(plans: Plans) -> Cells:
     n, chunks = plans.world_size, plans.num_chunks
 
     def has(rank: int, chunk: int) -> bool:
-        if plans.collective in ("all_gather", "gather"):
-            return rank == chunk
+        if plans.collective in ("all_gather", "gather", "all_to_all"):
+            return rank == chunk // (chunks // n)
         if plans.collective in ("broadcast", "scatter"):
             return rank == plans.root
-        if plans.collective == "all_to_all":
-            return rank == chunk // n
         return True
 
     return [[1 << rank if has(rank, chunk) else 0 for chunk in range(chunks)] for rank in range(n)]

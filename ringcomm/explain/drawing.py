@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch
 
-from ringcomm._plans import Plans
 from ringcomm.explain.contributions import Cells, History, Move, follow
+from ringcomm.plan.plans import Plans
 
-MAX_WORLD_SIZE = 16
-MAX_CHUNKS = 64
+MAX_DRAWN_RANKS = 16
+MAX_DRAWN_CHUNKS = 64
 _NOW = "#d1570c"
 _BEND = -0.15  # of arrows, outward on a ring
 
@@ -27,9 +27,9 @@ def draw(plans: Plans, path: Path) -> None:
     Raises:
         ValueError: there are too many ranks or chunks to be told apart.
     """
-    if plans.world_size > MAX_WORLD_SIZE or plans.num_chunks > MAX_CHUNKS:
+    if plans.world_size > MAX_DRAWN_RANKS or plans.num_chunks > MAX_DRAWN_CHUNKS:
         raise ValueError(
-            f"a drawing shows at most {MAX_WORLD_SIZE} ranks and {MAX_CHUNKS} chunks, got "
+            f"a drawing shows at most {MAX_DRAWN_RANKS} ranks and {MAX_DRAWN_CHUNKS} chunks, got "
             f"{plans.world_size} ranks with {plans.num_chunks} chunks; write a page (.html) instead"
         )
     history = follow(plans)

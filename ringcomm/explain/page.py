@@ -6,8 +6,8 @@ import html
 import json
 from importlib import resources
 
-from ringcomm._plans import ROOTED, Plans
 from ringcomm.explain.contributions import follow
+from ringcomm.plan.plans import ROOTED, Plans
 
 MAX_CELLS = 1 << 14  # of all ranks; more would not be seen, nor drawn smoothly
 

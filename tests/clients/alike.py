@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from ranks import on_processes
 from torch import nn
@@ -23,6 +24,13 @@ def assert_alike(actual: Any, expected: Any, tolerance: float = CLOSE) -> None:
             torch.testing.assert_close(our, their, rtol=tolerance, atol=tolerance)
         else:
             assert our == their
+
+
+def also_on_hosts(ranks_per_host: int, links: str = "auto") -> pytest.MarkDecorator:
+    """Runs a test a second time, with so many ranks on each host, and links by that engine."""
+    name = f"{ranks_per_host} per host, {links}"
+    played = [None, (ranks_per_host, links)]
+    return pytest.mark.parametrize("hosts", played, ids=["", name], indirect=True)
 
 
 def same_as_gloo(program: Callable[..., Any], world_size: int, *arguments: Any) -> list[Any]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from alike import (
+    also_on_hosts,
     assert_alike,
     batch,
     loss_of,
@@ -102,6 +103,7 @@ def trained_with_power_sgd(rank: Rank) -> list[torch.Tensor]:
     return parameters_of(model)
 
 
+@also_on_hosts(1, "gloo")
 def test_power_sgd_whose_callbacks_wait_for_further_collectives() -> None:
     """Two ranks' gradients of two rows have rank 4, so nothing is lost by an approximation of 4."""
     expected = trained_in_one_process(2, STEPS, two_rows_loss, wide_network())

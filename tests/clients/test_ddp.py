@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from alike import (
     Network,
+    also_on_hosts,
     assert_alike,
     batch,
     loss_of,
@@ -18,6 +20,9 @@ from alike import (
 from ranks import Rank, on_processes
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+import ringcomm
+from ringcomm import plan
 
 STEPS = 4
 
@@ -40,6 +45,50 @@ def train(rank: Rank, options: dict[str, Any]) -> list[torch.Tensor]:
     return parameters_of(model)
 
 
+def line(rank: int, world_size: int) -> plan.Plan:
+    """To the last rank and back."""
+    onward, back = rank + 1 < world_size, rank > 0
+    return plan.Plan(
+        1,
+        [
+            plan.Step(recvs=[plan.Transfer(rank - 1, 0, reduce=True)] * back),
+            plan.Step(sends=[plan.Transfer(rank + 1, 0)] * onward),
+            plan.Step(recvs=[plan.Transfer(rank + 1, 0)] * onward),
+            plan.Step(sends=[plan.Transfer(rank - 1, 0)] * back),
+        ],
+    )
+
+
+def train_along_a_line(rank: Rank) -> tuple[list[torch.Tensor], bool, int]:
+    made_for: list[int] = []
+
+    def noted(rank: int, world_size: int) -> plan.Plan:
+        made_for.append(rank)
+        return line(rank, world_size)
+
+    plan.register("all_reduce", "line", noted)
+    options = ringcomm.Options(algorithm="line")
+    dist.init_process_group(
+        "ring", store=rank.store, rank=rank.rank, world_size=rank.world_size, pg_options=options
+    )
+    parameters = train(rank, {})
+    numbers = [torch.randn(5000, generator=torch.Generator().manual_seed(r)) for r in range(4)]
+    mine = numbers[rank.rank].clone()
+    dist.all_reduce(mine)
+    along_the_line = ((numbers[0] + numbers[1]) + numbers[2]) + numbers[3]
+    dist.destroy_process_group()
+    return parameters, torch.equal(mine, along_the_line), len(made_for)
+
+
+def test_by_a_plan_of_ones_own() -> None:
+    expected = trained_in_one_process(4, STEPS, plain_loss)
+    for parameters, same_bits, num_made in on_processes(train_along_a_line, 4):
+        assert_alike(parameters, expected)
+        assert same_bits
+        assert num_made >= 4
+
+
+@also_on_hosts(2)
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_trains_what_one_process_trains(world_size: int) -> None:
     expected = trained_in_one_process(world_size, STEPS, plain_loss)
@@ -140,6 +189,7 @@ def train_on_uneven_inputs(rank: Rank) -> list[torch.Tensor]:
     return parameters_of(model)
 
 
+@also_on_hosts(1, "gloo")
 def test_join_with_uneven_inputs() -> None:
     def loss_while_it_lasts(model: nn.Module, rank: int, step: int) -> torch.Tensor | None:
         return plain_loss(model, rank, step) if step < num_batches(rank) else None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from alike import assert_alike
+from alike import also_on_hosts, assert_alike
 from ranks import Rank, on_processes
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -160,6 +160,7 @@ def with_loss_parallel(rank: Rank) -> list[torch.Tensor]:
     return [loss.full_tensor().detach(), model.head.weight.grad.full_tensor()]
 
 
+@also_on_hosts(1)
 def test_loss_parallel() -> None:
     model = make_blocks()
     tokens, targets = tokens_and_targets()
@@ -179,6 +180,7 @@ def fsdp_and_tensor_parallel(rank: Rank) -> list[torch.Tensor]:
     return [parameter.grad.full_tensor() for parameter in model.parameters()]
 
 
+@also_on_hosts(2, "gloo")
 def test_two_dimensions() -> None:
     gradients = []
     for seed in range(2):

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from alike import (
+    also_on_hosts,
     assert_alike,
     batch,
     loss_of,
@@ -90,6 +91,7 @@ def hybrid(rank: Rank) -> list[torch.Tensor]:
     return whole(train(rank, mesh))
 
 
+@also_on_hosts(2)
 def test_sharded_in_one_dimension_replicated_in_the_other() -> None:
     expected = trained_in_one_process(4, STEPS, plain_loss, network())
     for parameters in on_processes(hybrid, 4, backend="ring"):
@@ -134,6 +136,7 @@ def clipped(rank: Rank) -> list[torch.Tensor]:
     return [norm.full_tensor(), *gradients]
 
 
+@also_on_hosts(1, "gloo")
 def test_gradient_clipping() -> None:
     same_as_gloo(clipped, 2)
 

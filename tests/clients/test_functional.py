@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 import torch.distributed.nn.functional as differentiable
 from alike import (
+    also_on_hosts,
     assert_alike,
     batch,
     loss_of,
@@ -54,6 +55,7 @@ def called(rank: Rank, compiler: str | None) -> list[torch.Tensor]:
     return [funcol.wait_tensor(result).clone() for result in results]
 
 
+@also_on_hosts(1)
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_functional_collectives(world_size: int) -> None:
     same_as_gloo(called, world_size, None)
@@ -125,5 +127,6 @@ def gradients_through_collectives(rank: Rank) -> list[Any]:
     return [x.grad, *[output.detach() for output in outputs]]
 
 
+@also_on_hosts(1, "gloo")
 def test_differentiable_collectives() -> None:
     same_as_gloo(gradients_through_collectives, 2)

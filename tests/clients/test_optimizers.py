@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from alike import assert_alike, batch, loss_of, make_network, parameters_of, same_as_gloo
+from alike import (
+    also_on_hosts,
+    assert_alike,
+    batch,
+    loss_of,
+    make_network,
+    parameters_of,
+    same_as_gloo,
+)
 from ranks import Rank, on_processes
 from torch import nn
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
@@ -41,6 +49,7 @@ def train_sharded(rank: Rank, options: dict[str, Any]) -> tuple[list[torch.Tenso
     return parameters_of(model), states
 
 
+@also_on_hosts(1)
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("options", [{}, {"parameters_as_bucket_view": True}], ids=str)
 def test_zero_redundancy_optimizer(options: dict[str, Any], world_size: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from alike import assert_alike, batch, loss_of, parameters_of
+from alike import also_on_hosts, assert_alike, batch, loss_of, parameters_of
 from ranks import Rank, on_processes
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
@@ -62,6 +62,7 @@ def in_one_process(num_stages: int) -> list[list[torch.Tensor]]:
     return [parameters_of(module) for module in layers]
 
 
+@also_on_hosts(1, "gloo")
 @pytest.mark.parametrize(
     ("schedule", "world_size", "stages_per_rank"),
     [

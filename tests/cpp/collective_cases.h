@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "check.h"
-#include "communicator.h"
 #include "reference.h"
+#include "shm/communicator.h"
 
 namespace cases {
 

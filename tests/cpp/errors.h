@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "check.h"
-#include "status.h"
+#include "core/status.h"
 
 namespace check {
 

@@ -39,6 +39,8 @@ inline int num_ids = 0;
 // The next ncclGroupEnd of a communicator's rank fails.
 inline std::atomic<int> failing_rank{-1};
 inline std::atomic<int> open_comms{0};
+// How many were destroyed, in good order, and not aborted.
+inline std::atomic<int> destroyed_comms{0};
 // How often NCCL would have waited for ever for a graph to go.
 inline std::atomic<int> waits_for_graphs{0};
 // How often a communicator was freed that a graph refers to.
@@ -224,6 +226,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   fake::comms.erase(comm);
   delete comm;
   --fake::open_comms;
+  ++fake::destroyed_comms;
   return ncclSuccess;
 }
 const char* ncclGetErrorString(ncclResult_t) { return "a failure that was asked for"; }

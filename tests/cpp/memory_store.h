@@ -2,27 +2,43 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "communicator.h"
+#include "core/selection.h"
+#include "shm/communicator.h"
 
 namespace ranks {
 
-using ringcomm::Algorithm;
 using ringcomm::Communicator;
+using ringcomm::Placement;
+using ringcomm::Selection;
 using Timeout = Communicator::Timeout;
 
 // Long enough for the busiest machine: a test that needs it has failed.
 inline constexpr Timeout kPatience = std::chrono::seconds(60);
+
+inline ringcomm::Invitation invite(int rank, int world_size, const std::string& group = "") {
+  return {
+      .rank = rank, .world_size = world_size, .timeout = kPatience, .members = {.group = group}};
+}
+
+// To a group whose hosts, where it is to have several, are played by names.
+inline ringcomm::Invitation invite(int rank, const Placement& placement,
+                                   const std::string& group = "") {
+  ringcomm::Invitation invitation = invite(rank, static_cast<int>(placement.host_of.size()), group);
+  if (placement.num_hosts() > 1) {
+    invitation.host = "host " + std::to_string(placement.host_of[rank]);
+  }
+  return invitation;
+}
 
 class MemoryStore : public ringcomm::Store {
  public:
@@ -33,21 +49,28 @@ class MemoryStore : public ringcomm::Store {
     if (on_set) on_set(key, value);
     std::lock_guard lock(mutex_);
     values_[key] = value;
-    changed_.notify_all();
   }
 
-  std::string get(const std::string& key, Timeout timeout) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); })) {
-      throw std::runtime_error("store: no key " + key + " in time");
-    }
-    return values_.at(key);
+  std::optional<std::string> find(const std::string& key) override {
+    std::lock_guard lock(mutex_);
+    const auto it = values_.find(key);
+    return it == values_.end() ? std::nullopt : std::optional(it->second);
+  }
+
+  std::string set_once(const std::string& key, const std::string& value) override {
+    std::lock_guard lock(mutex_);
+    return values_.try_emplace(key, value).first->second;
+  }
+
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    std::lock_guard lock(mutex_);
+    return counters_[key] += amount;
   }
 
  private:
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::map<std::string, std::string> values_;
+  std::map<std::string, std::int64_t> counters_;
 };
 
 // Runs body(rank) on a thread per rank; what the first of them threw is thrown again.
@@ -70,23 +93,34 @@ inline void on_threads(int world_size, const std::function<void(int rank)>& body
 }
 
 inline std::vector<std::unique_ptr<Communicator>> make_group(
-    int world_size, Algorithm algorithm = Algorithm::kAuto) {
+    const Placement& placement, const std::string& algorithm = "auto") {
   MemoryStore store;
-  std::vector<std::unique_ptr<Communicator>> group(world_size);
-  on_threads(world_size, [&](int r) {
-    group[r] = std::make_unique<Communicator>(store, r, world_size, algorithm, kPatience);
+  std::vector<std::unique_ptr<Communicator>> group(placement.host_of.size());
+  on_threads(static_cast<int>(group.size()), [&](int r) {
+    group[r] =
+        std::make_unique<Communicator>(store, invite(r, placement), Selection::named(algorithm));
   });
   return group;
 }
 
+inline std::vector<std::unique_ptr<Communicator>> make_group(
+    int world_size, const std::string& algorithm = "auto") {
+  return make_group(Placement::one_host(world_size), algorithm);
+}
+
 // All ranks of a new group as threads; body gets each rank's communicator.
-inline void with_group(int world_size, Algorithm algorithm,
+inline void with_group(const Placement& placement, const std::string& algorithm,
                        const std::function<void(Communicator&)>& body) {
   MemoryStore store;
-  on_threads(world_size, [&](int r) {
-    Communicator communicator(store, r, world_size, algorithm, kPatience);
+  on_threads(static_cast<int>(placement.host_of.size()), [&](int r) {
+    Communicator communicator(store, invite(r, placement), Selection::named(algorithm));
     body(communicator);
   });
+}
+
+inline void with_group(int world_size, const std::string& algorithm,
+                       const std::function<void(Communicator&)>& body) {
+  with_group(Placement::one_host(world_size), algorithm, body);
 }
 
 }  // namespace ranks

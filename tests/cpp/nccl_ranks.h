@@ -42,8 +42,8 @@ inline std::string text_of(const std::exception_ptr& error) {
   return "no error";
 }
 
-inline ringcomm::nccl::Options device_options(Algorithm algorithm, int num_channels) {
-  return {.algorithm = algorithm,
+inline ringcomm::nccl::Options device_options(const std::string& algorithm, int num_channels) {
+  return {.selection = ringcomm::Selection::named(algorithm),
           .layout = {.num_channels = num_channels,
                      .slices_in_flight = 4,
                      .slice_nbytes = 16 << 10,
@@ -51,24 +51,28 @@ inline ringcomm::nccl::Options device_options(Algorithm algorithm, int num_chann
 }
 
 struct DeviceRank {
-  DeviceRank(MemoryStore& store, int rank, int world_size, Algorithm algorithm = Algorithm::kRing,
+  DeviceRank(MemoryStore& store, int rank, int world_size, const std::string& algorithm = "ring",
              int num_channels = 1)
       : DeviceRank(store, rank, world_size, device_options(algorithm, num_channels)) {}
   DeviceRank(MemoryStore& store, int rank, int world_size, const ringcomm::nccl::Options& options)
-      : rank(rank), group(store, rank, world_size, kPatience) {
+      : DeviceRank(store, ranks::invite(rank, world_size), options) {}
+  DeviceRank(MemoryStore& store, const ringcomm::Invitation& invitation,
+             const ringcomm::nccl::Options& options,
+             const ringcomm::links::MakeEngine& make_engine = nullptr)
+      : rank(invitation.rank), group(store, invitation, make_engine) {
     RINGCOMM_CHECK(cudaSetDevice(kDevice));
     device.emplace(group, kDevice, options, allocate);
   }
 
   // Of `data`, in place.
   ringcomm::nccl::Enqueued all_reduce(Timeout timeout = kPatience) {
-    return device->enqueue(user.get(), [&](ringcomm::streams::Collectives& collectives) {
+    return device->enqueue_behind(user.get(), [&](ringcomm::Collectives& collectives) {
       collectives.all_reduce(data.data(), data.data(), data.size(),
                              {ringcomm::DType::kFloat32, ringcomm::ReduceOp::kSum}, timeout);
     });
   }
 
-  ringcomm::nccl::Enqueued exchange(const std::vector<ringcomm::nccl::Message>& messages,
+  ringcomm::nccl::Enqueued exchange(const std::vector<ringcomm::PeerMessage>& messages,
                                     Timeout timeout = kPatience) {
     return device->exchange(user.get(), messages, timeout, [](std::size_t, cudaStream_t) {});
   }
@@ -89,7 +93,7 @@ struct DeviceRank {
   std::optional<ringcomm::nccl::Communicator> device;
 };
 
-inline void with_devices(int world_size, Algorithm algorithm, int num_channels,
+inline void with_devices(int world_size, const std::string& algorithm, int num_channels,
                          const std::function<void(DeviceRank&)>& body) {
   MemoryStore store;
   on_threads(world_size, [&](int r) {
@@ -99,7 +103,7 @@ inline void with_devices(int world_size, Algorithm algorithm, int num_channels,
 }
 
 inline void with_devices(int world_size, const std::function<void(DeviceRank&)>& body) {
-  with_devices(world_size, Algorithm::kRing, 1, body);
+  with_devices(world_size, "ring", 1, body);
 }
 
 }  // namespace ranks

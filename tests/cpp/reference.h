@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-#include "reduce/host.h"
+#include "reduce/reduction.h"
 
 namespace reference {
 
@@ -147,6 +147,11 @@ inline std::int64_t sign_extend(DType dtype, std::uint64_t bits) {
 }
 
 inline std::uint64_t reduce_integer(const Reduction& r, const std::vector<std::uint64_t>& values) {
+  if (r.op == ReduceOp::kAvg) {
+    __extension__ __int128 sum = 0;
+    for (const std::uint64_t bits : values) sum += sign_extend(r.dtype, bits);
+    return static_cast<std::uint64_t>(sum / r.divisor);
+  }
   std::int64_t result = sign_extend(r.dtype, values[0]);
   for (std::size_t k = 1; k < values.size(); ++k) {
     const std::int64_t value = sign_extend(r.dtype, values[k]);
@@ -176,7 +181,6 @@ inline std::uint64_t reduce_integer(const Reduction& r, const std::vector<std::u
     const int unused_bits = 64 - 8 * static_cast<int>(ringcomm::element_size(r.dtype));
     result = sign_extend(r.dtype, wrapped << unused_bits >> unused_bits);
   }
-  if (r.op == ReduceOp::kAvg) result /= r.divisor;
   return static_cast<std::uint64_t>(result);
 }
 

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "reduce/host.h"
+#include "streams/api.h"
 #include "streams/executor.h"
 
 namespace simulated {
@@ -272,5 +273,6 @@ class Api {
   const int dropped_;
   std::map<Stream, std::vector<Simulator::Message>> group_;
 };
+static_assert(ringcomm::streams::StreamApi<Api>);
 
 }  // namespace simulated

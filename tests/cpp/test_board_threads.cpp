@@ -6,34 +6,32 @@
 #include <thread>
 #include <vector>
 
-#include "calls.h"
 #include "check.h"
+#include "core/board.h"
+#include "core/call.h"
 #include "errors.h"
 #include "memory_store.h"
 #include "one_mapping.h"
-#include "shm/board.h"
+#include "shm/group.h"
 
 namespace {
 
 using namespace ringcomm;
-using shm::Board;
-using shm::Group;
 
 constexpr int kRanks = 3;
-using Groups = std::array<std::unique_ptr<Group>, kRanks>;
+using Groups = std::array<std::unique_ptr<shm::Group>, kRanks>;
 
 Groups make_groups() {
   ranks::MemoryStore store;
   Groups groups;
   ranks::on_threads(kRanks, [&](int r) {
-    groups[r] = std::make_unique<Group>(store, r, kRanks, ranks::kPatience);
+    groups[r] = std::make_unique<shm::Group>(store, ranks::invite(r, kRanks));
   });
   return groups;
 }
 
 Call numbered(std::uint64_t sequence, std::size_t count) {
-  Call call = make_call(Collective::kAllReduce, count, Reduce{DType::kFloat32, ReduceOp::kSum},
-                        Algorithm::kRing);
+  Call call = make_call(Collective::kAllReduce, count, Reduce{DType::kFloat32, ReduceOp::kSum});
   call.sequence = sequence;
   return call;
 }
@@ -42,7 +40,7 @@ Call numbered(std::uint64_t sequence, std::size_t count) {
 
 TEST(calls_are_found_until_they_are_overwritten) {
   const Groups groups = make_groups();
-  Board mine(*groups[0]), other(*groups[1]);
+  Board &mine = groups[0]->board(), &other = groups[1]->board();
   CHECK(!other.find(0, 1));
   for (std::uint64_t s = 1; s <= shm::kDeviceCalls + 1; ++s) mine.enqueue(numbered(s, 100 + s));
   CHECK(!other.find(0, 1));
@@ -52,8 +50,8 @@ TEST(calls_are_found_until_they_are_overwritten) {
 
 TEST(who_called_something_else_is_told) {
   const Groups groups = make_groups();
-  for (int r = 0; r < kRanks; ++r) Board(*groups[r]).enqueue(numbered(1, r == 2 ? 7 : 8));
-  Board board(*groups[0]);
+  for (int r = 0; r < kRanks; ++r) groups[r]->board().enqueue(numbered(1, r == 2 ? 7 : 8));
+  Board& board = groups[0]->board();
   CHECK_CONTAINS(board.describe_mismatch(1), "rank 2 called all_reduce(count=7");
   board.enqueue(numbered(2, 8));
   CHECK_EQ(board.describe_mismatch(2), "");  // the others may still call the same
@@ -61,7 +59,7 @@ TEST(who_called_something_else_is_told) {
 
 TEST(who_is_awaited_is_told) {
   const Groups groups = make_groups();
-  Board board(*groups[0]), other(*groups[1]), last(*groups[2]);
+  Board &board = groups[0]->board(), &other = groups[1]->board(), &last = groups[2]->board();
   board.enqueue(numbered(1, 8));
   other.enqueue(numbered(1, 8));
   CHECK_CONTAINS(board.describe_awaited(1), "rank 2: rank 2 has enqueued #0");
@@ -81,11 +79,11 @@ TEST(what_is_read_while_it_is_overwritten_is_not_believed) {
   constexpr std::uint64_t kCalls = 20000;
   std::atomic<bool> done{false};
   std::thread writer([&] {
-    Board board(*groups[0]);
+    Board& board = groups[0]->board();
     for (std::uint64_t s = 1; s <= kCalls; ++s) board.enqueue(numbered(s, s));
     done = true;
   });
-  Board board(*groups[1]);
+  Board& board = groups[1]->board();
   while (!done) {
     const std::uint64_t latest = board.enqueued(0);
     const std::uint64_t sequence = latest > 60 ? latest - 60 : latest;
@@ -97,7 +95,7 @@ TEST(what_is_read_while_it_is_overwritten_is_not_believed) {
 
 TEST(ranks_meet_by_what_they_greet_with) {
   const Groups groups = make_groups();
-  Board low(*groups[0]), high(*groups[2]), other(*groups[1]);
+  Board &low = groups[0]->board(), &high = groups[2]->board(), &other = groups[1]->board();
   CHECK(!high.greeting_of(0));
   CHECK(!high.greeting_to_all(0));
   Board::Greeting greeting{};
@@ -116,7 +114,7 @@ TEST(ranks_meet_by_what_they_greet_with) {
 
 TEST(what_a_rank_still_holds_is_told_when_it_closes) {
   const Groups groups = make_groups();
-  Board board(*groups[0]), other(*groups[1]);
+  Board &board = groups[0]->board(), &other = groups[1]->board();
   const std::vector<int> both{0, 1};
   CHECK(board.least_closed(both) == Board::Closing::kNot);
   board.close(Board::Closing::kFree);

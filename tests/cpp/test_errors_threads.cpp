@@ -1,8 +1,6 @@
 // What can go wrong between ranks: calls that do not fit, ranks that do not come, leave or die.
 // Every rank must learn it, soon, from a text that names the ranks at fault.
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +12,7 @@
 #include "check.h"
 #include "collective_cases.h"
 #include "errors.h"
+#include "file_store.h"
 #include "memory_store.h"
 #include "one_mapping.h"
 
@@ -26,7 +25,6 @@ using check::check_error;
 using check::contains;
 using ranks::kPatience;
 using ranks::with_group;
-using shm::Clock;
 
 constexpr Reduce kSum{DType::kFloat32, ReduceOp::kSum};
 constexpr std::size_t kLarge = 100'000;
@@ -49,11 +47,18 @@ void all_reduce(Communicator& communicator, std::size_t count, Communicator::Tim
 void check_mismatch(int world_size, int odd, const std::vector<std::string>& parts,
                     const std::function<void(Communicator&)>& call,
                     const std::function<void(Communicator&)>& odd_call) {
-  with_group(world_size, Algorithm::kAuto, [&](Communicator& communicator) {
+  with_group(world_size, "auto", [&](Communicator& communicator) {
     check_error(ErrorKind::kMismatch, parts,
                 [&] { communicator.rank() == odd ? odd_call(communicator) : call(communicator); });
     check_works(communicator);
   });
+}
+
+TEST(durations_in_words) {
+  CHECK_EQ(describe_seconds(0.05), "0.05 s");
+  CHECK_EQ(describe_seconds(90), "90 s");
+  CHECK_EQ(describe_seconds(1800), "30 min");
+  CHECK_EQ(describe_seconds(10 * 3600), "10 h");
 }
 
 TEST(calls_that_differ_are_an_error_on_every_rank) {
@@ -107,7 +112,7 @@ TEST(counts_per_rank_that_differ_are_an_error_on_every_rank) {
                    gathers(6, 3));
     // Rank 1 has 4 for rank 0, which expects 3.
     const std::string four = std::to_string(4 * scale), three = std::to_string(3 * scale);
-    with_group(2, Algorithm::kAuto, [&](Communicator& c) {
+    with_group(2, "auto", [&](Communicator& c) {
       check_error(ErrorKind::kMismatch,
                   {"rank 1 has " + four + " elements for rank 0, which expects " + three,
                    "Nothing was sent"},
@@ -124,7 +129,7 @@ TEST(counts_per_rank_that_differ_are_an_error_on_every_rank) {
 }
 
 TEST(what_one_rank_can_know_is_refused_before_anything_is_sent) {
-  with_group(2, Algorithm::kAuto, [](Communicator& c) {
+  with_group(2, "auto", [](Communicator& c) {
     float x = 0;
     check_error(ErrorKind::kInvalidArgument, {"op=band", "float32"},
                 [&] { c.all_reduce(&x, &x, 1, {DType::kFloat32, ReduceOp::kBand}, kPatience); });
@@ -139,7 +144,7 @@ TEST(what_one_rank_can_know_is_refused_before_anything_is_sent) {
 
 TEST(a_rank_that_does_not_come_is_named_on_every_other) {
   for (const std::size_t count : {std::size_t{10}, kLarge}) {
-    with_group(4, Algorithm::kAuto, [&](Communicator& communicator) {
+    with_group(4, "auto", [&](Communicator& communicator) {
       check_works(communicator);
       if (communicator.rank() == 2) {
         std::this_thread::sleep_for(700ms);
@@ -162,7 +167,7 @@ TEST(a_rank_that_does_not_come_is_named_on_every_other) {
 }
 
 TEST(timeouts_may_be_zero_or_without_limit) {
-  with_group(2, Algorithm::kAuto, [](Communicator& communicator) {
+  with_group(2, "auto", [](Communicator& communicator) {
     all_reduce(communicator, 10, Communicator::Timeout::max());
     all_reduce(communicator, kLarge, Communicator::Timeout::max());
     if (communicator.rank() == 0) {
@@ -175,7 +180,7 @@ TEST(timeouts_may_be_zero_or_without_limit) {
 
 TEST(a_rank_that_closes_is_named) {
   for (const std::size_t count : {std::size_t{10}, kLarge}) {
-    with_group(3, Algorithm::kRing, [&](Communicator& communicator) {
+    with_group(3, "ring", [&](Communicator& communicator) {
       if (communicator.rank() == 1) {
         std::this_thread::sleep_for(50ms);
         communicator.close("done with it");
@@ -191,7 +196,7 @@ TEST(a_rank_that_closes_is_named) {
 }
 
 TEST(a_call_under_way_ends_when_its_own_rank_closes) {
-  with_group(2, Algorithm::kAuto, [](Communicator& communicator) {
+  with_group(2, "auto", [](Communicator& communicator) {
     if (communicator.rank() == 1) return std::this_thread::sleep_for(200ms);
     std::thread closer([&] {
       std::this_thread::sleep_for(50ms);
@@ -208,7 +213,7 @@ TEST(ranks_that_leave_after_their_last_call_disturb_nobody) {
   for (int i = 0; i < 30; ++i) {
     const Case c =
         cases::random_case(cases::kCollectives[i % 9], 4, i % 2 ? 200'000 : 1000, random);
-    with_group(4, Algorithm::kAuto, [&](Communicator& communicator) {
+    with_group(4, "auto", [&](Communicator& communicator) {
       cases::perform(c, communicator, kPatience);
       communicator.close("done");
     });
@@ -216,7 +221,7 @@ TEST(ranks_that_leave_after_their_last_call_disturb_nobody) {
 }
 
 TEST(abort_breaks_the_group_for_all) {
-  with_group(3, Algorithm::kAuto, [](Communicator& communicator) {
+  with_group(3, "auto", [](Communicator& communicator) {
     if (communicator.rank() == 0) {
       std::this_thread::sleep_for(50ms);
       communicator.abort("rank 0 gives up");
@@ -228,61 +233,26 @@ TEST(abort_breaks_the_group_for_all) {
 
 TEST(a_failure_that_is_never_told_is_not_waited_for) {
   ranks::MemoryStore store;
-  shm::GroupHeader* header = nullptr;
-  store.on_set = [&](const std::string&, const std::string& value) {
-    const std::size_t at = value.find("/ringcomm-");
-    if (at == std::string::npos) return;
-    const int fd = shm_open(value.substr(at).c_str(), O_RDWR, 0600);
-    header = static_cast<shm::GroupHeader*>(
-        mmap(nullptr, sizeof(shm::GroupHeader), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    close(fd);
-  };
-  Communicator communicator(store, 0, 1, Algorithm::kAuto, kPatience);
-  header->failed = 1;
+  Communicator communicator(store, ranks::invite(0, 1), Selection{});
+  communicator.group().segment().header().failed = 1;
   check_error(ErrorKind::kPeerDied, {"while it was recording"},
               [&] { communicator.barrier(kPatience); });
-  munmap(header, sizeof(shm::GroupHeader));
 }
 
 // fork() and ThreadSanitizer do not go together.
 #ifndef __SANITIZE_THREAD__
 
-// Rank 1 is another process, which gets what rank 0 sets from a pipe.
-class PipeStore : public Store {
- public:
-  PipeStore(int read_end, int write_end) : read_end_(read_end), write_end_(write_end) {}
-  void set(const std::string&, const std::string& value) override {
-    const std::uint32_t length = static_cast<std::uint32_t>(value.size());
-    if (write(write_end_, &length, sizeof(length)) < 0 ||
-        write(write_end_, value.data(), length) < 0) {
-      throw std::runtime_error("write");
-    }
-  }
-  std::string get(const std::string&, std::chrono::milliseconds) override {
-    std::uint32_t length = 0;
-    if (read(read_end_, &length, sizeof(length)) <= 0) throw std::runtime_error("read");
-    std::string value(length, '\0');
-    if (read(read_end_, value.data(), length) < 0) throw std::runtime_error("read");
-    return value;
-  }
-
- private:
-  int read_end_, write_end_;
-};
-
 TEST(a_process_that_is_killed_is_named) {
   for (const std::size_t count : {std::size_t{10}, kLarge}) {
-    int to_child[2], to_parent[2];
-    CHECK_EQ(pipe(to_child), 0);
-    CHECK_EQ(pipe(to_parent), 0);
+    std::string folder = std::filesystem::temp_directory_path() / "ringcomm-XXXXXX";
+    CHECK(mkdtemp(folder.data()) != nullptr);
+    ranks::FileStore store(folder);
     const pid_t child = fork();
     if (child == 0) {
-      PipeStore store(to_child[0], to_parent[1]);
-      Communicator communicator(store, 1, 2, Algorithm::kAuto, kPatience);
+      Communicator communicator(store, ranks::invite(1, 2), Selection{});
       for (;;) all_reduce(communicator, count, kPatience);
     }
-    PipeStore store(to_parent[0], to_child[1]);
-    Communicator communicator(store, 0, 2, Algorithm::kAuto, kPatience);
+    Communicator communicator(store, ranks::invite(0, 2), Selection{});
     for (int i = 0; i < 20; ++i) all_reduce(communicator, count, kPatience);
     kill(child, SIGKILL);
     const auto start = Clock::now();
@@ -294,7 +264,7 @@ TEST(a_process_that_is_killed_is_named) {
     CHECK(Clock::now() - start < 20s);
     check_error(ErrorKind::kPeerDied, parts, [&] { all_reduce(communicator, count, kPatience); });
     waitpid(child, nullptr, 0);
-    for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
+    std::filesystem::remove_all(folder);
   }
 }
 

@@ -125,7 +125,7 @@ TEST(a_peer_that_has_no_device_yet_is_named_by_the_first_message) {
   ranks::MemoryStore store;
   ranks::on_threads(2, [&](int r) {
     if (r == 1) {
-      shm::Group group(store, r, 2, kPatience);
+      shm::Group group(store, ranks::invite(r, 2));
       while (!group.broken()) std::this_thread::sleep_for(1ms);
       return;
     }
@@ -174,7 +174,7 @@ TEST(an_abort_ends_a_rank_that_is_connecting) {
 }
 
 TEST(a_captured_collective_is_carried_out_at_every_replay) {
-  with_devices(3, Algorithm::kRing, 2, [&](DeviceRank& rank) {
+  with_devices(3, "ring", 2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
     const auto graph = fake::begin_capture(rank.user.get());
@@ -206,7 +206,7 @@ TEST(what_connects_ranks_cannot_be_captured) {
 // Both use the same scratch; neither is enqueued on a stream that the other is ordered with.
 TEST(replays_and_other_calls_take_turns) {
   for (int round = 0; round < 10; ++round) {
-    with_devices(3, Algorithm::kRing, 1, [&](DeviceRank& rank) {
+    with_devices(3, "ring", 1, [&](DeviceRank& rank) {
       std::vector<float> captured(20000, 1), eager(20000, 2);
       rank.data.swap(captured);
       rank.device->connect(kPatience);
@@ -307,7 +307,7 @@ TEST(settings_that_differ_are_named) {
   const int before = fake::open_comms;
   ranks::MemoryStore store;
   ranks::on_threads(2, [&](int r) {
-    DeviceRank rank(store, r, 2, Algorithm::kRing, 1 + r);
+    DeviceRank rank(store, r, 2, "ring", 1 + r);
     check::check_error(ErrorKind::kMismatch, {"RINGCOMM_CHANNELS must be the same on all ranks"},
                        [&] { rank.device->connect(kPatience); });
   });
@@ -320,7 +320,7 @@ TEST(calls_that_repeat_are_replayed) {
   fake::num_launches = 0;
   ranks::MemoryStore store;
   ranks::on_threads(n, [&](int r) {
-    nccl::Options options = ranks::device_options(Algorithm::kRing, 2);
+    nccl::Options options = ranks::device_options("ring", 2);
     options.graphs = true;
     DeviceRank rank(store, r, n, options);
     rank.device->connect(kPatience);
@@ -344,7 +344,7 @@ TEST(a_replay_that_waits_for_a_lost_rank_is_ended) {
   fake::waits_for_graphs = 0;
   ranks::MemoryStore store;
   ranks::on_threads(2, [&](int r) {
-    nccl::Options options = ranks::device_options(Algorithm::kRing, 1);
+    nccl::Options options = ranks::device_options("ring", 1);
     options.graphs = true;
     DeviceRank rank(store, r, 2, options);
     rank.data.assign(5000, 1);

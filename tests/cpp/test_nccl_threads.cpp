@@ -9,16 +9,18 @@
 #include <vector>
 
 #include "check.h"
-#include "collective_cases.h"
 #include "errors.h"
 #include "nccl/shelf.h"
+#include "nccl_cases.h"
 #include "nccl_ranks.h"
+#include "plan/matching.h"
+#include "plan/ring.h"
+#include "plans.h"
 
 namespace {
 
 using namespace ringcomm;
 using namespace std::chrono_literals;
-using nccl::Message;
 using ranks::DeviceRank;
 using ranks::kPatience;
 using ranks::synchronize;
@@ -30,26 +32,10 @@ using ranks::with_devices;
 TEST(collectives_are_right_and_groups_end_in_good_order) {
   std::mt19937_64 random(1);
   for (int world_size = 1; world_size <= 5; ++world_size) {
-    const Algorithm algorithm = static_cast<Algorithm>(world_size % 3);
-    std::vector<cases::Case> all;
-    for (const Collective collective : cases::kCollectives) {
-      if (collective == Collective::kBarrier) continue;
-      for (std::size_t nbytes : {100, 40000, 200000}) {
-        all.push_back(cases::random_case(collective, world_size, nbytes, random));
-      }
-    }
+    const std::string algorithm = std::vector{"auto", "ring", "direct"}[world_size % 3];
+    const auto all = ranks::device_cases(world_size, {100, 40000, 200000}, random);
     with_devices(world_size, algorithm, 1 + world_size % 3, [&](DeviceRank& rank) {
-      for (const cases::Case& c : all) {
-        cases::Part part(c, rank.rank, world_size);
-        part.fill();
-        const nccl::Enqueued enqueued = rank.device->enqueue(
-            rank.user.get(),
-            [&](streams::Collectives& collectives) { part.call(collectives, kPatience); });
-        enqueued.end->make_wait(rank.user.get());
-        synchronize(rank.user.get());
-        CHECK_WITH(part.right(), c.name(world_size));
-      }
-      CHECK_EQ(rank.device->shut_down(kPatience), "");
+      ranks::check_cases(rank, all);
       CHECK_CONTAINS(text_of(rank.device->failure()->get()), "no error");
       CHECK_CONTAINS(check::error_of(ErrorKind::kClosed, [&] { rank.all_reduce(); }), "closed");
     });
@@ -63,7 +49,7 @@ TEST(all_may_send_first_and_to_each_other) {
     const int me = rank.rank;
     std::vector<std::vector<int>> sent(n), received(n, std::vector<int>(1000));
     std::vector<nccl::Enqueued> posted;
-    std::vector<Message> batch;
+    std::vector<PeerMessage> batch;
     for (int peer = 0; peer < n; ++peer) {
       if (peer == me) continue;
       sent[peer].resize(1000);
@@ -112,7 +98,7 @@ TEST(a_batch_ends_with_its_last_message) {
 }
 
 TEST(a_time_out_names_the_rank_that_did_not_come) {
-  with_devices(3, Algorithm::kRing, 2, [&](DeviceRank& rank) {
+  with_devices(3, "ring", 2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     const nccl::Enqueued first = rank.all_reduce();
     synchronize(first.stream);
@@ -195,13 +181,64 @@ TEST(a_refused_call_leaves_the_group_as_it_is) {
   with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(100, 1);
     check::check_error(ErrorKind::kInvalidArgument, {"broadcast", "root"}, [&] {
-      rank.device->enqueue(rank.user.get(), [&](streams::Collectives& collectives) {
+      rank.device->enqueue_behind(rank.user.get(), [&](Collectives& collectives) {
         collectives.broadcast(rank.data.data(), 100, DType::kFloat32, 5, kPatience);
       });
     });
     synchronize(rank.all_reduce().stream);
     CHECK_EQ(rank.data[99], 2.0f);
     rank.device->shut_down(kPatience);
+  });
+}
+
+// A user's plans, which are wrong on the ranks that are to have no plans.
+nccl::Options with_plans(bool wrong) {
+  nccl::Options options = ranks::device_options("auto", 1);
+  options.selection.choices[Collective::kAllReduce] = {
+      "mine", [wrong](int world_size, int) {
+        if (wrong) throw PlanError("it is wrong");
+        std::vector<Plan> plans;
+        for (int r = 0; r < world_size; ++r) plans.push_back(ring_all_reduce(r, world_size));
+        return plans;
+      }};
+  return options;
+}
+
+TEST(a_plan_that_is_wrong_on_all_ranks_leaves_the_group_as_it_is) {
+  ranks::MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    DeviceRank rank(store, r, 2, with_plans(true));
+    rank.data.assign(100, 1);
+    CHECK_CONTAINS(message_of<PlanError>([&] { rank.all_reduce(); }), "it is wrong");
+    const nccl::Enqueued sent =
+        rank.device->enqueue_behind(rank.user.get(), [&](Collectives& collectives) {
+          rank.data[0] = static_cast<float>(r);
+          collectives.broadcast(rank.data.data(), 100, DType::kFloat32, 1, kPatience);
+        });
+    synchronize(sent.stream);
+    CHECK_EQ(rank.data[0], 1.0F);
+    rank.device->shut_down(kPatience);
+  });
+}
+
+TEST(a_plan_that_is_wrong_on_one_rank_is_told_to_all) {
+  ranks::MemoryStore store;
+  ranks::on_threads(3, [&](int r) {
+    DeviceRank rank(store, r, 3, with_plans(r == 2));
+    rank.data.assign(100, 1);
+    if (r == 2) {
+      CHECK_CONTAINS(message_of<PlanError>([&] { rank.all_reduce(); }), "it is wrong");
+      CHECK_CONTAINS(rank.failure(), "the plan for it is refused");
+      return;
+    }
+    std::string text;
+    try {
+      rank.all_reduce();
+      text = rank.failure();
+    } catch (const Error& error) {  // another rank has found out before
+      text = error.what();
+    }
+    CHECK_CONTAINS(text, "the plan for it is refused");
   });
 }
 
@@ -218,7 +255,7 @@ TEST(an_aborted_group_ends_what_is_under_way) {
 
 TEST(layouts_without_room_are_refused) {
   ranks::MemoryStore store;
-  shm::Group group(store, 0, 1, kPatience);
+  shm::Group group(store, ranks::invite(0, 1));
   for (const streams::Layout& layout :
        {streams::Layout{0, 4, 16 << 10, 512}, streams::Layout{1, 4, 100, 512}}) {
     check::check_error(ErrorKind::kInvalidArgument, {"RINGCOMM_"}, [&] {

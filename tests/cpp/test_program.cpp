@@ -1,70 +1,21 @@
 // Programs: those of all ranks are run together in a simulator with bounded slots, in random order,
 // on symbolic values that know whose contributions they hold.
 #include <algorithm>
-#include <deque>
+#include <map>
 #include <random>
-#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
-#include "communicator.h"
-#include "plan/chain.h"
+#include "plan/algorithms.h"
 #include "plan/collective.h"
-#include "plan/direct.h"
+#include "plan/matching.h"
 #include "plan/program.h"
-#include "plan/ring.h"
-#include "plan/rooted.h"
-#include "shm/layout.h"
 
 namespace {
 
 using namespace ringcomm;
-
-struct Case {
-  const char* name;
-  Collective collective;
-  Plan (*plan)(int rank, int world_size, int root);
-  bool rooted;
-  int (*num_slots)(int world_size);  // what the algorithm should need, from 2 ranks on
-  bool cyclic;                       // with one slot less, every order of execution deadlocks
-};
-
-template <Plan (*plan)(int, int)>
-Plan unrooted(int rank, int world_size, int) {
-  return plan(rank, world_size);
-}
-
-int one(int) { return 1; }
-int two(int) { return 2; }
-int others(int n) { return n - 1; }
-int all(int n) { return n; }
-
-const std::vector<Case> kCases = {
-    {"ring_all_reduce", Collective::kAllReduce, unrooted<ring_all_reduce>, false, two, true},
-    {"direct_all_reduce", Collective::kAllReduce, unrooted<direct_all_reduce>, false, all, true},
-    {"one_shot_all_reduce", Collective::kAllReduce, unrooted<one_shot_all_reduce>, false, one,
-     true},
-    {"ring_reduce_scatter", Collective::kReduceScatter, unrooted<ring_reduce_scatter>, false,
-     [](int n) { return n == 2 ? 1 : 2; }, true},
-    {"direct_reduce_scatter", Collective::kReduceScatter, unrooted<direct_reduce_scatter>, false,
-     others, true},
-    {"ring_all_gather", Collective::kAllGather, unrooted<ring_all_gather>, false,
-     [](int n) { return n == 2 ? 1 : 2; }, true},
-    {"direct_all_gather", Collective::kAllGather, unrooted<direct_all_gather>, false, one, true},
-    {"all_to_all", Collective::kAllToAll, unrooted<all_to_all>, false, others, true},
-    {"chain_broadcast", Collective::kBroadcast, chain_broadcast, true, one, true},
-    {"direct_broadcast", Collective::kBroadcast, direct_broadcast, true, one, true},
-    {"chain_reduce", Collective::kReduce, chain_reduce, true, one, true},
-    {"direct_reduce", Collective::kReduce, direct_reduce, true, all, false},
-    {"gather", Collective::kGather, gather, true, one, true},
-    {"scatter", Collective::kScatter, scatter, true, others, false},
-};
-
-bool reduces(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter ||
-         collective == Collective::kReduce;
-}
 
 // A slice: how often each rank has contributed, and how often the sum was finished.
 struct Value {
@@ -78,30 +29,30 @@ struct Value {
 
 // All ranks' programs of one collective, with what they begin and must end with.
 struct Job {
-  Job(const Case& c, int world_size, int root)
-      : test_case(c),
+  Job(const Algorithm& algorithm, const Setting& setting)
+      : Job(algorithm.collective, setting.world_size, setting.root,
+            [&](int r) { return algorithm.generate(r, setting); }) {
+    name = std::string(to_string(collective)) + " " + std::string(algorithm.name) + ", " +
+           std::to_string(world_size) + " ranks, root " + std::to_string(setting.root);
+  }
+  Job(Collective collective, int world_size, int root, const std::function<Plan(int)>& plan_of)
+      : collective(collective),
         world_size(world_size),
-        num_chunks(c.plan(0, world_size, root).num_chunks),
-        contract(c.collective, world_size, num_chunks, root) {
-    auto plan_of = [&](int r) { return c.plan(r, world_size, root); };
+        num_chunks(plan_of(0).num_chunks),
+        contract(collective, world_size, num_chunks, root) {
     for (int r = 0; r < world_size; ++r) {
-      std::vector<bool> in(num_chunks), out(num_chunks);
-      for (int k = 0; k < num_chunks; ++k) in[k] = !contract.before(r, k).empty();
+      programs.push_back(compile(collective, world_size, plan_of, r, root));
+      std::vector<bool>& out = outputs.emplace_back(num_chunks);
       for (int k : contract.promised_chunks(r)) out[k] = true;
-      programs.push_back(compile(plan_of, r, world_size, in, out));
-      inputs.push_back(in);
-      outputs.push_back(out);
     }
-    name = std::string(c.name) + ", " + std::to_string(world_size) + " ranks, root " +
-           std::to_string(root);
   }
 
-  const Case& test_case;
+  const Collective collective;
   const int world_size;
   const int num_chunks;
   const Contract contract;
   std::vector<Program> programs;
-  std::vector<std::vector<bool>> inputs, outputs;
+  std::vector<std::vector<bool>> outputs;
   std::string name;
 };
 
@@ -109,22 +60,19 @@ class Simulator {
  public:
   // Chunk c has elements in the first rounds_of[c] rounds. In place, an output is its input's
   // memory.
-  Simulator(const Job& job, int num_slots, int max_unread, std::vector<int> rounds_of,
-            bool in_place)
+  Simulator(const Job& job, std::vector<int> rounds_of, bool in_place)
       : job_(job),
-        num_slots_(num_slots),
-        max_unread_(max_unread),
         rounds_of_(std::move(rounds_of)),
         num_rounds_(*std::max_element(rounds_of_.begin(), rounds_of_.end())),
         in_place_(in_place),
         ranks_(job.world_size) {
     for (int r = 0; r < job_.world_size; ++r) {
-      ranks_[r].slots.resize(num_slots);
-      ranks_[r].unread.resize(job_.world_size);
+      ranks_[r].slots.resize(job.programs[r].num_slots);
+      ranks_[r].scratch.resize(job.programs[r].num_scratch);
       ranks_[r].input.resize(job_.num_chunks * num_rounds_);
       ranks_[r].output.resize(job_.num_chunks * num_rounds_);
       for (int c = 0; c < job_.num_chunks; ++c) {
-        for (int b = 0; b < rounds_of_[c] && job_.inputs[r][c]; ++b) {
+        for (int b = 0; b < rounds_of_[c] && job_.contract.holds_before(r, c); ++b) {
           Value own{c, b, std::vector<int>(job_.world_size), 0};
           own.contributions[r] = 1;
           ranks_[r].input[at(c, b)] = own;
@@ -159,38 +107,67 @@ class Simulator {
         for (int b = 0; b < rounds_of_[c]; ++b) {
           Value promised{c, b, std::vector<int>(job_.world_size), 0};
           for (int s = 0; s < job_.world_size; ++s) {
-            promised.contributions[s] = holds(job_.contract.after(c), s);
+            promised.contributions[s] =
+                job_.contract.after(c).first_in_common(RankSet::single(s)).has_value();
           }
-          if (reduces(job_.test_case.collective)) promised.finished = 1;
-          Value result = output(r, c, b);
-          if (!reduces(job_.test_case.collective)) result.finished = 0;
-          CHECK_WITH(result == promised, job_.name);
+          if (is_reduction(job_.collective)) promised.finished = 1;
+          CHECK_WITH(*output(r, c, b) == promised, job_.name);
         }
       }
     }
   }
 
  private:
-  struct Slot {
-    Value value;
-    int unread = 0;
-  };
   struct Rank {
     int round = 0;
     std::size_t action = 0;
-    std::vector<Slot> slots;
-    int next_slot = 0;
-    std::vector<std::deque<int>> unread;  // by reader: the slots published for it
-    std::vector<Value> input, output;
+    std::vector<Value> slots, scratch, input, output;
   };
 
-  static bool holds(const RankSet& set, int rank) {
-    return set.first_in_common(RankSet::single(rank)).has_value();
-  }
   int at(int chunk, int round) const { return chunk * num_rounds_ + round; }
-  Value& output(int r, int chunk, int round) {
-    return (in_place_ && job_.inputs[r][chunk] ? ranks_[r].input
-                                               : ranks_[r].output)[at(chunk, round)];
+  Value* output(int r, int chunk, int round) {
+    const bool shared = in_place_ && job_.contract.holds_before(r, chunk);
+    return &(shared ? ranks_[r].input : ranks_[r].output)[at(chunk, round)];
+  }
+  Value* find(int r, int chunk, const Location& location) {
+    Rank& rank = ranks_[r];
+    switch (location.kind) {
+      case Location::kInput:
+        CHECK_WITH(job_.contract.holds_before(r, chunk), job_.name);
+        return &rank.input[at(chunk, rank.round)];
+      case Location::kOutput:
+        CHECK_WITH(job_.outputs[r][chunk], job_.name);
+        return output(r, chunk, rank.round);
+      case Location::kScratch:
+        return &rank.scratch.at(location.index);
+      case Location::kNowhere:
+        break;
+    }
+    return nullptr;
+  }
+
+  bool is_done(int r, int round, int action) const {
+    return ranks_[r].round > round ||
+           (ranks_[r].round == round && static_cast<int>(ranks_[r].action) > action);
+  }
+
+  bool may_act(int r, const Action& action) const {
+    const Rank& rank = ranks_[r];
+    for (const Source& source : action.from) {
+      if (!is_done(source.peer, rank.round, source.action)) return false;
+    }
+    if (action.to.empty()) return true;
+    const std::vector<Action>& actions = job_.programs[r].actions;
+    int round = rank.round;
+    int before = static_cast<int>(rank.action);
+    do {
+      const int last = std::exchange(before, actions[before].replaces);
+      if (before >= last) --round;
+    } while (round >= 0 && round >= rounds_of_[actions[before].chunk]);
+    if (round < 0) return true;
+    return std::ranges::all_of(actions[before].to, [&](const Reader& reader) {
+      return is_done(reader.peer, round, reader.action);
+    });
   }
 
   bool advance(int r) {
@@ -200,13 +177,7 @@ class Simulator {
     if (rank.round >= num_rounds_) return false;
     const Action& action = actions[rank.action];
     if (rank.round < rounds_of_[action.chunk]) {
-      for (int peer : action.from) {
-        if (ranks_[peer].unread[r].empty()) return false;
-      }
-      if (!action.to.empty() && rank.slots[rank.next_slot].unread > 0) return false;
-      for (int peer : action.to) {
-        if (static_cast<int>(rank.unread[peer].size()) >= max_unread_) return false;
-      }
+      if (!may_act(r, action)) return false;
       perform(r, action);
     }
     if (++rank.action == actions.size()) {
@@ -219,48 +190,25 @@ class Simulator {
   void perform(int r, const Action& action) {
     Rank& rank = ranks_[r];
     Value result{action.chunk, rank.round, std::vector<int>(job_.world_size), 0};
-    auto add = [&](const Value& value) {
-      CHECK_WITH(value.chunk == action.chunk && value.round == rank.round, job_.name);
-      if (value.chunk != action.chunk || value.round != rank.round) return;
-      for (int s = 0; s < job_.world_size; ++s) result.contributions[s] += value.contributions[s];
-      result.finished += value.finished;
+    auto add = [&](const Value* value) {
+      CHECK_WITH(value != nullptr && value->chunk == action.chunk && value->round == rank.round,
+                 job_.name);
+      if (value == nullptr || value->chunk != action.chunk || value->round != rank.round) return;
+      for (int s = 0; s < job_.world_size; ++s) result.contributions[s] += value->contributions[s];
+      result.finished += value->finished;
     };
     CHECK_WITH(action.reduce || action.from.size() <= 1, job_.name);
-    if (action.reduce || action.from.empty()) {
-      if (action.own_stored) {
-        CHECK_WITH(job_.outputs[r][action.chunk], job_.name);
-        add(output(r, action.chunk, rank.round));
-      } else {
-        CHECK_WITH(job_.inputs[r][action.chunk], job_.name);
-        add(rank.input[at(action.chunk, rank.round)]);
-      }
-    }
-    for (int peer : action.from) {
-      Slot& slot = ranks_[peer].slots[ranks_[peer].unread[r].front()];
-      add(slot.value);
-      ranks_[peer].unread[r].pop_front();
-      --slot.unread;
-    }
+    if (action.reduce || action.from.empty()) add(find(r, action.chunk, action.own));
+    for (const Source& source : action.from) add(&ranks_[source.peer].slots.at(source.slot));
     if (action.finish) {
       ++result.finished;
-      if (reduces(job_.test_case.collective)) {
-        CHECK_WITH(result.contributions == std::vector<int>(job_.world_size, 1), job_.name);
-      }
+      CHECK_WITH(result.contributions == std::vector<int>(job_.world_size, 1), job_.name);
     }
-    if (action.store) {
-      CHECK_WITH(job_.outputs[r][action.chunk], job_.name);
-      output(r, action.chunk, rank.round) = result;
-    }
-    if (action.to.empty()) return;
-    Slot& slot = rank.slots[rank.next_slot];
-    slot = {result, static_cast<int>(action.to.size())};
-    for (int peer : action.to) rank.unread[peer].push_back(rank.next_slot);
-    rank.next_slot = (rank.next_slot + 1) % num_slots_;
+    if (Value* store = find(r, action.chunk, action.store)) *store = result;
+    if (!action.to.empty()) rank.slots.at(action.slot) = result;
   }
 
   const Job& job_;
-  const int num_slots_;
-  const int max_unread_;
   const std::vector<int> rounds_of_;
   const int num_rounds_;
   const bool in_place_;
@@ -284,59 +232,110 @@ std::vector<int> random_rounds(int num_chunks, std::mt19937& random) {
 }
 
 void simulate(const Job& job, int times, std::mt19937& random) {
-  const Program& first = job.programs[0];
-  for (const Program& program : job.programs) {
-    CHECK_EQ(program.num_slots, first.num_slots);
-    CHECK_EQ(program.max_unread, first.max_unread);
-  }
   for (int i = 0; i < times; ++i) {
-    Simulator simulator(job, std::max(first.num_slots, 1), first.max_unread,
-                        random_rounds(job.num_chunks, random), random() % 2 != 0);
+    Simulator simulator(job, random_rounds(job.num_chunks, random), random() % 2 != 0);
     const bool ended = simulator.run(random);
     CHECK_WITH(ended, job.name);
     if (ended) simulator.check_outputs();
   }
 }
 
-TEST(every_program_keeps_its_promise_in_any_order) {
+// With one slot less than there are, in the slots' order.
+Job with_fewer_slots(Job job) {
+  for (Program& program : job.programs) {
+    const int num_slots = program.num_slots - 1;
+    std::vector<int> in_slot(num_slots, -1);
+    for (int round = 0; round < 2; ++round) {
+      int publication = 0;
+      for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
+        Action& action = program.actions[i];
+        if (action.to.empty()) continue;
+        action.slot = publication++ % num_slots;
+        action.replaces = std::exchange(in_slot[action.slot], i);
+      }
+    }
+    program.num_slots = num_slots;
+  }
+  for (Program& program : job.programs) {
+    for (Action& action : program.actions) {
+      for (Source& source : action.from) {
+        source.slot = job.programs[source.peer].actions[source.action].slot;
+      }
+    }
+  }
+  return job;
+}
+
+TEST(every_algorithm_keeps_its_promise_in_any_order) {
   std::mt19937 random(1);
-  for (const Case& c : kCases) {
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective == Collective::kBarrier) continue;
     for (int n = 1; n <= 16; ++n) {
-      for (int root = 0; root < (c.rooted ? n : 1); ++root) {
-        simulate(Job(c, n, root), c.rooted ? 2 : 6, random);
+      const bool rooted = has_root(algorithm.collective);
+      for (int root = 0; root < (rooted ? n : 1); ++root) {
+        Setting setting{n, root};
+        simulate(Job(algorithm, setting), rooted ? 2 : 4, random);
+        if (!algorithm.two_level) continue;
+        for (int r = 0; r < n; ++r) setting.host_of.push_back(static_cast<int>(random() % 3));
+        simulate(Job(algorithm, setting), 2, random);
       }
     }
   }
 }
 
-TEST(the_largest_group) {
+TEST(large_groups) {
   std::mt19937 random(2);
-  for (const Case& c : kCases) {
-    const Job job(c, kMaxWorldSize, c.rooted ? kMaxWorldSize / 3 : 0);
-    simulate(job, 1, random);
-    CHECK(job.programs[0].max_unread <= shm::kUnread);
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective == Collective::kBarrier) continue;
+    simulate(Job(algorithm, {48, has_root(algorithm.collective) ? 16 : 0}), 1, random);
   }
 }
 
-TEST(slots_are_as_many_as_the_algorithm_needs) {
+TEST(slots_are_as_few_as_can_be) {
   std::mt19937 random(3);
-  for (const Case& c : kCases) {
-    for (int n : {2, 3, 4, 5, 8, 16}) {
-      const Job job(c, n, 0);
-      const Program& program = job.programs[0];
-      CHECK_WITH(program.num_slots == c.num_slots(n),
-                 job.name + " has " + std::to_string(program.num_slots));
-      if (!c.cyclic || program.num_slots == 1 || n > 8) continue;
-      Simulator too_few(job, program.num_slots - 1, shm::kUnread,
-                        std::vector<int>(job.num_chunks, 2), false);
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective == Collective::kBarrier) continue;
+    for (const int n : {2, 3, 4, 5, 8}) {
+      const Job job(algorithm, {n});
+      for (const Program& program : job.programs) {
+        CHECK_EQ(program.num_slots, job.programs[0].num_slots);
+      }
+      if (job.programs[0].num_slots < 2) continue;
+      const Job fewer = with_fewer_slots(job);
+      Simulator too_few(fewer, std::vector<int>(job.num_chunks, 1), false);
       CHECK_WITH(!too_few.run(random), job.name);
     }
   }
 }
 
+TEST(well_known_numbers_of_slots) {
+  const auto slots = [](Collective collective, const char* name, int n) {
+    return Job(*find_algorithm(collective, name), {n}).programs[0].num_slots;
+  };
+  for (const int n : {3, 4, 5, 8, 16}) {
+    CHECK_EQ(slots(Collective::kAllReduce, "ring", n), 2);
+    CHECK_EQ(slots(Collective::kAllReduce, "direct", n), n);
+    CHECK_EQ(slots(Collective::kAllReduce, "one_shot", n), 1);
+    CHECK_EQ(slots(Collective::kReduceScatter, "direct", n), n - 1);
+    CHECK_EQ(slots(Collective::kAllGather, "ring", n), 2);
+    CHECK_EQ(slots(Collective::kAllGather, "direct", n), 1);
+    CHECK_EQ(slots(Collective::kBroadcast, "chain", n), 1);
+    CHECK_EQ(slots(Collective::kAllToAll, "direct", n), n - 1);
+  }
+}
+
+// Ranks that pass on what neither begins nor ends with them keep it in scratch.
+TEST(the_table_says_who_must_know_all_counts) {
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.collective != Collective::kAllToAll) continue;
+    const Job job(algorithm, {5});
+    CHECK_EQ(algorithm.needs_all_counts, job.programs[0].scratch_per_slice > 0);
+  }
+}
+
 // The ring of four, as it is drawn in program.h for three.
 TEST(a_ring_receives_adds_and_sends_on_in_one_action) {
-  const Job job(kCases[0], 4, 0);
+  const Job job(*find_algorithm(Collective::kAllReduce, "ring"), {4});
   const std::vector<Action>& actions = job.programs[0].actions;
   CHECK_EQ(actions.size(), 7u);
   for (std::size_t i = 0; i < actions.size(); ++i) {
@@ -345,39 +344,59 @@ TEST(a_ring_receives_adds_and_sends_on_in_one_action) {
     CHECK_EQ(actions[i].to.size(), i == 6 ? 0u : 1u);
     CHECK_EQ(actions[i].reduce, i >= 1 && i <= 3);
     CHECK_EQ(actions[i].finish, i == 3);
-    CHECK_EQ(actions[i].store, i >= 3);
+    CHECK_EQ(actions[i].store.kind == Location::kOutput, i >= 3);
   }
 }
 
-Plan only(Step step) { return {.num_chunks = 2, .steps = {std::move(step)}}; }
+TEST(chains_have_common_steps) {
+  const Algorithm& chain = *find_algorithm(Collective::kReduce, "chain");
+  const Job job(chain, {4, 3});
+  for (int r = 0; r < 4; ++r) {
+    CHECK_EQ(job.programs[r].num_steps, 3);
+    CHECK(job.programs[r].in_lockstep && job.programs[r].is_relay);
+    for (const Action& action : job.programs[r].actions) {
+      if (!action.from.empty()) CHECK_EQ(action.recv_step, r - 1);
+      if (!action.to.empty()) CHECK_EQ(action.send_step, r);
+    }
+  }
+}
 
-TEST(what_cannot_be_compiled_is_refused) {
-  const std::vector<bool> none(2, false), both(2, true);
-  auto plan_of = [](std::vector<Plan> plans) { return [plans](int r) { return plans[r]; }; };
+Plan plan(std::vector<Step> steps, int num_chunks = 2) { return {num_chunks, std::move(steps)}; }
+Transfer chunk(int first, int peer, bool reduce = false) { return {peer, first, 1, reduce}; }
 
-  const Plan sends = only({.sends = {{.peer = 1, .first_chunk = 0, .num_chunks = 1}}, .recvs = {}});
-  const Plan keeps = only(
-      {.sends = {}, .recvs = {{.peer = 0, .first_chunk = 0, .num_chunks = 1, .reduce = true}}});
-  CHECK_THROWS(compile(plan_of({sends, keeps}), 0, 2, none, both), std::invalid_argument);
+Job broadcast_of(const std::vector<Plan>& plans) {
+  return Job(Collective::kBroadcast, static_cast<int>(plans.size()), 0,
+             [&](int r) { return plans[r]; });
+}
 
-  // Twice a sum: the first would have to be kept where there is no output.
-  Plan sends_twice = sends, keeps_twice = keeps;
-  sends_twice.steps.push_back(sends.steps[0]);
-  keeps_twice.steps.push_back(keeps.steps[0]);
-  compile(plan_of({sends_twice, keeps_twice}), 1, 2, both, both);
-  CHECK_THROWS(compile(plan_of({sends_twice, keeps_twice}), 1, 2, both, none),
-               std::invalid_argument);
+// What is sent on is published while it is received, before what is sent for the first time.
+TEST(what_is_sent_on_may_overtake) {
+  std::mt19937 random(4);
+  const std::vector<Plan> plans = {
+      plan({{{chunk(1, 1)}, {}}, {{chunk(0, 1)}, {}}, {}}),
+      plan({{{}, {chunk(1, 0)}}, {{chunk(1, 2)}, {chunk(0, 0)}}, {{chunk(0, 2)}, {}}}),
+      plan({{}, {{}, {chunk(1, 1)}}, {{}, {chunk(0, 1)}}})};
+  simulate(broadcast_of(plans), 20, random);
+}
 
-  // Chunk 1, sent on as it comes, would overtake chunk 0.
-  Plan overtakes{.num_chunks = 2, .steps = {}};
-  overtakes.steps.push_back(
-      {.sends = {}, .recvs = {{.peer = 1, .first_chunk = 1, .num_chunks = 1}}});
-  overtakes.steps.push_back(
-      {.sends = {{.peer = 1, .first_chunk = 0, .num_chunks = 2}}, .recvs = {}});
-  Plan peer{.num_chunks = 2, .steps = {}};
-  peer.steps.push_back({.sends = {{.peer = 0, .first_chunk = 1, .num_chunks = 1}}, .recvs = {}});
-  peer.steps.push_back({.sends = {}, .recvs = {{.peer = 0, .first_chunk = 0, .num_chunks = 2}}});
-  CHECK_THROWS(compile(plan_of({overtakes, peer}), 0, 2, both, both), std::invalid_argument);
+// Rank 1 takes in one step what rank 0 sends in two, the later first.
+TEST(steps_that_cannot_be_common) {
+  std::mt19937 random(5);
+  const std::vector<Plan> plans = {plan({{{chunk(1, 1)}, {}}, {{chunk(0, 1)}, {}}}),
+                                   plan({{{}, {chunk(1, 0), chunk(0, 0)}}})};
+  const Job job = broadcast_of(plans);
+  CHECK(!job.programs[0].in_lockstep);
+  simulate(job, 20, random);
+}
+
+TEST(what_does_not_match_or_deadlocks_is_refused) {
+  const Plan sends = plan({{{chunk(0, 1)}, {}}});
+  const Plan nothing = plan({});
+  CHECK_THROWS(broadcast_of({sends, nothing}), PlanError);
+  // Each sends the other what it has yet to receive.
+  const Plan first = plan({{{}, {chunk(0, 1)}}, {{chunk(0, 1)}, {}}});
+  const Plan second = plan({{{}, {chunk(0, 0)}}, {{chunk(0, 0)}, {}}});
+  CHECK_THROWS(broadcast_of({first, second}), PlanError);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The queue of collectives: order, who runs what, and callbacks that wait for later operations.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "check.h"
-#include "queue.h"
+#include "core/queue.h"
 
 namespace {
 
@@ -102,20 +103,25 @@ TEST(entering_and_submitting_from_many_threads) {
   CHECK(entered > 0);
 }
 
+// Unless a worker is faster: then it is tried again.
 TEST(help_runs_what_is_ahead_on_the_calling_thread) {
-  Queue queue;
-  CHECK(queue.try_enter());
-  std::vector<std::thread::id> ran_on;
-  std::vector<std::shared_future<void>> done;
-  for (int i = 0; i < 3; ++i) {
-    done.push_back(submit(queue, [&] { ran_on.push_back(std::this_thread::get_id()); }));
+  std::ptrdiff_t helped = 0;
+  for (int attempt = 0; helped == 0 && attempt < 1000; ++attempt) {
+    Queue queue;
+    CHECK(queue.try_enter());
+    std::vector<std::thread::id> ran_on;
+    std::vector<std::shared_future<void>> done;
+    for (int i = 0; i < 3; ++i) {
+      done.push_back(submit(queue, [&] { ran_on.push_back(std::this_thread::get_id()); }));
+    }
+    queue.leave();
+    while (queue.help()) ++helped;
+    for (const auto& each : done) check_ready(each);
+    CHECK_EQ(ran_on.size(), 3u);
+    CHECK_EQ(std::count(ran_on.begin(), ran_on.end(), std::this_thread::get_id()), helped);
+    CHECK(!queue.help());
   }
-  queue.leave();
-  while (queue.help()) {
-  }
-  for (const auto& each : done) check_ready(each);
-  CHECK_EQ(ran_on.size(), 3u);
-  CHECK(!queue.help());
+  CHECK(helped > 0);
 }
 
 // Each callback helps until the operation submitted after it has been run, and only the last ends.

@@ -232,6 +232,20 @@ TEST(avg_of_integers_truncates_toward_zero) {
   }
 }
 
+TEST(avg_of_integers_does_not_wrap_around) {
+  using Limits64 = std::numeric_limits<std::int64_t>;
+  CHECK_EQ(reduce_two<std::uint8_t>(DType::kUInt8, ReduceOp::kAvg, 200, 100, 2), 150);
+  CHECK_EQ(reduce_two<std::int8_t>(DType::kInt8, ReduceOp::kAvg, -128, -127, 2), -127);
+  CHECK_EQ(reduce_two<std::int16_t>(DType::kInt16, ReduceOp::kAvg, 32767, 32766, 2), 32766);
+  CHECK_EQ(reduce_two(DType::kInt32, ReduceOp::kAvg, 2147483647, 2147483645, 2), 2147483646);
+  CHECK_EQ(
+      reduce_two<std::int64_t>(DType::kInt64, ReduceOp::kAvg, Limits64::max(), Limits64::max(), 2),
+      Limits64::max());
+  CHECK_EQ(
+      reduce_two<std::int64_t>(DType::kInt64, ReduceOp::kAvg, Limits64::min(), Limits64::min(), 2),
+      Limits64::min());
+}
+
 TEST(avg_and_premul_sum_of_partial_sums_are_sums) {
   CHECK_EQ(reduce_two(DType::kFloat32, ReduceOp::kAvg, 1.0f, 2.0f), 3.0f);
   CHECK_EQ(reduce_two(DType::kFloat32, ReduceOp::kPremulSum, 1.0f, 2.0f), 3.0f);

@@ -144,7 +144,7 @@ TEST(every_reduction_has_a_kernel) {
       }
     }
   }
-  CHECK_EQ(num_kernels, 23 * kNumBatches + 10);
+  CHECK_EQ(num_kernels, 22 * kNumBatches + 15);
 }
 
 TEST(the_number_of_inputs_chooses_the_batch) {

@@ -1,20 +1,24 @@
-// Making a group: what the segment looks like while it has a name, and that every failure is told
-// and leaves nothing in /dev/shm. And the barrier that says who is missing.
-#include <sched.h>
-#include <sys/mount.h>
+// Making a group: how its ranks come to share memory, and that every failure is told and leaves
+// nothing in /dev/shm. And the barrier that says who is missing.
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
-#include <cstdlib>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 #include <vector>
 
 #include "check.h"
 #include "errors.h"
+#include "file_store.h"
 #include "memory_store.h"
 #include "one_mapping.h"
+#include "scarce_memory.h"
+#include "seen_stores.h"
 
 namespace {
 
@@ -22,54 +26,87 @@ using namespace ringcomm;
 using namespace std::chrono_literals;
 using check::contains;
 using check::error_of;
+using ranks::ChangedStore;
+using ranks::invite;
 using ranks::kPatience;
+using ranks::look_elsewhere;
 using ranks::MemoryStore;
+using ranks::WatchedStore;
 using ranks::with_group;
-
-// Where the segment whose name is set in the store lies; "" for other keys and values.
-std::string path_in(const std::string& key, const std::string& value) {
-  const std::size_t at = value.find("/ringcomm-");
-  return key == "segment" && at != std::string::npos ? "/dev/shm" + value.substr(at) : "";
-}
 
 bool exists(const std::string& path) {
   struct stat file {};
   return stat(path.c_str(), &file) == 0;
 }
 
-TEST(the_segment_is_private_and_has_no_name_once_all_have_mapped_it) {
+void check_all_works(Communicator& communicator) {
+  for (const std::size_t count : {10, 100'000}) {
+    std::vector<float> data(count, 1.0f);
+    communicator.all_reduce(data.data(), data.data(), count, {DType::kFloat32, ReduceOp::kSum},
+                            kPatience);
+    CHECK(data == std::vector<float>(count, static_cast<float>(communicator.world_size())));
+  }
+}
+
+TEST(the_memory_is_private_and_has_no_name) {
   constexpr int n = 3;
-  MemoryStore store;
-  std::string path;
-  store.on_set = [&](const std::string& key, const std::string& value) {
-    if (path_in(key, value).empty()) return;
-    path = path_in(key, value);
+  WatchedStore store;
+  store.on_path = [](const std::string& path) {
     struct stat file {};
     CHECK_EQ(stat(path.c_str(), &file), 0);
     CHECK_EQ(file.st_mode & 0777u, 0600u);
+    CHECK_EQ(file.st_nlink, 0u);
     CHECK_EQ(static_cast<std::size_t>(file.st_size), shm::Geometry(n).nbytes);
-    CHECK(static_cast<std::size_t>(file.st_blocks) * 512 >= shm::Geometry(n).nbytes);
+    CHECK_EQ(static_cast<std::size_t>(file.st_blocks) * 512, shm::Geometry(n).base_nbytes);
   };
   ranks::on_threads(n, [&](int r) {
-    Communicator communicator(store, r, n, Algorithm::kAuto, kPatience);
-    CHECK(!path.empty() && !exists(path));
-    communicator.barrier(kPatience);
+    Communicator communicator(store, invite(r, n), Selection{});
+    check_all_works(communicator);
   });
+  CHECK_EQ(store.paths.size(), 1u);
+  CHECK(store.paths[0].starts_with("/proc/"));
 }
 
-TEST(a_segment_fits_a_container) {
-  for (int n = 1; n <= kMaxWorldSize; ++n) CHECK(shm::Geometry(n).nbytes < 64u << 20);
+TEST(without_memfds_it_has_a_name_until_all_have_mapped_it) {
+  const host::Restored restored;
+  host::has_memfds = false;
+  constexpr int n = 3;
+  WatchedStore store;
+  store.on_path = [](const std::string& path) {
+    struct stat file {};
+    CHECK_EQ(stat(path.c_str(), &file), 0);
+    CHECK_EQ(file.st_mode & 0777u, 0600u);
+  };
+  ranks::on_threads(n, [&](int r) {
+    Communicator communicator(store, invite(r, n), Selection{});
+    CHECK(!exists(store.paths.at(0)));
+    check_all_works(communicator);
+  });
+  CHECK(store.paths[0].starts_with("/dev/shm/"));
+}
+
+TEST(where_one_rank_cannot_reach_a_memfd_all_take_a_name) {
+  constexpr int n = 3;
+  WatchedStore store;
+  ChangedStore other(store, look_elsewhere);
+  ranks::on_threads(n, [&](int r) {
+    Store& own = r == 1 ? static_cast<Store&>(other) : store;
+    Communicator communicator(own, invite(r, n), Selection{});
+    check_all_works(communicator);
+  });
+  CHECK_EQ(store.paths.size(), 2u);
+  CHECK(store.paths[0].starts_with("/proc/") && store.paths[1].starts_with("/dev/shm/"));
+  CHECK(!exists(store.paths[1]));
 }
 
 TEST(ranks_and_world_sizes_that_cannot_be) {
   MemoryStore store;
   auto make = [&](int rank, int world_size) {
     return error_of(ErrorKind::kInvalidArgument,
-                    [&] { Communicator(store, rank, world_size, Algorithm::kAuto, kPatience); });
+                    [&] { Communicator(store, invite(rank, world_size), Selection{}); });
   };
-  for (const int n : {-1, 0, kMaxWorldSize + 1}) {
-    CHECK_CONTAINS(make(0, n),
-                   "world_size is " + std::to_string(n) + "; ranks sharing memory can be 1 to 64");
+  for (const int n : {-1, 0}) {
+    CHECK_CONTAINS(make(0, n), "world_size is " + std::to_string(n) + "; it must be at least 1");
   }
   for (const int r : {-1, 2}) {
     CHECK_CONTAINS(make(r, 2),
@@ -77,93 +114,217 @@ TEST(ranks_and_world_sizes_that_cannot_be) {
   }
 }
 
-TEST(a_rank_that_never_joins_fails_the_others_and_leaves_nothing) {
-  MemoryStore store;
-  std::string path;
-  store.on_set = [&](const std::string& key, const std::string& value) {
-    if (!path_in(key, value).empty()) path = path_in(key, value);
-  };
-  std::thread second([&] {
-    const std::string text = error_of(
-        ErrorKind::kSystem, [&] { Communicator(store, 1, 3, Algorithm::kAuto, kPatience); });
-    CHECK_CONTAINS(text, "rank 0 could not set up the group: ");
-    CHECK_CONTAINS(text, "mapped/2");
-  });
-  CHECK_THROWS(Communicator(store, 0, 3, Algorithm::kAuto, Communicator::Timeout(100)),
-               std::exception);
-  second.join();
-  CHECK(!path.empty() && !exists(path));
-  // Too late: told at once what happened.
-  CHECK_CONTAINS(
-      error_of(ErrorKind::kSystem, [&] { Communicator(store, 2, 3, Algorithm::kAuto, kPatience); }),
-      "rank 0 could not set up the group: ");
+Invitation impatient(int rank, int world_size, std::chrono::milliseconds timeout) {
+  Invitation invitation = invite(rank, world_size);
+  invitation.timeout = timeout;
+  return invitation;
 }
 
-TEST(a_rank_that_cannot_join_fails_all_and_leaves_nothing) {
-  // Rank 1 believes in a larger group.
+TEST(a_rank_that_never_comes_is_named_by_all) {
   MemoryStore store;
-  std::string path;
-  store.on_set = [&](const std::string& key, const std::string& value) {
-    if (!path_in(key, value).empty()) path = path_in(key, value);
-  };
-  ranks::on_threads(2, [&](int r) {
-    const std::string text = error_of(ErrorKind::kSystem, [&] {
-      Communicator(store, r, r == 0 ? 2 : 5, Algorithm::kAuto, kPatience);
+  std::string texts[3];
+  ranks::on_threads(4, [&](int r) {
+    if (r == 2) return;
+    Invitation invitation = impatient(r, 4, r == 0 ? 300ms : kPatience);
+    invitation.members = {.group = "tp", .global_ranks = {4, 5, 6, 7}};
+    texts[r == 3 ? 2 : r] =
+        error_of(ErrorKind::kTimeout, [&] { Communicator(store, invitation, Selection{}); });
+  });
+  CHECK_CONTAINS(texts[0], "rank 4 (rank 0 of group tp) waited ");
+  CHECK_CONTAINS(texts[0], "rank 6 (rank 2 of group tp) did not come");
+  CHECK(texts[0] == texts[1] && texts[1] == texts[2]);
+}
+
+TEST(a_rank_that_comes_and_does_not_go_on_is_named_by_all_and_nothing_is_left) {
+  const host::Restored restored;
+  for (const bool has_memfds : {true, false}) {
+    host::has_memfds = has_memfds;
+    WatchedStore store;
+    std::string texts[3];
+    ranks::on_threads(4, [&](int r) {
+      const Invitation invitation = impatient(r, 4, r == 0 ? 300ms : kPatience);
+      if (r == 2) {
+        RollCall(store, invitation);
+        return;
+      }
+      texts[r == 3 ? 2 : r] =
+          error_of(ErrorKind::kTimeout, [&] { Communicator(store, invitation, Selection{}); });
     });
-    CHECK_CONTAINS(text, "the shared memory of rank 0 has");
-    if (r == 0) CHECK_CONTAINS(text, "rank 1 could not join the group: ");
-  });
-  CHECK(!path.empty() && !exists(path));
+    CHECK_CONTAINS(texts[0], "all came, and rank 2 did not go on");
+    CHECK(texts[0] == texts[1] && texts[1] == texts[2]);
+    CHECK_EQ(store.paths.size(), 1u);
+    CHECK(!exists(store.paths[0]));
+  }
 }
 
-TEST(another_host_is_told_from_a_failure_of_rank_0) {
+TEST(without_rank_0_the_others_say_so) {
   MemoryStore store;
-  store.set("segment", "segment:another boot\n/ringcomm-0");
-  CHECK_CONTAINS(error_of(ErrorKind::kInvalidArgument,
-                          [&] { Communicator(store, 1, 2, Algorithm::kAuto, kPatience); }),
-                 "do not share memory");
-  MemoryStore failed;
-  failed.set("segment", "rank 0 could not set up the group: line 1\nline 2");
-  CHECK_CONTAINS(error_of(ErrorKind::kSystem,
-                          [&] { Communicator(failed, 1, 2, Algorithm::kAuto, kPatience); }),
-                 "line 1\nline 2");
+  ranks::on_threads(4, [&](int r) {
+    if (r == 0 || r == 3) return;
+    const std::string text = error_of(
+        ErrorKind::kTimeout, [&] { Communicator(store, impatient(r, 4, 100ms), Selection{}); });
+    CHECK_CONTAINS(text, "rank " + std::to_string(r) + " waited ");
+    CHECK_CONTAINS(text, "ranks 0 and 3 did not come");
+  });
 }
 
+// The text of a ticket, as if a process had written it that has ended.
+std::string of_ended_process(std::string ticket) {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  waitpid(child, nullptr, 0);
+  const std::string own = "\n" + std::to_string(getpid()) + "\n";
+  return ticket.replace(ticket.find(own), own.size(), "\n" + std::to_string(child) + "\n");
+}
+
+// Lets a rank come that has ended since.
+void come_and_end(Store& store, const Invitation& invitation) {
+  struct Recording : ChangedStore {
+    using ChangedStore::ChangedStore;
+    void set(const std::string& key, const std::string& value) override {
+      store.set(key, of_ended_process(value));
+    }
+  } recording(store, [](const std::string&, std::string&) {});
+  RollCall(recording, invitation);
+}
+
+// What is left of attempts in which ranks ended, or gave up, is nobody's business later.
+TEST(a_store_that_has_seen_other_attempts) {
+  MemoryStore store;
+  for (const int r : {1, 0, 2}) {
+    error_of(ErrorKind::kTimeout, [&] { Communicator(store, impatient(r, 3, 1ms), Selection{}); });
+  }
+  for (const int r : {0, 1, 2}) come_and_end(store, invite(r, 3));
+  for (int i = 0; i < 3; ++i) {
+    ranks::on_threads(3, [&](int r) {
+      Communicator communicator(store, invite(r, 3), Selection{});
+      check_all_works(communicator);
+    });
+  }
+}
+
+TEST(a_rank_that_ends_while_the_group_is_made_is_noticed) {
+  for (const int dead : {0, 1}) {
+    for (const bool comes_first : {false, true}) {
+      MemoryStore store;
+      std::atomic<int> tickets{0};
+      store.on_set = [&](const std::string& key, const std::string&) {
+        if (key.starts_with("tickets/")) ++tickets;
+      };
+      std::thread ended([&] {
+        while (!comes_first && tickets < 2) std::this_thread::sleep_for(1ms);
+        come_and_end(store, invite(dead, 3));
+      });
+      std::string texts[3];
+      ranks::on_threads(3, [&](int r) {
+        if (r == dead) return;
+        while (comes_first && tickets == 0) std::this_thread::sleep_for(1ms);
+        texts[r] =
+            error_of(ErrorKind::kPeerDied, [&] { Communicator(store, invite(r, 3), Selection{}); });
+        CHECK_CONTAINS(texts[r], "rank " + std::to_string(dead) + " will not come: its process ");
+      });
+      ended.join();
+      if (dead == 1) CHECK_EQ(texts[0], texts[2]);
+    }
+  }
+}
+
+// fork() and ThreadSanitizer do not go together.
 #ifndef __SANITIZE_THREAD__
 
-// In a child that mounts a /dev/shm of 1 MiB for itself alone; exits 0, 1, or 77: not allowed here.
-TEST(too_little_shared_memory_says_how_much_is_needed) {
-  const pid_t child = fork();
-  if (child == 0) {
-    if (unshare(CLONE_NEWNS) != 0 ||
-        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=1m") != 0) {
-      _exit(77);
+// "" if this process has mapped none.
+std::string mapped_file_with_a_name() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const std::size_t at = line.find("/dev/shm/ringcomm-");
+    if (at != std::string::npos) return line.substr(at);
+  }
+  return "";
+}
+
+TEST(whoever_has_mapped_a_named_file_takes_its_name_away_when_its_maker_is_killed) {
+  const host::Restored restored;
+  host::has_memfds = false;
+  std::string folder = std::filesystem::temp_directory_path() / "ringcomm-XXXXXX";
+  CHECK(mkdtemp(folder.data()) != nullptr);
+  ranks::FileStore store(folder);
+  const pid_t maker = fork();
+  if (maker == 0) {
+    Communicator(store, invite(0, 4), Selection{});
+    _exit(0);
+  }
+  std::string path;
+  ranks::on_threads(4, [&](int r) {
+    if (r == 0) {
+      while (path.empty()) {
+        std::this_thread::sleep_for(1ms);
+        path = mapped_file_with_a_name();
+      }
+      CHECK(exists(path));
+      kill(maker, SIGKILL);
+      waitpid(maker, nullptr, 0);
+    } else if (r == 3) {
+      RollCall(store, invite(r, 4));  // and does not go on
+    } else {
+      CHECK_CONTAINS(
+          error_of(ErrorKind::kPeerDied, [&] { Communicator(store, invite(r, 4), Selection{}); }),
+          "rank 0 will not come: its process " + std::to_string(maker));
     }
-    MemoryStore store;
-    const std::string text = error_of(
-        ErrorKind::kSystem, [&] { Communicator(store, 0, 2, Algorithm::kAuto, kPatience); });
-    CHECK_CONTAINS(text, "/dev/shm is too small for a group of 2 ranks");
-    CHECK_CONTAINS(text, "(" + std::to_string(shm::Geometry(2).nbytes) + " bytes) needed");
-    CHECK_CONTAINS(text, "1 MiB (1048576 bytes) free");
-    CHECK_CONTAINS(store.get("ready", kPatience), "is too small");
-    CHECK(std::system("test -z \"$(ls -A /dev/shm)\"") == 0);
-    std::cout.flush();
-    _exit(check::failures == 0 ? 0 : 1);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
-    std::cout << "skipped: no right to mount a small /dev/shm" << std::endl;
-    return;
-  }
-  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  });
+  CHECK(!exists(path));
+  std::filesystem::remove_all(folder);
 }
 
 #endif
 
+TEST(a_rank_that_is_known_to_be_gone_is_not_waited_for) {
+  MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    Invitation invitation = invite(r, 3);
+    invitation.gone = [](int rank, std::string* how) {
+      *how = "it has closed the default group";
+      return rank == 2;
+    };
+    CHECK_CONTAINS(
+        error_of(ErrorKind::kPeerDied, [&] { Communicator(store, invitation, Selection{}); }),
+        "rank 2 will not come: it has closed the default group");
+  });
+}
+
+TEST(ranks_that_want_different_groups_are_told) {
+  MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    const std::string text = error_of(
+        ErrorKind::kMismatch, [&] { Communicator(store, invite(r, r == 0 ? 2 : 5), Selection{}); });
+    CHECK_CONTAINS(text, "the ranks do not agree on who is in the group: rank 0 makes one of 2");
+    CHECK_CONTAINS(text, "came as rank 1 of 5");
+  });
+  MemoryStore other;
+  ranks::on_threads(2, [&](int r) {
+    Invitation invitation = invite(r, 2);
+    invitation.members.global_ranks = {0, static_cast<std::uint64_t>(1 + r)};
+    CHECK_CONTAINS(
+        error_of(ErrorKind::kMismatch, [&] { Communicator(other, invitation, Selection{}); }),
+        "of other ranks");
+  });
+}
+
+TEST(too_little_memory_to_begin_with_is_told_to_all) {
+  const host::Restored restored;
+  for (const bool has_memfds : {true, false}) {
+    host::has_memfds = has_memfds;
+    host::file_nbytes = 100;
+    MemoryStore store;
+    ranks::on_threads(2, [&](int r) {
+      CHECK_CONTAINS(error_of(ErrorKind::kSystem,
+                              [&] { Communicator(store, invite(r, 2, "dp"), Selection{}); }),
+                     "rank 0 of 2 in group \"dp\": there is no shared memory for its base");
+    });
+  }
+}
+
 TEST(a_monitored_barrier_passes_when_all_come) {
-  with_group(4, Algorithm::kAuto, [](Communicator& communicator) {
+  with_group(4, "auto", [](Communicator& communicator) {
     for (int i = 0; i < 20; ++i) {
       if (i % 4 == communicator.rank()) std::this_thread::sleep_for(1ms);
       communicator.monitored_barrier(i % 2 == 0, kPatience);
@@ -173,7 +334,7 @@ TEST(a_monitored_barrier_passes_when_all_come) {
 
 TEST(a_monitored_barrier_names_who_is_missing_and_breaks_nothing) {
   for (const bool all : {false, true}) {
-    with_group(5, Algorithm::kAuto, [all](Communicator& communicator) {
+    with_group(5, "auto", [all](Communicator& communicator) {
       const int r = communicator.rank();
       const bool late = r == 2 || r == 4;
       if (late) std::this_thread::sleep_for(500ms);
@@ -194,7 +355,7 @@ TEST(a_monitored_barrier_names_who_is_missing_and_breaks_nothing) {
 }
 
 TEST(a_monitored_barrier_without_rank_0_or_without_time) {
-  with_group(2, Algorithm::kAuto, [](Communicator& communicator) {
+  with_group(2, "auto", [](Communicator& communicator) {
     const bool leads = communicator.rank() == 0;
     const std::string text = error_of(
         ErrorKind::kTimeout, [&] { communicator.monitored_barrier(false, leads ? 0ms : 100ms); });

@@ -17,6 +17,7 @@
 #include "plan/matching.h"
 #include "plan/ring.h"
 #include "plan/simulate.h"
+#include "plans.h"
 
 namespace {
 
@@ -68,16 +69,6 @@ PlanOf without_symmetry(int world_size, const PlanOf& plan_of) {
   };
 }
 
-template <typename Error, typename Function>
-std::string message_of(Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 struct Generator {
   const char* name;
   std::function<PlanOf(int world_size, int ranks_per_host)> plans;
@@ -87,8 +78,11 @@ Generator flat(const char* name, Plan (*plan)(int, int)) {
   return {name, [=](int n, int) { return [=](int rank) { return plan(rank, n); }; }};
 }
 
-Generator two_level(const char* name, Plan (*plan)(int, int, int)) {
-  return {name, [=](int n, int local) { return [=](int rank) { return plan(rank, n, local); }; }};
+Generator two_level(const char* name, Plan (*plan)(int, int, const std::vector<int>&)) {
+  return {name, [=](int n, int local) {
+            return
+                [=, host_of = equal_hosts(n, local)](int rank) { return plan(rank, n, host_of); };
+          }};
 }
 
 const std::vector<Generator>& generators() {
@@ -170,12 +164,13 @@ TEST(a_hierarchy_meets_its_closed_form) {
       Network network = hosts_of(local, local);
       network.inside.overhead = network.across.overhead = 0;
       network.reduce_bandwidth = std::numeric_limits<double>::infinity();
-      CHECK_EQ(seconds(
-                   n, [=](int rank) { return hierarchical_all_reduce(rank, n, local); }, network,
-                   nbytes),
-               2 * (local - 1) * network.inside.latency + 2 * (hosts - 1) * network.across.latency +
-                   2.0 * (local - 1) / local * nbytes / network.inside.bandwidth +
-                   2.0 * (hosts - 1) / hosts * (nbytes / local) / network.across.bandwidth);
+      CHECK_EQ(
+          seconds(
+              n, [=](int rank) { return hierarchical_all_reduce(rank, n, equal_hosts(n, local)); },
+              network, nbytes),
+          2 * (local - 1) * network.inside.latency + 2 * (hosts - 1) * network.across.latency +
+              2.0 * (local - 1) / local * nbytes / network.inside.bandwidth +
+              2.0 * (hosts - 1) / hosts * (nbytes / local) / network.across.bandwidth);
     }
   }
 }
@@ -184,7 +179,7 @@ TEST(ranks_that_share_a_card_share_its_bandwidth) {
   // All-gather across 2 hosts of 4 ranks: each rank sends its chunk to its counterpart, then three
   // steps of two chunks inside the host.
   const double nbytes = 0x1p26;
-  const auto plan_of = [](int rank) { return hierarchical_all_gather(rank, 8, 4); };
+  const auto plan_of = [](int rank) { return hierarchical_all_gather(rank, 8, equal_hosts(8, 4)); };
   const auto with_nics = [&](int nics) {
     Network network = hosts_of(4, nics);
     network.inside = {};
@@ -222,7 +217,9 @@ TEST(as_few_ranks_are_simulated_as_symmetry_allows) {
     return simulator(n, plan_of, network).run(1).ranks_simulated;
   };
   const auto ring = [](int rank) { return ring_all_reduce(rank, 12); };
-  const auto hierarchy = [](int rank) { return hierarchical_all_reduce(rank, 12, 4); };
+  const auto hierarchy = [](int rank) {
+    return hierarchical_all_reduce(rank, 12, equal_hosts(12, 4));
+  };
   CHECK_EQ(ranks_simulated(12, ring, one_host(12)), 1);
   CHECK_EQ(ranks_simulated(12, ring, hosts_of(1, 1)), 1);
   CHECK_EQ(ranks_simulated(12, ring, hosts_of(4, 4)), 4);

@@ -69,6 +69,23 @@ def memory_is_kept(gpu: Gpu) -> None:
             assert torch.all(part == r)
 
 
+def copies_are_kept(gpu: Gpu) -> None:
+    """Nor are the copies that messages of views go through."""
+    following, previous = ((gpu.rank + step) % gpu.world_size for step in (1, -1))
+    for _ in range(20):
+        sent = torch.full((1024, 1024), float(gpu.rank), device=gpu.device).t()
+        got = torch.empty((1024, 2048), device=gpu.device)[:, ::2]
+        torch.cuda._sleep(1_000_000)
+        gpu.ring._start_coalescing()
+        gpu.ring.send([sent], following, 0)
+        gpu.ring.recv([got], previous, 0)
+        work = gpu.ring._end_coalescing()
+        for _ in range(2):
+            torch.full((1024, 1024), -1.0, device=gpu.device)
+        work.wait()
+        assert torch.all(got == previous)
+
+
 def futures(gpu: Gpu) -> None:
     tensor = torch.ones(1000, device=gpu.device)
     doubled = gpu.ring.allreduce([tensor]).get_future().then(lambda done: done.value()[0] * 2)
@@ -88,7 +105,7 @@ def late(gpu: Gpu) -> str:
 
 
 @world_sizes(2, 4)
-@pytest.mark.parametrize("body", [replay, beside_compute, memory_is_kept, futures])
+@pytest.mark.parametrize("body", [replay, beside_compute, memory_is_kept, copies_are_kept, futures])
 def test_streams(body, world_size: int) -> None:
     on_gpus(body, world_size, blocking=False)
 

@@ -22,7 +22,8 @@ NAME = "torch.testing._internal.distributed.distributed_test"
 # What the tests read at import and while they run. MASTER_ADDR is set by the tests, too.
 ENVIRONMENT = {
     "BACKEND": "ring",
-    "WORLD_SIZE": "4",
+    "WORLD_SIZE": os.environ.get("RINGCOMM_TEST_WORLD_SIZE", "4"),
+    "GLOO_SOCKET_IFNAME": "lo",
     "MASTER_ADDR": "127.0.0.1",
     "TEMP_DIR": tempfile.mkdtemp(prefix="ringcomm-torch-suite-"),
 }

@@ -1,0 +1,50 @@
+#include "core/attendee.h"
+
+#include <sstream>
+
+namespace ringcomm {
+namespace {
+
+const std::string kTag = "ringcomm-ticket-2";
+
+}  // namespace
+
+bool Attendee::lives(const Attendee& onlooker) const {
+  if (boot != onlooker.boot) return true;
+  if (process.runs()) return was_seen = true;
+  return !was_seen && host != onlooker.host;
+}
+
+std::string Attendee::text() const {
+  std::ostringstream text;
+  text << kTag << '\n'
+       << ticket << '\n'
+       << rank << '\n'
+       << world_size << '\n'
+       << members << '\n'
+       << process.pid << '\n'
+       << process.start_time << '\n'
+       << process.pid_namespace << '\n'
+       << boot << '\n'
+       << is_host_given << '\n'
+       << host.size() << '\n'
+       << host << '\n';
+  return text.str();
+}
+
+std::optional<Attendee> Attendee::read(const std::string& text, std::string* rest) {
+  std::istringstream stream(text);
+  std::string tag;
+  Attendee a;
+  std::size_t length = 0;
+  stream >> tag >> a.ticket >> a.rank >> a.world_size >> a.members >> a.process.pid >>
+      a.process.start_time >> a.process.pid_namespace >> a.boot >> a.is_host_given >> length;
+  if (!stream || tag != kTag || stream.get() != '\n') return std::nullopt;
+  const auto at = static_cast<std::size_t>(stream.tellg());
+  if (length >= text.size() - at) return std::nullopt;
+  a.host = text.substr(at, length);
+  if (rest != nullptr) *rest = text.substr(at + length + 1);
+  return a;
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,36 @@
+// Who comes to make a group, as it says in its ticket (core/roll_call.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/process.h"
+
+namespace ringcomm {
+
+struct Attendee {
+  std::int64_t ticket = -1;  // no other's in this store
+  int rank = -1;
+  int world_size = 0;
+  std::uint64_t members = 0;  // digest of their global ranks
+  Process process = {};
+  std::string boot = {};  // tells whether the process's number means anything here
+  std::string host = {};  // as its user calls it, or as it calls itself
+  bool is_host_given = false;
+  mutable bool was_seen = false;  // to run here, by this process
+
+  // Those of whom this is the same may share memory.
+  std::string guess() const { return is_host_given ? "name " + host : "kernel " + boot; }
+
+  // False where the onlooker can be certain that its process has ended. Where hosts have different
+  // names, the kernels may be copies of each other, in virtual machines: a process that was never
+  // seen to run here then runs elsewhere.
+  bool lives(const Attendee& onlooker) const;
+
+  std::string text() const;
+  // Nothing if it is no ticket, or one of another build. `rest`: what stands behind it.
+  static std::optional<Attendee> read(const std::string& text, std::string* rest = nullptr);
+};
+
+}  // namespace ringcomm

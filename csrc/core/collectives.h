@@ -1,0 +1,87 @@
+// The collectives of a rank, on the host or on a device: each becomes a call that ranks can
+// compare, blocks of memory, and a reduction, for whoever carries it out.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <span>
+
+#include "core/call.h"
+#include "core/chunks.h"
+#include "core/placement.h"
+#include "core/programs.h"
+#include "reduce/reduction.h"
+
+namespace ringcomm {
+
+// All counts are elements. Inputs are only read; an output may be the rank's input. Every method is
+// called by all ranks in the same order, by one thread at a time. They throw Error, see
+// core/status.h, and PlanError for a user's plan that is wrong.
+class Collectives {
+ public:
+  using Timeout = std::chrono::milliseconds;
+
+  virtual ~Collectives() = default;
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+
+  void all_reduce(const void* input, void* output, std::size_t count, Reduce reduce,
+                  Timeout timeout);
+  // inputs[r] is this rank's contribution to what rank r gets.
+  void reduce_scatter(std::span<const Input> inputs, void* output, Reduce reduce, Timeout timeout);
+  // outputs[r] is what rank r gives; outputs[rank].count is the count of `input`.
+  void all_gather(const void* input, std::span<const Output> outputs, ElementType type,
+                  Timeout timeout);
+  void broadcast(void* data, std::size_t count, ElementType type, int root, Timeout timeout);
+  // output is used on the root only.
+  void reduce(const void* input, void* output, std::size_t count, Reduce reduce, int root,
+              Timeout timeout);
+  // outputs on the root only, one per rank, `count` elements each.
+  void gather(const void* input, std::span<void* const> outputs, std::size_t count,
+              ElementType type, int root, Timeout timeout);
+  // inputs on the root only, one per rank, `count` elements each.
+  void scatter(std::span<const void* const> inputs, void* output, std::size_t count,
+               ElementType type, int root, Timeout timeout);
+  // inputs[r] goes to rank r, outputs[r] comes from it; they must not overlap.
+  void all_to_all(std::span<const Input> inputs, std::span<const Output> outputs, ElementType type,
+                  Timeout timeout);
+
+ protected:
+  Collectives(int rank, int world_size, Selection selection);
+  // The ranks are on several hosts: what is not selected goes by two levels where it can.
+  void place(const Placement& placement);
+
+  // For carry_out: the plan of the call; its blocks, one for the whole buffer or one for each rank,
+  // or for an all-to-all each pair; and these cut into as many chunks as the plan has. They stay
+  // until the next call.
+  const Prepared& prepared(const Call& call) {
+    return programs_.find(call.collective, call.algorithm, call.root);
+  }
+  Chunks& blocks() { return blocks_; }
+  std::span<const Chunk> chunks(const Call& call, int num_chunks);
+
+ private:
+  // Where nothing has been selected: whether everybody sends right to whom it is for, instead of
+  // from neighbour to neighbour.
+  virtual bool goes_direct(Collective collective, std::size_t count, DType dtype) const = 0;
+  // `call` has no sequence number yet, and no Call::plan.
+  virtual void carry_out(Call call, const Reduction& reduction, Timeout timeout) = 0;
+
+  void reduce_by(Call call, const Reduce& reduce, Timeout timeout);
+  void move_by(Call call, Timeout timeout);
+  AlgorithmId choose(const Call& call) const;
+
+  const int rank_;
+  const int world_size_;
+  Programs programs_;
+  // By collective, and by whether it goes directly.
+  std::array<std::array<AlgorithmId, 2>, kNumCollectives> automatic_{};
+  // Across hosts, of an all-reduce of at most so many bytes.
+  AlgorithmId doubling_ = 0;
+  double doubling_most_ = 0;
+  Chunks blocks_, chunks_;
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,272 @@
+#include "core/flight_dump.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/pickle.h"
+#include "core/status.h"
+
+namespace ringcomm {
+namespace {
+
+using Entry = FlightRecorder::Entry;
+using Group = FlightRecorder::Group;
+
+constexpr char kFormatVersion[] = "2.10";  // that of torch 2.11 to 2.15
+// torchfrtrace takes names of its own libraries alone, and "nccl" in every version.
+constexpr char kLibrary[] = "nccl:";
+
+std::string ranks_text(const std::vector<std::uint64_t>& ranks) {
+  std::string text;
+  for (const std::uint64_t rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return "[" + text + "]";
+}
+
+// What the file calls the group of an entry and the operation.
+struct Names {
+  std::string group;
+  std::vector<std::uint64_t> ranks;
+  std::string operation;
+};
+
+Names names_of_message(const Entry& entry, const Group& group) {
+  const auto& [is_send, peer, tag] = entry.message;
+  const std::uint64_t self = group.global_ranks.at(group.rank);
+  if (entry.sequence == 0) {
+    return {group.name + " any->" + std::to_string(self), {self}, "recv 0<-0"};
+  }
+  const std::uint64_t other = group.global_ranks.at(peer);
+  Names names;
+  names.group = group.name + " " + std::to_string(is_send ? self : other) + "->" +
+                std::to_string(is_send ? other : self);
+  if (tag != 0) names.group += " tag " + std::to_string(tag);
+  names.ranks = {std::min(self, other), std::max(self, other)};
+  // Ranks within the group, as everywhere in the format.
+  const std::string here = self < other ? "0" : "1";
+  const std::string there = self < other ? "1" : "0";
+  names.operation = is_send ? "send " + here + "->" + there : "recv " + here + "<-" + there;
+  return names;
+}
+
+Names names_of(const Entry& entry, const Group& group) {
+  if (entry.is_message) return names_of_message(entry, group);
+  return {group.name, group.global_ranks, entry.name};
+}
+
+class Writer {
+ public:
+  std::string write(const FlightRecorder::Snapshot& snapshot) && {
+    pickle_.dict([&] {
+      text("version", kFormatVersion);
+      text("comm_lib_version", "ringcomm");
+      key("entries");
+      pickle_.list([&] {
+        for (const Entry& it : snapshot.entries) entry(it, snapshot.groups.at(it.group));
+      });
+      key("pg_config");
+      pickle_.dict([&] { groups(snapshot); });
+      key("pg_status");
+      pickle_.dict([&] {
+        for (std::size_t i = 0; i < snapshot.groups.size(); ++i) status(i, snapshot.groups[i]);
+      });
+    });
+    return std::move(pickle_).finish();
+  }
+
+ private:
+  void key(const char* name) { pickle_.text(name); }
+  void text(const char* name, const std::string& value) {
+    key(name);
+    pickle_.text(value);
+  }
+  void integer(const char* name, std::int64_t value) {
+    key(name);
+    pickle_.integer(value);
+  }
+  void time(const char* name, FlightRecorder::Nanoseconds value) {
+    key(name);
+    value == 0 ? pickle_.none() : pickle_.integer(value);
+  }
+  void boolean(const char* name, bool value) {
+    key(name);
+    pickle_.boolean(value);
+  }
+
+  void groups(const FlightRecorder::Snapshot& snapshot) {
+    std::map<std::string, std::pair<const Group*, std::vector<std::uint64_t>>> all;
+    for (const Group& group : snapshot.groups) all[group.name] = {&group, group.global_ranks};
+    for (const Entry& entry : snapshot.entries) {
+      const Group& group = snapshot.groups.at(entry.group);
+      Names names = names_of(entry, group);
+      all[names.group] = {&group, std::move(names.ranks)};
+    }
+    for (const auto& [name, config] : all) {
+      pickle_.text(name);
+      pickle_.dict([&] {
+        text("name", name);
+        text("desc", config.first->description);
+        text("ranks", ranks_text(config.second));
+      });
+    }
+  }
+
+  void status(std::size_t id, const Group& group) {
+    pickle_.text(std::to_string(id));
+    pickle_.dict([&] {
+      const auto number = [&](const char* name, std::uint64_t value) {
+        text(name, std::to_string(value));
+      };
+      number("last_enqueued_collective", group.num_created);
+      number("last_started_collective", group.last_started);
+      number("last_completed_collective", group.last_completed);
+    });
+  }
+
+  void entry(const Entry& entry, const Group& group) {
+    const Names names = names_of(entry, group);
+    pickle_.dict([&] {
+      integer("record_id", entry.id);
+      integer("pg_id", entry.group);
+      key("process_group");
+      pickle_.pair([&] {
+        pickle_.text(names.group);
+        pickle_.text(group.description);
+      });
+      integer("collective_seq_id", entry.sequence);
+      integer("p2p_seq_id", entry.is_message ? entry.sequence : 0);
+      integer("op_id", entry.id);
+      text("profiling_name", kLibrary + names.operation);
+      time("time_created_ns", entry.created);
+      shapes("input_sizes", "input_dtypes", entry.inputs);
+      shapes("output_sizes", "output_dtypes", entry.in_place ? entry.inputs : entry.outputs);
+      text("state", entry.completed != 0 ? "completed"
+                    : entry.started != 0 ? "started"
+                                         : "scheduled");
+      time("time_discovered_started_ns", entry.started);
+      time("time_discovered_completed_ns", entry.completed);
+      if (entry.completed != 0) {
+        key("duration_ms");
+        pickle_.real(static_cast<double>(entry.completed - entry.started) / 1e6);
+      }
+      boolean("retired", entry.retired);
+      integer("timeout_ms", entry.timeout.count());
+      boolean("is_p2p", entry.is_message);
+      frames(entry.frames);
+    });
+  }
+
+  void shapes(const char* sizes_name, const char* dtypes_name, const TensorShapes& shapes) {
+    key(sizes_name);
+    pickle_.list([&] {
+      shapes.each([&](const char*, std::span<const std::int64_t> sizes) {
+        pickle_.list([&] {
+          for (const std::int64_t size : sizes) pickle_.integer(size);
+        });
+      });
+    });
+    key(dtypes_name);
+    pickle_.list([&] {
+      shapes.each([&](const char* dtype, std::span<const std::int64_t>) { pickle_.text(dtype); });
+    });
+  }
+
+  void frames(const std::vector<FlightRecorder::Frame>& frames) {
+    key("frames");
+    pickle_.list([&] {
+      for (const auto& frame : frames) {
+        pickle_.dict([&] {
+          text("name", frame.name);
+          text("filename", frame.filename);
+          integer("line", frame.line);
+        });
+      }
+    });
+  }
+
+  Pickle pickle_;
+};
+
+[[noreturn]] void throw_unwritable(const std::string& path, const std::string& why) {
+  throw Error(ErrorKind::kSystem, "cannot write the flight record to " + path + ": " + why);
+}
+
+bool is_failure(ErrorKind kind) {
+  return kind != ErrorKind::kInvalidArgument && kind != ErrorKind::kClosed;
+}
+
+}  // namespace
+
+std::string pickled(FlightRecorder::Snapshot snapshot) {
+  for (Group& group : snapshot.groups) {
+    if (group.description.empty()) group.description = "undefined";  // torch's word for it
+  }
+  return Writer().write(snapshot);
+}
+
+std::string default_dump_path(std::uint64_t global_rank) {
+  for (const char* name : {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}) {
+    const char* prefix = std::getenv(name);
+    if (prefix != nullptr && *prefix != '\0') return prefix + std::to_string(global_rank);
+  }
+  const char* home = std::getenv("HOME");
+  return std::string(home != nullptr ? home : "/tmp") + "/.cache/torch/comm_lib_trace_rank_" +
+         std::to_string(global_rank);
+}
+
+std::string dump(FlightRecorder& recorder, std::string path) {
+  if (path.empty()) path = default_dump_path(recorder.global_rank());
+  const std::string content = pickled(recorder.snapshot());
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw_unwritable(path, error.message());
+  // Under a name that torchfrtrace passes over, until it is complete.
+  std::string draft = folder / ".flight-XXXXXX";
+  const int descriptor = mkstemp(draft.data());
+  if (descriptor < 0) throw_unwritable(path, std::strerror(errno));
+  close(descriptor);
+  std::ofstream file(draft, std::ios::binary);
+  file.write(content.data(), static_cast<std::streamsize>(content.size()));
+  file.close();
+  if (!file || std::rename(draft.c_str(), path.c_str()) != 0) {
+    const int cause = errno;
+    unlink(draft.c_str());
+    throw_unwritable(path, std::strerror(cause));
+  }
+  return path;
+}
+
+std::exception_ptr failed(const FlightMark& mark, std::exception_ptr error) {
+  if (mark.recorder == nullptr) return error;
+  mark.recorder->fail(mark.id);
+  if (!mark.recorder->dumps_failures()) return error;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& cause) {
+    if (!is_failure(cause.kind())) return error;
+    const std::string before = std::string(cause.what()) + "\n";
+    try {
+      std::string path = mark.recorder->dumped_to(mark.group);
+      if (path.empty()) {
+        path = dump(*mark.recorder);
+        mark.recorder->set_dumped_to(mark.group, path);
+      }
+      return make_error(cause.kind(), before + "What this rank did last is recorded in " + path);
+    } catch (const std::exception& refused) {
+      return make_error(cause.kind(), before + refused.what());
+    }
+  } catch (...) {  // not of ours: what a user's own plan throws
+    return error;
+  }
+}
+
+}  // namespace ringcomm

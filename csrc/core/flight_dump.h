@@ -1,0 +1,32 @@
+// Writes what a FlightRecorder holds to a file, in the format of torch's Flight Recorder, which
+// `torchfrtrace` analyses. Needs nobody: no lock of Python's, no other rank.
+//
+// torchfrtrace compares the entries that all members of a group have under a sequence number, and
+// names the members that have none. A message concerns two ranks of its group alone, so in the file
+// each stream of messages (from one rank to another, with one tag) is a group of these two.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+
+#include "core/flight_recorder.h"
+
+namespace ringcomm {
+
+std::string pickled(FlightRecorder::Snapshot snapshot);
+
+// Where torch's own recorder would write: a prefix, from TORCH_FR_DUMP_TEMP_FILE, else
+// TORCH_NCCL_DEBUG_INFO_TEMP_FILE, else ~/.cache/torch/comm_lib_trace_rank_, and the global rank.
+std::string default_dump_path(std::uint64_t global_rank);
+
+// Writes the file, as a whole or not at all; an empty path means the default. Returns the path.
+// Throws Error (kSystem) if it cannot be written.
+std::string dump(FlightRecorder& recorder, std::string path = "");
+
+// Notes that an operation has failed. Where the recorder dumps failures, the group's first writes a
+// file, and the error returned, as those of later failures, names it. A call that was wrong and a
+// group that its user has closed are no failures.
+std::exception_ptr failed(const FlightMark& mark, std::exception_ptr error);
+
+}  // namespace ringcomm

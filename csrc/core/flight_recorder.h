@@ -1,0 +1,214 @@
+// The last operations of this process, and how far each has come.
+//
+// Every operation of every group takes the next entry of one ring of entries, in place of the
+// oldest. An entry keeps its memory for the operation that takes it next, so recording allocates
+// only where an operation has more tensors than any before it in that entry. A lock guards all of
+// it, for as long as a few fields take.
+//
+// Collectives, barriers among them, are numbered within their group. Messages are numbered from
+// sender to receiver, tag by tag: so both ends give a message the same number.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace ringcomm {
+
+// Sizes and dtypes of tensors.
+class TensorShapes {
+ public:
+  void clear() {
+    tensors_.clear();
+    sizes_.clear();
+  }
+  // `dtype` must live for ever.
+  void add(const char* dtype, std::span<const std::int64_t> sizes) {
+    tensors_.push_back({dtype, sizes.size()});
+    sizes_.insert(sizes_.end(), sizes.begin(), sizes.end());
+  }
+
+  // Calls visit(dtype, sizes) for each tensor.
+  template <typename Visit>
+  void each(Visit&& visit) const {
+    const std::int64_t* sizes = sizes_.data();
+    for (const Tensor& tensor : tensors_) {
+      visit(tensor.dtype, std::span(sizes, tensor.num_dims));
+      sizes += tensor.num_dims;
+    }
+  }
+
+ private:
+  struct Tensor {
+    const char* dtype;
+    std::size_t num_dims;
+  };
+  std::vector<Tensor> tensors_;
+  std::vector<std::int64_t> sizes_;  // of one tensor after the other
+};
+
+class FlightRecorder {
+ public:
+  using Nanoseconds = std::int64_t;  // since 1970; 0: not yet
+
+  static constexpr int kAnybody = -1;
+
+  struct Frame {
+    std::string name;
+    std::string filename;
+    int line;
+  };
+
+  struct MessageRecord {
+    bool is_send;
+    int peer;  // a receive may name kAnybody; then the rank it came from, once it is complete
+    int tag;
+  };
+
+  struct Entry {
+    std::uint64_t id = 0;
+    std::size_t group = 0;
+    const char* name = nullptr;
+    bool is_message = false;
+    MessageRecord message{};
+    std::uint64_t sequence = 0;  // 0: of a message whose sender is not known yet
+    std::chrono::milliseconds timeout{};
+    bool in_place = false;  // the outputs are the inputs
+    TensorShapes inputs;
+    TensorShapes outputs;
+    Nanoseconds created = 0;
+    Nanoseconds started = 0;
+    Nanoseconds completed = 0;  // with success
+    bool retired = false;       // has ended, one way or the other
+    std::vector<Frame> frames;  // the innermost first
+  };
+
+  // What all operations have.
+  struct Operation {
+    std::size_t group;
+    std::chrono::milliseconds timeout;
+    bool starts_now = false;
+    std::vector<Frame> frames = {};
+  };
+
+  // What the backend tells of a group that lives. Called by threads that dump.
+  struct Life {
+    std::function<std::string()> description;
+    // Notes which operations have completed meanwhile, where nobody is told that.
+    std::function<void()> look = [] {};
+  };
+
+  struct Group {
+    std::string name;
+    std::string description;
+    std::vector<std::uint64_t> global_ranks;
+    int rank = 0;
+    std::uint64_t num_created = 0;   // collectives; so the sequence number of the last
+    std::uint64_t last_started = 0;  // sequence numbers
+    std::uint64_t last_completed = 0;
+  };
+
+  struct Snapshot {
+    std::vector<Group> groups;
+    std::vector<Entry> entries;  // the oldest first
+  };
+
+  // `dumps_failures`: the first failure of each group writes a file (core/flight_dump.h).
+  explicit FlightRecorder(std::size_t capacity, bool dumps_failures = false)
+      : dumps_failures_(dumps_failures), entries_(capacity) {}
+
+  bool dumps_failures() const { return dumps_failures_; }
+
+  // A group of the same name that was there before is forgotten.
+  std::size_t add_group(std::string name, std::vector<std::uint64_t> global_ranks, int rank,
+                        Life life);
+  // The group's Life is not called any more.
+  void end_group(std::size_t group);
+
+  // The id of a new entry, which shapes(entry) then describes. `name` must live for ever.
+  template <typename Shapes>
+  std::uint64_t create_collective(Operation operation, const char* name, Shapes&& shapes) {
+    std::lock_guard lock(mutex_);
+    Entry& entry = next_entry(std::move(operation), name);
+    Group& group = records_[entry.group].group;
+    entry.sequence = ++group.num_created;
+    if (entry.started != 0) group.last_started = entry.sequence;
+    shapes(entry);
+    return entry.id;
+  }
+  template <typename Shapes>
+  std::uint64_t create_message(Operation operation, const MessageRecord& message, Shapes&& shapes) {
+    std::lock_guard lock(mutex_);
+    Entry& entry = next_entry(std::move(operation), message.is_send ? "send" : "recv");
+    entry.is_message = true;
+    entry.message = message;
+    if (message.peer != kAnybody) entry.sequence = number(entry);
+    shapes(entry);
+    return entry.id;
+  }
+
+  // The other ranks give the next number to a call that was refused here.
+  void skip_collective(std::size_t group);
+
+  // What has been overwritten meanwhile is not looked for. `source`: of a message from anybody.
+  void start(std::uint64_t id);
+  void complete(std::uint64_t id, int source = kAnybody);
+  void fail(std::uint64_t id);
+
+  Snapshot snapshot();
+
+  // This process's: of the group that was made last.
+  std::uint64_t global_rank();
+
+  // Whether a failure of the group has been written to a file, and to which.
+  std::string dumped_to(std::size_t group);
+  void set_dumped_to(std::size_t group, const std::string& path);
+
+ private:
+  using Stream = std::tuple<int, int, int>;  // sender, receiver, tag
+
+  struct Record {
+    Group group;
+    std::map<Stream, std::uint64_t> messages;  // how many there were
+    std::string dumped_to;
+    bool replaced = false;
+  };
+
+  Entry& next_entry(Operation operation, const char* name);
+  std::uint64_t number(const Entry& entry);
+  Entry* find(std::uint64_t id);
+
+  const bool dumps_failures_;
+
+  std::mutex lives_mutex_;  // before mutex_, as what is called back may complete entries
+  std::map<std::size_t, Life> lives_;
+
+  std::mutex mutex_;
+  std::vector<Record> records_;  // of groups; never removed
+  std::vector<Entry> entries_;
+  std::uint64_t num_created_ = 0;
+};
+
+// One operation in a recorder, or none, where nothing is recorded.
+struct FlightMark {
+  FlightRecorder* recorder = nullptr;
+  std::size_t group = 0;
+  std::uint64_t id = 0;
+
+  void start() const {
+    if (recorder != nullptr) recorder->start(id);
+  }
+  void complete(int source = FlightRecorder::kAnybody) const {
+    if (recorder != nullptr) recorder->complete(id, source);
+  }
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,27 @@
+// What a rank knows of the group that it is to make, before it has met the others.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "core/members.h"
+
+namespace ringcomm {
+
+struct Invitation {
+  int rank;
+  int world_size;
+  std::chrono::milliseconds timeout;
+  Members members = {};
+  // Whether it is known from elsewhere, such as a larger group, that a rank will never come.
+  std::function<bool(int rank, std::string* how)> gone = {};
+  // What its user calls its host. Ranks that give different names never share memory; those that
+  // give the same one may. Empty: whether they do is found out.
+  std::string host = {};
+};
+
+// "the group "tp" of 4 ranks"
+std::string describe(const Invitation& invitation);
+
+}  // namespace ringcomm

@@ -1,0 +1,57 @@
+// One rank's programs, each compiled when it is first wanted.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "core/selection.h"
+#include "plan/algorithms.h"
+#include "plan/program.h"
+
+namespace ringcomm {
+
+// Of an algorithm: its place in the table, or this for what the selection brings of its own.
+using AlgorithmId = std::uint8_t;
+inline constexpr AlgorithmId kUsersPlans = 255;
+
+AlgorithmId id_of(const Algorithm& algorithm);
+
+// A program, or why there is none. The fingerprint stands for what an id does not tell: a user's
+// plans, the ranks' hosts. Ranks with the same ids and fingerprints have the same plans.
+struct Prepared {
+  static constexpr std::uint64_t kNoProgram = ~std::uint64_t{0};
+
+  Program program;
+  std::uint64_t fingerprint = 0;
+  std::exception_ptr error;
+};
+
+class Programs {
+ public:
+  Programs(int rank, int world_size, Selection selection);
+
+  // The ranks' hosts, as in plan/algorithms.h, unless the selection has told them. Before any use.
+  void place(const std::vector<int>& host_of) {
+    if (selection_.host_of.empty()) selection_.host_of = host_of;
+  }
+
+  const Selection& selection() const { return selection_; }
+  // What has been selected for the collective, if anything has.
+  const AlgorithmId* selected(Collective collective) const;
+
+  const Prepared& find(Collective collective, AlgorithmId algorithm, int root);
+
+ private:
+  Prepared prepare(Collective collective, AlgorithmId algorithm, int root) const;
+
+  const int rank_;
+  const int world_size_;
+  Selection selection_;
+  std::map<Collective, AlgorithmId> selected_;
+  std::map<std::tuple<Collective, AlgorithmId, int>, Prepared> prepared_;
+};
+
+}  // namespace ringcomm

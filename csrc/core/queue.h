@@ -1,0 +1,86 @@
+// Runs a communicator's collectives, one at a time, in an order that is the same on every rank.
+//
+// Whoever is free carries them out: a caller that finds the queue idle runs its own operation on
+// the spot; a caller that waits for a queued one runs what is ahead of it; a worker thread runs
+// what nobody waits for.
+//
+// Completing an operation may run a user's callbacks, and these may submit operations and wait for
+// them. When a callback runs, compared with the caller's next call, is chance, and differs from
+// rank to rank. So a callback has its operation's place in the order: what it submits runs before
+// anything that was queued behind that operation, however early the latter was submitted.
+//
+//   caller:     1, 2, 3            a callback of 1 submits 1.1, whose callback submits 1.1.1
+//   order:      1, 1.1, 1.1.1, 2, 3
+//
+// A callback may wait for what it has submitted in any way, as workers run it; for what is behind
+// its operation only by help().
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "core/workers.h"
+
+namespace ringcomm {
+
+class Queue {
+ public:
+  struct Operation {
+    std::function<void()> run;       // in turn; must not throw
+    std::function<void()> complete;  // runs the callbacks; must not throw
+  };
+
+  Queue() : state_(std::make_shared<State>()) {}
+  // Waits until all that is queued is complete. The last holder of a queue may be one of its own
+  // operations: then the worker that destroys it is not waited for.
+  ~Queue() { state_->end(); }
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  void submit(Operation operation);
+
+  // Takes the turn if nothing is queued or running; the caller must then call leave().
+  bool try_enter();
+  void leave();
+
+  // Whether nothing is queued, running, or being completed.
+  bool is_idle();
+
+  // Runs and completes the operation whose turn it is, if it is not running yet. False: nothing to
+  // do here.
+  bool help();
+
+ private:
+  // What one thread's callbacks have submitted; the first level is everybody else's.
+  struct Level {
+    std::thread::id thread;
+    std::deque<Operation> operations;
+  };
+  using Levels = std::list<Level>;
+
+  struct State final : Workers {
+    // All are called, and return, with the mutex locked.
+    bool can_run() const override { return !taken && !levels.back().operations.empty(); }
+    bool empty() const override { return levels.back().operations.empty(); }
+    void run_one(std::unique_lock<std::mutex>& lock) override {
+      run_front(std::prev(levels.end()), lock);
+    }
+    bool is_callback(const Level& level) const {
+      return level.thread == std::this_thread::get_id();
+    }
+    Levels::iterator level_to_run();
+    void run_front(Levels::iterator level, std::unique_lock<std::mutex>& lock);
+
+    Levels levels{1};  // one more for each operation that is being completed, the innermost last
+    bool taken = false;
+  };
+
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace ringcomm

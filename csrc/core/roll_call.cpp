@@ -1,0 +1,296 @@
+#include "core/roll_call.h"
+
+#include <algorithm>
+#include <sstream>
+#include <thread>
+
+#include "core/digest.h"
+#include "core/interrupt.h"
+#include "core/refusal.h"
+
+namespace ringcomm {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Lists of who has come are read, and processes looked at, so often at most.
+constexpr milliseconds kLookEvery{100};
+// Who came before this rank and has ended may belong to an attempt of which nobody is left. The
+// others of this attempt may take a while to come: a process starts slowly on a busy host.
+constexpr seconds kDoubt{30};
+// Less so where the process has started at about the same time as this one, or later: one of an
+// earlier attempt has started, ended, and been replaced before.
+constexpr seconds kLittleDoubt{1};
+constexpr double kStartTogether = 0.5;  // seconds
+// Who wants another group may have been left behind by one, and is about to come again.
+constexpr seconds kMayComeAgain{2};
+// Rank 0 knows most about who did not come: the others let it speak first.
+constexpr milliseconds kRank0First{1000};
+// Rank 0 tells those who come a little later why there is no group. Later still they read it after
+// kOldRefusal: it might have been said to an earlier attempt.
+constexpr milliseconds kLinger{1000};
+constexpr seconds kOldRefusal{5};
+// Between two looks at the store: the longest, and for how many ranks, as they share one store.
+constexpr microseconds kShortSleep{200}, kLongSleep{20'000};
+constexpr int kRanksOfLongSleep = 128;
+
+std::uint64_t digest_of(const Invitation& invitation) {
+  Digest digest;
+  for (int r = 0; r < invitation.world_size; ++r) digest.add(invitation.members.global(r));
+  return digest.value();
+}
+
+std::int64_t first_ticket(Store& store) {
+  const std::optional<std::string> begun = store.find("begun");
+  return begun ? std::stoll(*begun) : 0;
+}
+
+// Of a ticket.
+std::string list_of(const char* kind, std::int64_t ticket) {
+  return std::string(kind) + "/" + std::to_string(ticket);
+}
+
+std::string key_of(const char* kind, std::int64_t ticket, int place) {
+  return list_of(kind, ticket) + "/" + std::to_string(place);
+}
+
+}  // namespace
+
+RollCall::RollCall(Store& store, const Invitation& invitation)
+    : store_(store),
+      invitation_(invitation),
+      deadline_(Deadline::in(invitation.timeout)),
+      tickets_(store, "tickets", first_ticket(store)),
+      own_{.ticket = tickets_.take(),
+           .rank = invitation.rank,
+           .world_size = invitation.world_size,
+           .members = digest_of(invitation),
+           .process = Process::self(),
+           .boot = boot_id(),
+           .host = invitation.host.empty() ? host_name() : invitation.host,
+           .is_host_given = !invitation.host.empty()},
+      letters_(store, list_of("letters", own_.ticket)),
+      sleep_(kShortSleep) {
+  tickets_.write(own_.ticket, own_.text());
+  if (own_.rank == 0) {
+    store_.set("leader", own_.text());
+  } else {
+    deadline_.timeout += kRank0First;
+  }
+}
+
+std::string RollCall::who() const { return invitation_.members.name(invitation_.rank); }
+
+void RollCall::wake() { sleep_ = kShortSleep; }
+
+void RollCall::read_tickets() {
+  tickets_.read([&](std::int64_t, const std::string& text) {
+    const std::optional<Attendee> came = Attendee::read(text);
+    if (!came) {
+      throw Error(ErrorKind::kMismatch, who() +
+                                            ": a rank that joins the group does not run the "
+                                            "same build of ringcomm");
+    }
+    if (came->world_size != own_.world_size || came->members != own_.members) {
+      strangers_.push_back({*came, Clock::now()});
+    } else if (came->rank != own_.rank) {
+      attendees_[came->rank] = *came;
+      wake();
+    }
+  });
+}
+
+void RollCall::greet(const Attendee& attendee) {
+  if (!greeted_.insert(attendee.ticket).second) return;
+  store_.set(list_of("hello", attendee.ticket), std::to_string(words_) + "\n" + own_.text());
+}
+
+void RollCall::look() {
+  read_tickets();
+  for (const auto& [rank, attendee] : attendees_) greet(attendee);
+  for (const Stranger& stranger : strangers_) {
+    const Attendee& came = stranger.attendee;
+    if (Clock::now() - stranger.seen < kMayComeAgain || !came.lives(own_)) continue;
+    throw Error(ErrorKind::kMismatch,
+                "the ranks do not agree on who is in the group: " + who() + " makes one of " +
+                    std::to_string(own_.world_size) + " ranks, and process " +
+                    std::to_string(came.process.pid) + " on host " + came.host + " came as rank " +
+                    std::to_string(came.rank) + " of " + std::to_string(came.world_size) +
+                    (came.world_size == own_.world_size ? ", of other ranks" : ""));
+  }
+}
+
+void RollCall::tell(const std::string& word) {
+  store_.set(key_of("told", own_.ticket, words_++), word);
+  wake();
+}
+
+void RollCall::refuse(const Error& error) {
+  const std::string text = write_refusal(error);
+  store_.set("leader", own_.text() + text);
+  const int word = words_;
+  tell(text);
+  words_ = word;  // also to those who are greeted now
+  const Clock::time_point start = Clock::now();
+  const auto all = static_cast<std::size_t>(own_.world_size - 1);
+  for (;;) {
+    for (const auto& [rank, attendee] : attendees_) greet(attendee);
+    for (const Stranger& stranger : strangers_) greet(stranger.attendee);
+    if (attendees_.size() == all || Clock::now() - start > kLinger) break;
+    std::this_thread::sleep_for(milliseconds(5));
+    read_tickets();
+  }
+  close();
+}
+
+void RollCall::close() {
+  store_.set("begun", std::to_string(std::max(tickets_.first_unread(), own_.ticket + 1)));
+}
+
+std::optional<std::string> RollCall::hear() {
+  if (!met_rank_0_) {
+    const std::optional<std::string> hello = store_.find(list_of("hello", own_.ticket));
+    if (!hello) return std::nullopt;
+    const std::size_t line = hello->find('\n');
+    const std::optional<Attendee> rank_0 = Attendee::read(hello->substr(line + 1));
+    if (!rank_0) return std::nullopt;
+    attendees_[0] = *rank_0;
+    words_ = std::stoi(*hello);
+    met_rank_0_ = true;
+  }
+  const std::optional<std::string> word = store_.find(key_of("told", attendees_[0].ticket, words_));
+  if (!word) return std::nullopt;
+  ++words_;
+  wake();
+  if (const std::optional<Error> refusal = read_refusal(*word)) throw *refusal;
+  return word;
+}
+
+void RollCall::speak_for_rank_0(const Error& error) {
+  if (!met_rank_0_ || attendees_[0].lives(own_)) return;
+  store_.set(key_of("told", attendees_[0].ticket, words_), write_refusal(error));
+}
+
+void RollCall::meet(int rank, std::int64_t ticket) {
+  const auto known = attendees_.find(rank);
+  if (known != attendees_.end() && known->second.ticket == ticket) return;
+  const std::optional<std::string> text = tickets_.at(ticket);
+  const std::optional<Attendee> attendee = text ? Attendee::read(*text) : std::nullopt;
+  if (attendee) attendees_[rank] = *attendee;
+}
+
+void RollCall::send(int to, const std::string& text) {
+  Series(store_, list_of("letters", attendees_.at(to).ticket))
+      .append(std::to_string(own_.rank) + " " + std::to_string(own_.ticket) + "\n" + text);
+}
+
+std::vector<Letter> RollCall::letters() {
+  std::vector<Letter> letters;
+  letters_.read([&](std::int64_t, const std::string& text) {
+    const std::size_t line = text.find('\n');
+    std::istringstream sender(text.substr(0, line));
+    int rank = -1;
+    std::int64_t ticket = -1;
+    sender >> rank >> ticket;
+    const auto known = attendees_.find(rank);
+    if (known == attendees_.end() || known->second.ticket != ticket) return;
+    letters.push_back({rank, text.substr(line + 1)});
+    wake();
+  });
+  return letters;
+}
+
+void RollCall::show(int place, const std::string& text) {
+  store_.set(key_of("shown", own_.ticket, place), text);
+}
+
+std::optional<std::string> RollCall::shown_by(int rank, int place) {
+  return store_.find(key_of("shown", attendees_.at(rank).ticket, place));
+}
+
+void RollCall::look_at_rank_0() {
+  if (met_rank_0_) return;
+  const std::optional<std::string> text = store_.find("leader");
+  if (!text) return;
+  std::string rest;
+  const std::optional<Attendee> rank_0 = Attendee::read(*text, &rest);
+  if (!rank_0 || rank_0->ticket < tickets_.first_unseen()) return;
+  attendees_[0] = *rank_0;
+  const std::optional<Error> refusal = read_refusal(rest);
+  if (refusal && is_meant(*rank_0, kOldRefusal)) throw *refusal;
+}
+
+// Whether the attendee is of this attempt at making the group, or has had time to come once more.
+bool RollCall::is_meant(const Attendee& attendee, seconds doubt) const {
+  if (attendee.ticket > own_.ticket || (attendee.rank == 0 && met_rank_0_)) return true;
+  const double later = attendee.process.started() - own_.process.started();
+  if (later > -kStartTogether) doubt = std::min(doubt, kLittleDoubt);
+  return Clock::now() - deadline_.start > doubt;
+}
+
+// Empty: it may still come.
+std::string RollCall::why_lost(int rank) {
+  std::string how;
+  if (invitation_.gone && invitation_.gone(rank, &how)) return how;
+  const auto it = attendees_.find(rank);
+  if (it == attendees_.end()) return "";
+  const Attendee& attendee = it->second;
+  if (!attendee.lives(own_) && is_meant(attendee, kDoubt)) {
+    return "its process " + std::to_string(attendee.process.pid) + " has ended (on host " +
+           attendee.host + ")";
+  }
+  return "";
+}
+
+bool RollCall::pause(const std::vector<int>& awaited) {
+  const Clock::time_point now = Clock::now();
+  const bool looks = now >= look_next_;
+  if (looks) {
+    look_next_ = now + kLookEvery;
+    check_interrupt();
+    if (own_.rank != 0) look_at_rank_0();
+    for (const int rank : awaited) {
+      const std::string how = why_lost(rank);
+      if (how.empty()) continue;
+      throw Error(ErrorKind::kPeerDied, who() + " was making " + describe(invitation_) +
+                                            " and after " + describe_seconds(deadline_.waited()) +
+                                            " found that " + invitation_.members.name(rank) +
+                                            " will not come: " + how);
+    }
+    if (now - deadline_.start > deadline_.timeout) give_up(awaited);
+  }
+  std::this_thread::sleep_for(sleep_);
+  sleep_ =
+      std::min(sleep_ + sleep_ / 2, kLongSleep * std::max(1, own_.world_size / kRanksOfLongSleep));
+  return looks;
+}
+
+void RollCall::give_up(const std::vector<int>& awaited) {
+  read_tickets();
+  std::vector<int> missing;
+  for (int r = 0; r < own_.world_size; ++r) {
+    if (r != own_.rank && !attendees_.contains(r)) missing.push_back(r);
+  }
+  std::string text = who() + " waited " + describe_seconds(deadline_.waited()) + " to make " +
+                     describe(invitation_) + ". Timed out: ";
+  if (missing.empty()) {
+    text += "all came, and ";
+    for (const auto& [rank, attendee] : attendees_) {
+      if (!attendee.lives(own_)) {
+        text += invitation_.members.name(rank) + "'s process " +
+                std::to_string(attendee.process.pid) + " has ended (on host " + attendee.host +
+                "), ";
+      }
+    }
+    text += invitation_.members.names(awaited) + " did not go on";
+  } else {
+    text += invitation_.members.names(missing) +
+            " did not come. Are they running, and do all ranks " +
+            "make the same groups in the same order, through one store?";
+  }
+  throw Error(ErrorKind::kTimeout, text);
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,113 @@
+// How the ranks of a group find each other in a store, and talk there.
+//
+// A store may outlive groups of the same name, and attempts at making one in which some ranks died.
+// Nothing is ever deleted, and nobody counts attempts, which the ranks might count differently.
+// Instead whoever comes takes a ticket, whose number nobody has borne before:
+//
+//   key              set by       value
+//   tickets          all          counter: how many tickets have been taken
+//   tickets/T        ticket T's   who came, for which group
+//   leader           rank 0       the same again, of the last rank 0 that came
+//   hello/T          rank 0       to that one: who rank 0 is, and from where on it is to listen
+//   told/T/I         rank 0       of ticket T: what it says to all; the I-th word
+//   letters/T        all          counter, and letters/T/I: what others say to that one
+//   shown/T/I        that one     what it shows to those who look for it there
+//   begun            rank 0       the first ticket that is not of a group made already
+//
+// Invariant: what is said stands under a ticket, so nobody ever reads what was meant for another
+// attempt. What is said to attempts that failed nobody reads.
+//
+// So a store gets a few keys per rank, and only rank 0 looks at the tickets of all. Whoever waits
+// looks whether those it waits for still live: tickets tell their processes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/attendee.h"
+#include "core/deadline.h"
+#include "core/invitation.h"
+#include "core/series.h"
+#include "core/status.h"
+#include "core/store.h"
+
+namespace ringcomm {
+
+struct Letter {
+  int from;
+  std::string text;
+};
+
+class RollCall {
+ public:
+  // Takes a ticket. `store` and `invitation` must stay.
+  RollCall(Store& store, const Invitation& invitation);
+
+  const Attendee& self() const { return own_; }
+  // By rank, the last that came; not oneself. Rank 0's: all that it has seen; others': those whom
+  // they were told to meet.
+  const std::map<int, Attendee>& attendees() const { return attendees_; }
+
+  // Rank 0: looks who has come meanwhile, and greets them. Throws Error (kMismatch) where somebody
+  // stays who wants another group than this.
+  void look();
+  // To all that have been greeted, and will be heard by those who are greeted later only if it is
+  // said later.
+  void tell(const std::string& word);
+  // Tells all that have come, or come in the next second, that there will be no group.
+  void refuse(const Error& error);
+  // All that have come are in the group now: those who come later are to be in another one.
+  void close();
+
+  // The others: the next word of rank 0. Throws the Error by which it refuses.
+  std::optional<std::string> hear();
+  bool has_met_rank_0() const { return met_rank_0_; }
+  // Where rank 0 has ended, nobody hears more from it: tells all why. Does nothing if it lives.
+  void speak_for_rank_0(const Error& error);
+
+  // To and from ranks that this one has met. Letters of those who have been replaced are dropped.
+  void meet(int rank, std::int64_t ticket);
+  void send(int to, const std::string& text);
+  std::vector<Letter> letters();
+  void show(int place, const std::string& text);
+  std::optional<std::string> shown_by(int rank, int place);
+
+  // Sleeps a little; less, after something has come. Throws Error when one of the awaited ranks
+  // will not come (kPeerDied), or when time is up (kTimeout). True ten times per second.
+  bool pause(const std::vector<int>& awaited);
+
+ private:
+  void read_tickets();
+  void greet(const Attendee& attendee);
+  void look_at_rank_0();
+  bool is_meant(const Attendee& attendee, std::chrono::seconds doubt) const;
+  std::string why_lost(int rank);
+  [[noreturn]] void give_up(const std::vector<int>& awaited);
+  std::string who() const;
+  void wake();
+
+  Store& store_;
+  const Invitation& invitation_;
+  Deadline deadline_;
+  Series tickets_;
+  Attendee own_;
+  Series letters_;
+  std::map<int, Attendee> attendees_;
+  struct Stranger {
+    Attendee attendee;
+    Clock::time_point seen;
+  };
+  std::vector<Stranger> strangers_;  // who want another group
+  std::set<std::int64_t> greeted_;   // tickets, by rank 0
+  bool met_rank_0_ = false;          // it has greeted
+  int words_ = 0;                    // of rank 0, said or heard, or not meant for this one
+  std::chrono::microseconds sleep_;
+  Clock::time_point look_next_{};
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,68 @@
+#include "core/seating.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+namespace ringcomm {
+
+Seating::Seating(std::vector<std::int64_t> tickets, const std::vector<std::string>& guesses,
+                 int first)
+    : tickets_(std::move(tickets)), attempt_of_(Placement::of(guesses).host_of) {
+  for (int& attempt : attempt_of_) attempts_.try_emplace(attempt += first);
+}
+
+// To an attempt of their own.
+void Seating::move(const std::vector<int>& ranks, bool named) {
+  const int attempt = next_attempt();
+  attempts_[attempt] = {.named = named};
+  for (const int rank : ranks) attempt_of_[rank] = attempt;
+}
+
+void Seating::set_joined(int attempt) {
+  const auto it = attempts_.find(attempt);
+  if (it != attempts_.end()) it->second.joined = true;
+}
+
+void Seating::set_out_of_reach(int attempt, bool named, const std::vector<int>& ranks) {
+  if (!attempts_.contains(attempt)) return;
+  if (named) return move(ranks, /*named=*/false);
+  std::vector<int> all;
+  for (int rank = 0; rank < static_cast<int>(attempt_of_.size()); ++rank) {
+    if (attempt_of_[rank] == attempt) all.push_back(rank);
+  }
+  move(all, /*named=*/true);
+  attempts_.erase(attempt);
+}
+
+bool Seating::is_complete() const {
+  return std::ranges::all_of(attempts_, [](const auto& entry) { return entry.second.joined; });
+}
+
+std::string Seating::text() const {
+  std::ostringstream text;
+  text << attempt_of_.size() << '\n';
+  for (std::size_t rank = 0; rank < attempt_of_.size(); ++rank) {
+    text << tickets_[rank] << ' ' << attempt_of_[rank] << '\n';
+  }
+  for (const auto& [number, attempt] : attempts_) text << number << ' ' << attempt.named << '\n';
+  return text.str();
+}
+
+Seating Seating::read(const std::string& text) {
+  std::istringstream stream(text);
+  std::size_t world_size = 0;
+  stream >> world_size;
+  Seating seating;
+  seating.tickets_.resize(world_size);
+  seating.attempt_of_.resize(world_size);
+  for (std::size_t rank = 0; rank < world_size; ++rank) {
+    stream >> seating.tickets_[rank] >> seating.attempt_of_[rank];
+  }
+  int number = 0;
+  bool named = false;
+  while (stream >> number >> named) seating.attempts_[number] = {.named = named};
+  return seating;
+}
+
+}  // namespace ringcomm

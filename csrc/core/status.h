@@ -1,0 +1,37 @@
+// What can go wrong while ranks wait for each other, and how it is told.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+namespace ringcomm {
+
+enum class ErrorKind : std::int32_t {
+  kInvalidArgument,  // this rank's call cannot be right
+  kMismatch,         // the ranks' calls do not fit together; nothing was sent
+  kTimeout,          // somebody did not come in time
+  kPeerDied,         // a peer's process is gone
+  kClosed,           // the communicator was closed or aborted
+  kSystem,           // a call to the operating system failed
+  kLibrary,          // a call to CUDA or NCCL failed
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+inline std::exception_ptr make_error(ErrorKind kind, const std::string& message) {
+  return std::make_exception_ptr(Error(kind, message));
+}
+
+// "1.5 s", "90 s", "30 min", "2.5 h"
+std::string describe_seconds(double seconds);
+
+}  // namespace ringcomm

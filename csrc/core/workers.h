@@ -1,0 +1,58 @@
+// A pool of threads that are there while there is work. What the work is, and in which order it is
+// done, is decided by whoever derives from it.
+//
+// A piece of work may block until another piece is done. So a thread is called, or made, whenever
+// something can run and nobody idle is there to run it. A few idle threads stay for what comes; the
+// others end when they have had nothing to do for a while.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace ringcomm {
+
+// Held by its owner and by each of its threads, in a std::shared_ptr.
+class Workers : public std::enable_shared_from_this<Workers> {
+ public:
+  static constexpr int kIdleThatStay = 2;
+  static constexpr std::chrono::milliseconds kIdleFor{1000};  // before the others end
+
+  virtual ~Workers() = default;
+
+  // Waits until all work is done, and ends the threads. A piece of work may be the last to hold the
+  // owner: then the thread that runs it is not waited for.
+  void end();
+
+  std::mutex mutex;
+
+  // All that follow are called, and return, with the mutex locked.
+
+  void call_if_needed();
+
+ protected:
+  // Whether there is something for a thread to do now, and whether there is nothing left to do.
+  virtual bool can_run() const = 0;
+  virtual bool empty() const = 0;
+  // Does one thing that can run.
+  virtual void run_one(std::unique_lock<std::mutex>& lock) = 0;
+
+ private:
+  using Threads = std::vector<std::thread>;
+
+  void work();
+  Threads::iterator own_thread();
+
+  std::condition_variable changed_;  // for threads: something can run, or it is time to end
+  std::condition_variable drained_;  // for end()
+  Threads threads_;
+  std::thread retired_;  // the last thread that has ended for want of work, to be joined
+  int idle_ = 0;         // those that are starting included
+  int busy_ = 0;
+  bool stop_ = false;
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,31 @@
+#include "links/address.h"
+
+#include "core/status.h"
+
+namespace ringcomm::links {
+namespace {
+
+std::string key_of(int rank) { return "link/" + std::to_string(rank); }
+
+}  // namespace
+
+void publish_address(Store& store, int rank, const std::string& engine,
+                     const std::string& address) {
+  store.set(key_of(rank), engine + "\n" + address);
+}
+
+std::optional<std::string> find_address(Store& store, int peer, const std::string& engine) {
+  const std::optional<std::string> found = store.find(key_of(peer));
+  if (!found) return std::nullopt;
+  const std::size_t end = found->find('\n');
+  const std::string theirs = found->substr(0, end);
+  if (theirs != engine) {
+    throw Error(ErrorKind::kMismatch, "it uses " + theirs + " between hosts, and this rank " +
+                                          engine +
+                                          ". Set RINGCOMM_LINKS to one of them on all ranks; "
+                                          "`python -m ringcomm doctor` says what a host has");
+  }
+  return found->substr(end + 1);
+}
+
+}  // namespace ringcomm::links

@@ -1,0 +1,52 @@
+// The table of algorithms: what there is for each collective, by name.
+//
+// Whoever offers a choice reads it: communicators, the Python module, the benchmark, the simulator.
+// An algorithm is a page of its own in this folder (plan/ring.h is the one to begin with) and a
+// line in algorithms.cpp.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "plan/collective.h"
+#include "plan/phase.h"
+#include "plan/plan.h"
+
+namespace ringcomm {
+
+// The group that a plan is for.
+struct Setting {
+  int world_size = 1;
+  int root = 0;                   // ignored by collectives without one
+  std::vector<int> host_of = {};  // by rank; empty: all ranks share one host
+
+  bool operator==(const Setting&) const = default;
+};
+
+struct Algorithm {
+  Collective collective;
+  std::string_view name;
+  // A line for users: n ranks, or H hosts, the largest of L ranks. What takes log2 n steps takes
+  // some more where that is no integer.
+  std::string_view about;
+  // Throws std::invalid_argument for what the algorithm cannot have.
+  Plan (*generate)(int rank, const Setting& setting);
+  // Null where the steps have no names.
+  std::vector<Phase> (*phases)(const Setting& setting) = nullptr;
+  bool two_level = false;  // looks at host_of
+  // Ranks pass on chunks that neither begin nor end with them, so they must know the counts of all
+  // chunks. Only an all-to-all on a device does not.
+  bool needs_all_counts = false;
+};
+
+// Of all collectives.
+std::span<const Algorithm> algorithms();
+
+// The first of the collective.
+const Algorithm& default_algorithm(Collective collective);
+
+// Null if the collective has none of this name.
+const Algorithm* find_algorithm(Collective collective, std::string_view name);
+
+}  // namespace ringcomm

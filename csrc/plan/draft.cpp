@@ -1,0 +1,274 @@
+#include "plan/draft.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "plan/matching.h"
+
+namespace ringcomm {
+namespace {
+
+// One chunk of a transfer.
+struct Part {
+  int step;
+  int chunk;
+  int peer;
+  int message;
+  bool reduce;
+};
+using Parts = std::span<const Part>;
+
+// What happens to a chunk, in order: in each step it is first sent, then received.
+struct Event {
+  int chunk;
+  int step;
+  enum Kind { kSend, kAdd, kCopy } kind;
+};
+
+// By step, then chunk, then peer.
+std::vector<Part> parts_of(const Plan& plan, std::vector<Transfer> Step::*transfers) {
+  std::vector<Part> parts;
+  std::unordered_map<int, int> num_messages;  // by peer
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) {
+    for (const Transfer& transfer : plan.steps[s].*transfers) {
+      int& next = num_messages[transfer.peer];
+      for (int i = 0; i < transfer.num_chunks; ++i) {
+        parts.push_back({s, transfer.first_chunk + i, transfer.peer, next++, transfer.reduce});
+      }
+    }
+  }
+  std::ranges::stable_sort(parts, {},
+                           [](const Part& p) { return std::tuple(p.step, p.chunk, p.peer); });
+  return parts;
+}
+
+class Drafting {
+ public:
+  Drafting(const Contract& contract, const Plan& plan, int rank)
+      : rank_(rank),
+        sends_(parts_of(plan, &Step::sends)),
+        recvs_(parts_of(plan, &Step::recvs)),
+        is_reduction_(is_reduction(contract.collective())),
+        value_(plan.num_chunks),
+        is_output_(plan.num_chunks),
+        next_event_(plan.num_chunks),
+        sent_early_(plan.num_chunks, -1) {
+    draft_.num_steps = static_cast<int>(plan.steps.size());
+    draft_.added.resize(draft_.num_steps);
+    draft_.arriving.resize(draft_.num_steps);
+    for (int c = 0; c < plan.num_chunks; ++c) {
+      if (contract.holds_before(rank, c)) value_[c] = {Location::kInput};
+    }
+    for (const int c : contract.promised_chunks(rank)) {
+      if (c < plan.num_chunks) is_output_[c] = true;
+    }
+    list_events();
+  }
+
+  Draft run() && {
+    auto send = sends_.begin();
+    auto recv = recvs_.begin();
+    for (int s = 0; s < draft_.num_steps; ++s) {
+      const auto sends_begin = send;
+      while (send != sends_.end() && send->step == s) ++send;
+      const auto recvs_begin = recv;
+      while (recv != recvs_.end() && recv->step == s) ++recv;
+      if (send != sends_begin || recv != recvs_begin) ++draft_.num_busy_steps;
+      int num_sent = 0;
+      for_each_chunk({sends_begin, send}, [&](Parts parts) {
+        ++num_sent;
+        if (sent_early_[parts.front().chunk] != s) add_send(parts);
+      });
+      draft_.max_sent = std::max(draft_.max_sent, num_sent);
+      for_each_chunk({recvs_begin, recv}, [&](Parts parts) { add_recv(parts); });
+    }
+    for (int c = 0; c < static_cast<int>(value_.size()); ++c) {
+      if (!stays(c)) continue;
+      Action& action = draft_.actions.emplace_back();
+      action.chunk = c;
+      action.own = value_[c];
+      action.store = {Location::kOutput};
+    }
+    return std::move(draft_);
+  }
+
+ private:
+  template <typename Visit>
+  static void for_each_chunk(Parts parts, const Visit& visit) {
+    while (!parts.empty()) {
+      std::size_t n = 1;
+      while (n < parts.size() && parts[n].chunk == parts[0].chunk) ++n;
+      visit(parts.first(n));
+      parts = parts.subspan(n);
+    }
+  }
+
+  void list_events() {
+    for (const Part& p : sends_) events_.push_back({p.chunk, p.step, Event::kSend});
+    for (const Part& p : recvs_) {
+      events_.push_back({p.chunk, p.step, p.reduce ? Event::kAdd : Event::kCopy});
+    }
+    const auto key = [](const Event& e) { return std::tuple(e.chunk, e.step, e.kind); };
+    std::ranges::sort(events_, {}, key);
+    const auto again = std::ranges::unique(events_, {}, key);
+    events_.erase(again.begin(), again.end());
+    for (int c = 0, e = 0; c < static_cast<int>(next_event_.size()); ++c) {
+      next_event_[c] = e;
+      while (e < static_cast<int>(events_.size()) && events_[e].chunk == c) ++e;
+    }
+  }
+
+  bool is_of(int event, int chunk) const {
+    return event < static_cast<int>(events_.size()) && events_[event].chunk == chunk;
+  }
+  // The chunk's next event, or null.
+  const Event* upcoming(int chunk) const {
+    const int e = next_event_[chunk];
+    return is_of(e, chunk) ? &events_[e] : nullptr;
+  }
+  bool is_needed(int chunk) const {
+    const Event* next = upcoming(chunk);
+    return next != nullptr && next->kind != Event::kCopy;
+  }
+  // A chunk that begins here and remains as it is: the first to send it stores it too.
+  bool stays(int chunk) const {
+    if (!is_output_[chunk] || value_[chunk].kind != Location::kInput) return false;
+    for (int e = next_event_[chunk]; is_of(e, chunk); ++e) {
+      if (events_[e].kind != Event::kSend) return false;
+    }
+    return true;
+  }
+
+  std::vector<Reader> readers(Parts sends) const {
+    std::vector<Reader> to;
+    for (const Part& send : sends) to.push_back({send.peer, send.message, -1});
+    return to;
+  }
+
+  void add_send(Parts sends) {
+    const int chunk = sends.front().chunk;
+    const int step = sends.front().step;
+    if (value_[chunk].kind == Location::kNowhere) {
+      throw PlanError(describe_place(rank_, step) + "sends chunk " + std::to_string(chunk) +
+                      " before it has it");
+    }
+    Action action;
+    action.chunk = chunk;
+    action.own = value_[chunk];
+    if (stays(chunk)) action.store = {Location::kOutput};
+    action.to = readers(sends);
+    action.send_step = step;
+    ++next_event_[chunk];
+    if (action.store.kind != Location::kNowhere) value_[chunk] = action.store;
+    if (action.own.kind == Location::kScratch) {
+      action.last_use = !is_needed(chunk);
+      if (action.last_use) free(chunk);
+      use_scratch(step);
+    }
+    if (action.own.kind == Location::kInput && is_reduction_) use_scratch(step);
+    draft_.actions.push_back(std::move(action));
+  }
+
+  void add_recv(Parts recvs) {
+    const int chunk = recvs.front().chunk;
+    const int step = recvs.front().step;
+    Action action;
+    action.chunk = chunk;
+    action.reduce = recvs.front().reduce;
+    action.recv_step = step;
+    for (const Part& recv : recvs) action.from.push_back({recv.peer, recv.message, -1, -1});
+    if (action.reduce) {
+      action.own = value_[chunk];
+      if (action.own.kind == Location::kNowhere) {
+        throw PlanError(describe_place(rank_, step) + "adds to chunk " + std::to_string(chunk) +
+                        " before it has it");
+      }
+      draft_.added[step] += static_cast<int>(recvs.size());
+      draft_.last_adding_step = std::max(draft_.last_adding_step, step);
+    } else {
+      const Event* before = next_event_[chunk] > 0 ? &events_[next_event_[chunk] - 1] : nullptr;
+      action.aside = before != nullptr && before->chunk == chunk && before->step == step;
+    }
+    ++next_event_[chunk];
+    note_scratch(action, chunk, step);
+    if (const Parts onward = sends_in(step + 1, chunk); !onward.empty()) {
+      action.to = readers(onward);
+      action.send_step = step + 1;
+      sent_early_[chunk] = step + 1;
+      ++next_event_[chunk];
+    }
+    const bool is_kept = upcoming(chunk) == nullptr && is_output_[chunk];
+    if (is_kept || is_needed(chunk)) action.store = new_location(chunk, action.own);
+    if (action.own.kind == Location::kScratch && action.store != action.own) {
+      free_scratch_.push_back(action.own.index);
+    }
+    value_[chunk] = action.store;
+    draft_.actions.push_back(std::move(action));
+  }
+
+  Parts sends_in(int step, int chunk) const {
+    const auto [begin, end] =
+        std::ranges::equal_range(sends_, std::pair(step, chunk), {},
+                                 [](const Part& p) { return std::pair(p.step, p.chunk); });
+    return {begin, end};
+  }
+
+  Location new_location(int chunk, const Location& own) {
+    if (is_output_[chunk]) return {Location::kOutput};
+    if (own.kind == Location::kScratch) return own;
+    if (free_scratch_.empty()) return {Location::kScratch, draft_.num_scratch++};
+    const int index = free_scratch_.back();
+    free_scratch_.pop_back();
+    return {Location::kScratch, index};
+  }
+  void free(int chunk) {
+    free_scratch_.push_back(value_[chunk].index);
+    value_[chunk] = {};
+  }
+
+  void use_scratch(int step) {
+    draft_.last_scratch_step = std::max(draft_.last_scratch_step, step);
+  }
+
+  // What comes in scratch where messages do not come in slots, and how long it stays there. The
+  // chunk's next event is the one after this receive.
+  void note_scratch(const Action& action, int chunk, int step) {
+    const bool in_scratch = action.reduce || action.aside || !is_output_[chunk];
+    if (!in_scratch) return;
+    draft_.arriving[step] += static_cast<int>(action.from.size());
+    if (!action.reduce) use_scratch(step);
+    if (is_output_[chunk]) return;
+    int last = step;
+    for (int e = next_event_[chunk]; is_of(e, chunk); ++e) {
+      if (events_[e].kind == Event::kCopy) break;
+      last = events_[e].step;
+      if (events_[e].kind == Event::kAdd) break;
+    }
+    if (last == step) return;
+    draft_.held.push_back({step, last});
+    use_scratch(last);
+  }
+
+  const int rank_;
+  const std::vector<Part> sends_, recvs_;
+  const bool is_reduction_;
+  std::vector<Event> events_;    // by chunk
+  std::vector<Location> value_;  // by chunk, as all that follows
+  std::vector<bool> is_output_;
+  std::vector<int> next_event_;  // of events_
+  std::vector<int> sent_early_;  // the step whose send is done already
+  std::vector<int> free_scratch_;
+  Draft draft_;
+};
+
+}  // namespace
+
+Draft draft(const Contract& contract, const Plan& plan, int rank) {
+  return Drafting(contract, plan, rank).run();
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,55 @@
+// Groups of any size for algorithms that want a power of two.
+//
+// Of n ranks, the core of p = 2^floor(log2 n) carries the algorithm out. Each of the other n-p is
+// folded into a core rank beside it, to which it hands its data before and from which it gets the
+// result after. For 6 ranks, of which two are folded:
+//
+//      rank           0 <-- 1      2 <-- 3      4      5
+//      place          0            1            2      3        in the core of four
+//
+// Ranks 2v+1 are folded into ranks 2v for v < n-p, and places go up with ranks: at place v stands
+// rank v + min(v, n-p). So the ranks that stand at, or are folded into, consecutive places are
+// consecutive, and so are the chunks that they own.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "plan/phase.h"
+#include "plan/plan.h"
+
+namespace ringcomm {
+
+struct ChunkRange {
+  int first_chunk;
+  int num_chunks;
+};
+
+class Fold {
+ public:
+  explicit Fold(int world_size);
+
+  int core_size() const { return core_size_; }
+  int log2_core_size() const;
+  bool is_folded(int rank) const { return rank < 2 * num_folded_ && rank % 2 == 1; }
+
+  // Where a core rank stands, and who stands there. rank_at(core_size()) is the world size.
+  int place(int rank) const { return rank < 2 * num_folded_ ? rank / 2 : rank - num_folded_; }
+  int rank_at(int place) const { return place < num_folded_ ? 2 * place : place + num_folded_; }
+
+  using ChunksOf = std::function<std::vector<ChunkRange>(int folded_rank)>;
+
+  // One step in which every folded rank hands chunks_of(it) to the rank that it is folded into, and
+  // one in which it gets them from there; no step if no rank is folded.
+  Plan in(int rank, int num_chunks, const ChunksOf& chunks_of, bool reduce) const;
+  Plan out(int rank, int num_chunks, const ChunksOf& chunks_of) const;
+
+  // Those of the core, with in() before and out() after them.
+  std::vector<Phase> phases(std::vector<Phase> of_core) const;
+
+ private:
+  int core_size_ = 1;
+  int num_folded_ = 0;
+};
+
+}  // namespace ringcomm

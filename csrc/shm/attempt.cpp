@@ -1,0 +1,159 @@
+#include "shm/attempt.h"
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+
+namespace ringcomm::shm {
+namespace {
+
+const std::string kOutcome = "outcome";
+const std::string kOutOfReach = "out of reach ";
+
+}  // namespace
+
+Attempt::Attempt(Segment& segment, RollCall& roll_call, const Invitation& invitation)
+    : segment_(segment),
+      roll_call_(roll_call),
+      names_(invitation.members),
+      rank_(invitation.rank) {}
+
+void Attempt::sit(const Seating& seating) {
+  const Placement placement = seating.placement();
+  const std::vector<int> members = placement.ranks_on(placement.host_of[rank_]);
+  const int number = seating.attempt_of(rank_);
+  if (number == number_ && members == members_) return;
+  members_ = members;
+  out_of_reach_.clear();
+  is_told_ = false;
+  if (number == number_) return;
+  leave();
+  number_ = number;
+  const int first = members_.front();
+  if (first != rank_) {
+    roll_call_.meet(first, seating.tickets()[first]);
+    part_ = Part::kLooking;
+    return;
+  }
+  for (const int member : members_) {
+    if (member != rank_) roll_call_.meet(member, seating.tickets()[member]);
+  }
+  const std::string address =
+      segment_.open(seating.is_named(number_) ? File::Kind::kNamed : File::Kind::kAnonymous, names_,
+                    roll_call_.self());
+  part_ = Part::kFirst;
+  if (members_.size() > 1) roll_call_.show(number_, address);
+}
+
+void Attempt::leave() {
+  if (is_first()) segment_.header().setup.store(Setup::kAgain, std::memory_order_release);
+  part_ = Part::kIdle;
+  segment_.leave();
+}
+
+bool Attempt::is_missing(int rank) {
+  return segment_.state(rank).joined.load(std::memory_order_acquire) == 0 &&
+         std::ranges::find(out_of_reach_, rank) == out_of_reach_.end();
+}
+
+std::vector<int> Attempt::awaited() {
+  if (part_ == Part::kNone) return {};
+  if (!is_first()) return {members_.front()};
+  std::vector<int> missing;
+  for (const int member : members_) {
+    if (is_missing(member)) missing.push_back(member);
+  }
+  return missing;
+}
+
+std::optional<Attempt::Outcome> Attempt::outcome() {
+  if (!is_first() || is_told_ || !awaited().empty()) return std::nullopt;
+  segment_.file_.unlink();
+  is_told_ = true;
+  return Outcome{number_, segment_.file_.kind() == File::Kind::kNamed, out_of_reach_};
+}
+
+std::string Attempt::Outcome::text() const {
+  std::ostringstream text;
+  text << kOutcome << ' ' << attempt << ' ' << named;
+  for (const int rank : out_of_reach) text << ' ' << rank;
+  return text.str();
+}
+
+std::optional<Attempt::Outcome> Attempt::Outcome::read(const std::string& text) {
+  std::istringstream stream(text);
+  std::string kind;
+  Outcome outcome;
+  stream >> kind >> outcome.attempt >> outcome.named;
+  if (!stream || kind != kOutcome) return std::nullopt;
+  for (int rank; stream >> rank;) outcome.out_of_reach.push_back(rank);
+  return outcome;
+}
+
+void Attempt::take_in(const Letter& letter) {
+  if (!is_first() || letter.text != kOutOfReach + std::to_string(number_)) return;
+  if (is_missing(letter.from)) out_of_reach_.push_back(letter.from);
+}
+
+void Attempt::declare_made(const Placement& placement, const std::vector<std::string>& host_names) {
+  if (!is_first()) return;
+  for (int r = 0; r < segment_.geometry().world_size; ++r) {
+    RankState& state = segment_.state(r);
+    state.host_number = placement.host_of[r];
+    if (placement.together(r, rank_)) continue;
+    state.global_rank = names_.global(r);
+    std::strncpy(state.host, host_names.at(state.host_number).c_str(), sizeof(state.host) - 1);
+  }
+  segment_.count(Area::kBase, segment_.geometry().base_nbytes);
+  segment_.header().setup.store(Setup::kDone, std::memory_order_release);
+}
+
+void Attempt::declare_refused(const Error& error) {
+  if (!is_first()) return;
+  GroupHeader& shared = segment_.header();
+  shared.kind = error.kind();
+  std::strncpy(shared.text, error.what(), sizeof(shared.text) - 1);
+  shared.setup.store(Setup::kRefused, std::memory_order_release);
+}
+
+void Attempt::join() {
+  if (part_ != Part::kLooking) return;
+  const int first = members_.front();
+  const std::optional<std::string> address = roll_call_.shown_by(first, number_);
+  if (!address) return;
+  if (segment_.join(*address, names_, roll_call_.self())) {
+    part_ = Part::kJoined;
+  } else {
+    part_ = Part::kIdle;
+    roll_call_.send(first, kOutOfReach + std::to_string(number_));
+  }
+}
+
+std::optional<Placement> Attempt::verdict() {
+  if (!has_joined()) return std::nullopt;
+  const GroupHeader& shared = segment_.header();
+  switch (shared.setup.load(std::memory_order_acquire)) {
+    case Setup::kPending:
+      return std::nullopt;
+    case Setup::kAgain:
+      leave();
+      return std::nullopt;
+    case Setup::kRefused:
+      throw Error(shared.kind, shared.text);
+    case Setup::kDone:
+      break;
+  }
+  Placement placement;
+  for (int r = 0; r < segment_.geometry().world_size; ++r) {
+    placement.host_of.push_back(segment_.state(r).host_number);
+  }
+  return placement;
+}
+
+void Attempt::clean_up() {
+  if (has_joined() && segment_.file_.kind() == File::Kind::kNamed) {
+    File::unlink(segment_.file_.address());
+  }
+}
+
+}  // namespace ringcomm::shm

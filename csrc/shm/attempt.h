@@ -1,0 +1,77 @@
+// What the ranks that are taken to be on one host do to come into one file in memory: see
+// shm/meeting.h.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/roll_call.h"
+#include "core/seating.h"
+#include "shm/segment.h"
+
+namespace ringcomm::shm {
+
+class Attempt {
+ public:
+  // What is given must stay. The segment has no memory yet.
+  Attempt(Segment& segment, RollCall& roll_call, const Invitation& invitation);
+
+  // Takes the part that rank 0 wants this rank to take. Where it is another than before, leaves the
+  // memory of the earlier attempt. Throws Error (kSystem).
+  void sit(const Seating& seating);
+  // The first rank of the attempt makes the file, and leads.
+  bool is_first() const { return part_ == Part::kFirst; }
+  // Who of the attempt is waited for.
+  std::vector<int> awaited();
+
+  // The first: what has come of it, when all have looked at the file; told once.
+  struct Outcome {
+    int attempt;
+    bool named;
+    std::vector<int> out_of_reach;
+
+    std::string text() const;
+    static std::optional<Outcome> read(const std::string& text);
+  };
+  std::optional<Outcome> outcome();
+  // The first: what another rank of the attempt has written.
+  void take_in(const Letter& letter);
+  // The first: says in the file how it ends, and where the ranks are. Others do nothing.
+  void declare_made(const Placement& placement, const std::vector<std::string>& host_names);
+  void declare_refused(const Error& error);
+
+  // The others: maps the file if it is there, or writes to the first that it is out of reach.
+  // Throws Error (kSystem).
+  void join();
+  // The others: all is said in memory.
+  bool has_joined() const { return part_ == Part::kJoined; }
+  // Where the group is made, as the file says. Throws the Error by which it is refused.
+  std::optional<Placement> verdict();
+  // The others: takes away the name of the file, if it has one.
+  void clean_up();
+
+ private:
+  enum class Part {
+    kNone,
+    kFirst,
+    kLooking,  // for the file
+    kJoined,
+    kIdle,  // until rank 0 tells more
+  };
+
+  void leave();
+  bool is_missing(int rank);
+
+  Segment& segment_;
+  RollCall& roll_call_;
+  const Members& names_;
+  const int rank_;
+  Part part_ = Part::kNone;
+  int number_ = -1;
+  std::vector<int> members_;       // ascending
+  std::vector<int> out_of_reach_;  // of them
+  bool is_told_ = false;           // the outcome
+};
+
+}  // namespace ringcomm::shm

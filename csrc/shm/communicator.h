@@ -1,0 +1,98 @@
+// One rank's view of a group that shares memory. One object per rank and no globals, so several
+// ranks can live in one process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/collectives.h"
+#include "core/store.h"
+#include "shm/eager.h"
+#include "shm/exchange.h"
+#include "shm/executor.h"
+#include "shm/group.h"
+#include "shm/mail.h"
+
+namespace ringcomm {
+
+// A collective goes one of two ways:
+//
+//   eager    its input fits into the announcement (shm/eager.h)
+//   by plan  the announcement only compares the calls; then the program of the plan runs
+//
+// Which way follows from counts that all ranks know alike; if they do not, their calls differ, and
+// the exchange raises that before any data is read. A user's plan is carried out however small the
+// input is.
+class Communicator : public Collectives {
+ public:
+  // make_engine: for links to other hosts, if the ranks are on several.
+  Communicator(Store& store, const Invitation& invitation, Selection selection,
+               const links::MakeEngine& make_engine = nullptr);
+  // Leaves the group.
+  ~Communicator() override { close("the communicator is gone"); }
+
+  std::uint64_t sequence() const { return exchange_.sequence(); }
+  shm::Group& group() { return group_; }
+
+  void barrier(Timeout timeout);
+
+  // This rank's arguments for a collective are wrong. The others, who make that call, raise the
+  // reason instead of waiting, and the group goes on. Does not wait itself, but for what the
+  // refusal before it still owes: see Exchange.
+  void refuse(const std::string& reason, Timeout timeout);
+  bool may_refuse() { return exchange_.may_refuse(); }
+  // Likewise for a message: its peer raises the reason. Never blocks; any thread. See shm/mail.h.
+  void refuse_message(shm::Message::Kind kind, int peer, std::int32_t tag,
+                      const std::string& reason, Timeout timeout) {
+    mail_.refuse(kind, peer, tag, reason, Deadline::in(timeout));
+  }
+
+  // A barrier that tells rank 0 who is missing (all of them, or the first), and then the others.
+  // It does not break the group.
+  void monitored_barrier(bool wait_all_ranks, Timeout timeout);
+
+  // Never block; any thread. See shm/mail.h.
+  void post(std::shared_ptr<shm::Message> message) { mail_.post(std::move(message)); }
+  bool wait(const shm::Message& message, Timeout patience) { return mail_.wait(message, patience); }
+
+  // Leaves the group: pending and later calls raise `reason`.
+  void close(const std::string& reason);
+  // Pending and later calls raise `reason`, and the group is broken for the other ranks too. The
+  // rank can still go on with some of them: shm/shrink.h.
+  void abort(const std::string& reason);
+
+ private:
+  void close(const std::string& reason, shm::Closed how);
+
+  bool goes_direct(Collective collective, std::size_t count, DType dtype) const override;
+  void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;
+
+  void eagerly(shm::Eager& eager, Call& call, const Reduction& reduction, const Deadline& deadline);
+  void by_plan(Call& call, const Reduction& reduction, const Deadline& deadline);
+  void carry_out_all_to_all(Call& call, const Reduction& reduction, const Deadline& deadline);
+  void check_counts(const Call& call);
+  void check_sum(const Call& call, std::size_t from, const std::uint64_t* counts,
+                 std::uint64_t most);
+
+  // The program of the call, and its fingerprint in it; if that is refused, `refusal`, which is to
+  // be thrown once all ranks have heard of it.
+  const Program& program(Call& call, std::exception_ptr& refusal);
+  void await_all(const std::exception_ptr& refusal, const Deadline& deadline);
+  shm::Eager& eager_way(const Call& call);
+
+  shm::Group group_;
+  shm::Exchange exchange_;
+  shm::Executor executor_;
+  shm::Mail mail_;
+  std::map<std::pair<Collective, int>, shm::Eager> eager_;  // by root, too
+  std::vector<std::uint64_t> counts_;  // what the ranks announce to an all-to-all
+  std::uint64_t barriers_ = 0;
+};
+
+}  // namespace ringcomm

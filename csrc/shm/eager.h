@@ -1,0 +1,49 @@
+// The eager way: what is small travels with the announcements of the call.
+//
+// Everybody writes what it holds of the collective's blocks behind its announcement, and once all
+// have announced, everybody takes what it has been promised out of the others' payloads. Both
+// follow from the collective's Contract (plan/collective.h), so that one way serves all
+// collectives: a rank writes the blocks that it holds before, and for each block that it is
+// promised it combines, in rank order, the payloads of those whose contributions the block then
+// holds. One exchange, one rounding, no plan.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "core/chunks.h"
+#include "plan/collective.h"
+#include "reduce/reduction.h"
+#include "shm/exchange.h"
+
+namespace ringcomm::shm {
+
+// For one collective, number of blocks and root.
+class Eager {
+ public:
+  Eager(Collective collective, int world_size, int num_blocks, int root, int rank);
+
+  // Whether no rank's payload has more elements. All ranks find the same.
+  bool fits(const Chunks& blocks, std::size_t count) const;
+
+  // Returns the bytes written.
+  std::size_t write(const Chunks& blocks, const Reduction& reduction, std::byte* payload) const;
+  void read(const Chunks& blocks, const Reduction& reduction, Exchange& exchange);
+
+ private:
+  // A block that this rank is promised. In the payloads of those that it comes from it lies behind
+  // the blocks `before` it, which are the same for all of them.
+  struct Promise {
+    int block;
+    std::vector<int> from;
+    std::vector<int> before;
+  };
+
+  const int rank_;
+  std::vector<std::vector<int>> payloads_;  // the blocks in one, for each different payload
+  std::vector<int> own_;
+  std::vector<Promise> promises_;
+  std::vector<const void*> inputs_;  // of one block; kept for its memory
+};
+
+}  // namespace ringcomm::shm

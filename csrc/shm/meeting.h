@@ -1,0 +1,76 @@
+// How the ranks of a group come into shared memory, each into that of its host, and find out which
+// ranks are on which host.
+//
+// Rank 0 waits until all have come (core/roll_call.h). It guesses who shares memory, and tells all
+// (core/seating.h). Now the first rank of each host makes a file and shows its address to the
+// others of its host, who open it, map it and say so in it (shm/attempt.h). What comes of that it
+// writes to rank 0, which goes on so until all ranks of each host are in one file. Then rank 0
+// tells that the group is made, and the first ranks say so in the files.
+//
+//   rank 0              the first of a host        the others
+//   told: Seating
+//                       shown: address, cookie
+//                                                  RankState::joined; or
+//                                                  letter: out of reach
+//                       letter: outcome
+//   told: Seating     GroupHeader::setup: again
+//   ...
+//   told: made          GroupHeader::setup: done
+//
+// A rank that cannot be in the group by its own fault, and one that sees that another has ended,
+// writes so to rank 0, which refuses the group to all. So it is made everywhere or nowhere: what
+// rank 0 has told counts, and whoever misses the first of its host listens there.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/roll_call.h"
+#include "core/seating.h"
+#include "shm/attempt.h"
+
+namespace ringcomm::shm {
+
+class Meeting {
+ public:
+  // What is given must stay. The segment has no memory yet.
+  Meeting(Segment& segment, Store& store, const Invitation& invitation);
+
+  // Returns when all ranks of the group are in their places, this one's in the segment. Throws
+  // Error otherwise.
+  Placement hold();
+  // What no other group is called whose ranks meet through this store: afterwards.
+  std::string name() const { return std::to_string(seating_.tickets().front()); }
+
+ private:
+  // What rank 0 tells last: that the group is made, and the names of the hosts.
+  static std::string made_word(const std::vector<std::string>& host_names);
+  static bool is_made(const std::string& word, std::vector<std::string>* host_names);
+
+  // Rank 0's, in shm/meeting_rank_0.cpp.
+  Placement lead();
+  void place();
+  void receive();
+  bool take_in(const Attempt::Outcome& outcome);
+  void tell();
+  std::vector<int> awaited();
+
+  // The others'.
+  Placement follow();
+  std::optional<Placement> go_on(bool listens);
+  std::optional<Placement> listen();
+  void report();
+  void or_write(const std::string& prefix, const std::function<void()>& body);
+  std::optional<Placement> after_death(const Error& death);
+
+  const Invitation& invitation_;
+  const int rank_;
+  RollCall roll_call_;
+  Attempt attempt_;
+  Seating seating_;           // as rank 0 last told it, if this rank is in it
+  bool wrote_death_ = false;  // to rank 0, whose word is waited for
+};
+
+}  // namespace ringcomm::shm

@@ -1,0 +1,90 @@
+// What rank 0 does that others do not: see shm/meeting.h.
+#include "core/refusal.h"
+#include "shm/meeting.h"
+
+namespace ringcomm::shm {
+
+Placement Meeting::lead() {
+  try {
+    for (;;) {
+      roll_call_.look();
+      place();
+      receive();
+      if (!seating_.tickets().empty() && seating_.is_complete()) break;
+      roll_call_.pause(awaited());
+    }
+    const Placement placement = seating_.placement();
+    roll_call_.close();
+    std::vector<std::string> host_names = {roll_call_.self().host};
+    for (int host = 1; host < placement.num_hosts(); ++host) {
+      host_names.push_back(roll_call_.attendees().at(placement.leader_of(host)).host);
+    }
+    if (invitation_.world_size > 1) roll_call_.tell(made_word(host_names));
+    attempt_.declare_made(placement, host_names);
+    return placement;
+  } catch (const std::exception& error) {
+    const auto* known = dynamic_cast<const Error*>(&error);
+    const Error refusal(known != nullptr ? known->kind() : ErrorKind::kSystem, error.what());
+    attempt_.declare_refused(refusal);
+    roll_call_.refuse(refusal);
+    throw;
+  }
+}
+
+// As soon as all have come, and again where one comes in the place of another, by guess.
+void Meeting::place() {
+  const std::map<int, Attendee>& others = roll_call_.attendees();
+  if (static_cast<int>(others.size()) + 1 != invitation_.world_size) return;
+  std::vector<std::int64_t> tickets = {roll_call_.self().ticket};
+  std::vector<std::string> guesses = {roll_call_.self().guess()};
+  for (const auto& [rank, attendee] : others) {
+    tickets.push_back(attendee.ticket);
+    guesses.push_back(attendee.guess());
+  }
+  if (tickets == seating_.tickets()) return;
+  seating_ = Seating(std::move(tickets), guesses, seating_.next_attempt());
+  tell();
+}
+
+// Its own place first: the others of its host look for the file when they have heard.
+void Meeting::tell() {
+  attempt_.sit(seating_);
+  if (invitation_.world_size > 1) roll_call_.tell(seating_.text());
+}
+
+void Meeting::receive() {
+  bool is_changed = false;
+  for (const Letter& letter : roll_call_.letters()) {
+    if (const auto failure = read_refusal(letter.text)) throw *failure;
+    attempt_.take_in(letter);
+    if (const auto outcome = Attempt::Outcome::read(letter.text)) {
+      is_changed = take_in(*outcome) || is_changed;
+    }
+  }
+  if (const auto own = attempt_.outcome()) is_changed = take_in(*own) || is_changed;
+  if (is_changed) tell();
+}
+
+// True: the seating has changed.
+bool Meeting::take_in(const Attempt::Outcome& outcome) {
+  if (outcome.out_of_reach.empty()) {
+    seating_.set_joined(outcome.attempt);
+    return false;
+  }
+  seating_.set_out_of_reach(outcome.attempt, outcome.named, outcome.out_of_reach);
+  return true;
+}
+
+// Those who have not come, or are not in their places; those that are can still end, and then the
+// group is made with them.
+std::vector<int> Meeting::awaited() {
+  std::vector<int> ranks = attempt_.awaited();
+  const bool is_placed = !seating_.tickets().empty();
+  for (int rank = 1; rank < invitation_.world_size; ++rank) {
+    const bool is_here = is_placed && seating_.attempt_of(rank) == seating_.attempt_of(0);
+    if (!is_placed || (!is_here && !seating_.has_joined(rank))) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+}  // namespace ringcomm::shm

@@ -1,0 +1,149 @@
+#include "shm/relay.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "shm/group.h"
+#include "shm/streams.h"
+
+namespace ringcomm::shm {
+namespace {
+
+// A bundle is entries, each followed by its payload.
+struct Entry {
+  std::int32_t rank;
+  std::uint32_t payload_nbytes;
+  Call call;
+};
+
+std::size_t padded(std::size_t nbytes) { return (nbytes + 7) / 8 * 8; }
+
+}  // namespace
+
+Relay::Relay(Group& group) : group_(group), ranks_(group.placement().ranks_on(group.host())) {
+  forwarded_.resize(ranks_.size());
+  was_there_.resize(ranks_.size());
+  const std::vector<int> leaders = group.other_leaders();
+  for (Bundle& bundle : bundles_) {
+    bundle.bytes.reset(new std::byte[most(ranks_.size())]);
+    bundle.requests.reset(new links::Request[leaders.size()]);
+  }
+  for (const int leader : leaders) {
+    const std::vector<int> ranks = group.placement().ranks_on(group.placement().host_of[leader]);
+    for (const int rank : ranks) group.segment().make(Area::kAnnouncements, rank);
+    auto& incoming = *incoming_.emplace_back(new Incoming{leader});
+    incoming.room = most(ranks.size());
+    incoming.bytes.reset(new std::byte[incoming.room]);
+    post(incoming);
+  }
+}
+
+Relay::~Relay() {
+  links::Engine& links = *group_.links();
+  for (Bundle& bundle : bundles_) {
+    for (std::size_t i = 0; i < incoming_.size(); ++i) links.cancel(bundle.requests[i]);
+  }
+  for (const auto& incoming : incoming_) links.cancel(incoming->request);
+}
+
+std::size_t Relay::most(std::size_t num_ranks) const {
+  return num_ranks * padded(sizeof(Entry) + group_.geometry().eager_nbytes);
+}
+
+void Relay::step(bool hurry) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return;
+  receive();
+  forward(hurry);
+}
+
+bool Relay::has_sent(std::uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  return *std::ranges::min_element(forwarded_) >= sequence;
+}
+
+bool Relay::has_announced(std::size_t i) {
+  Segment& segment = group_.segment();
+  const std::uint64_t next = forwarded_[i] + 1;
+  return segment.made(ranks_[i], Area::kAnnouncements) &&
+         segment.announcement(ranks_[i], next).sequence.load(std::memory_order_acquire) == next;
+}
+
+void Relay::forward(bool hurry) {
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const bool there = has_announced(i);
+    if (there && (!hurry || was_there_[i])) which.push_back(i);
+    if (hurry) was_there_[i] = there;
+  }
+  if (which.empty() || (!hurry && which.size() < ranks_.size())) return;
+  const Bundle& next = bundles_[sent_ % kBundles];
+  for (std::size_t h = 0; h < incoming_.size(); ++h) {
+    if (next.requests[h].pending()) return;
+  }
+  send(which);
+}
+
+void Relay::send(const std::vector<std::size_t>& which) {
+  Bundle& bundle = bundles_[sent_ % kBundles];
+  std::byte* at = bundle.bytes.get();
+  for (const std::size_t i : which) {
+    Announcement& announcement = group_.segment().announcement(ranks_[i], ++forwarded_[i]);
+    Entry entry{ranks_[i], 0, announcement.call};
+    entry.payload_nbytes = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(announcement.payload_nbytes, group_.geometry().eager_nbytes));
+    std::memcpy(at, &entry, sizeof(entry));
+    std::memcpy(at + sizeof(entry), announcement.payload(), entry.payload_nbytes);
+    at += padded(sizeof(entry) + entry.payload_nbytes);
+    was_there_[i] = 0;
+  }
+  const std::span<const std::byte> bytes(bundle.bytes.get(), at);
+  for (std::size_t h = 0; h < incoming_.size(); ++h) {
+    group_.links()->send(incoming_[h]->leader, {kAnnouncements, sent_ % kNumbers}, bytes,
+                         bundle.requests[h]);
+  }
+  ++sent_;
+}
+
+void Relay::receive() {
+  for (const auto& incoming : incoming_) {
+    while (incoming->request.done()) {
+      mirror(*incoming);
+      ++incoming->number;
+      post(*incoming);
+    }
+  }
+}
+
+void Relay::post(Incoming& incoming) {
+  group_.links()->recv(incoming.leader, {kAnnouncements, incoming.number % kNumbers},
+                       {incoming.bytes.get(), incoming.room}, incoming.request);
+}
+
+void Relay::mirror(const Incoming& incoming) {
+  const int host = group_.placement().host_of[incoming.leader];
+  const std::size_t nbytes = incoming.request.nbytes;
+  for (std::size_t at = 0; at < nbytes;) {
+    Entry entry;
+    const bool is_whole = at + sizeof(entry) <= nbytes;
+    if (is_whole) std::memcpy(static_cast<void*>(&entry), incoming.bytes.get() + at, sizeof(entry));
+    const bool is_right = is_whole && group_.placement().is_on(host, entry.rank) &&
+                          entry.payload_nbytes <= group_.geometry().eager_nbytes &&
+                          at + sizeof(entry) + entry.payload_nbytes <= nbytes;
+    if (!is_right) {
+      group_.fail(ErrorKind::kSystem,
+                  group_.members.name(group_.rank) + ": what " +
+                      group_.members.name(incoming.leader) +
+                      " sent of its host's calls is nothing that a rank of ringcomm sends");
+      return;
+    }
+    Announcement& place = group_.segment().announcement(entry.rank, entry.call.sequence);
+    place.call = entry.call;
+    place.payload_nbytes = entry.payload_nbytes;
+    std::memcpy(place.payload(), incoming.bytes.get() + at + sizeof(entry), entry.payload_nbytes);
+    place.sequence.store(entry.call.sequence, std::memory_order_release);
+    at += padded(sizeof(entry) + entry.payload_nbytes);
+  }
+}
+
+}  // namespace ringcomm::shm

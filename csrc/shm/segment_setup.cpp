@@ -1,0 +1,120 @@
+// How a rank makes the file of its host, or maps that of another.
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <tuple>
+#include <utility>
+
+#include "shm/meeting.h"
+#include "shm/segment.h"
+
+namespace ringcomm::shm {
+namespace {
+
+std::uint64_t random_cookie() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+// Addresses whose memory nobody has taken read as zeros, so that damaged memory which says that
+// they may be touched does no harm. Without this they would raise SIGBUS, and nothing else would
+// differ.
+void make_hole(int descriptor, std::size_t nbytes) {
+  rlimit most{};
+  const bool is_allowed = getrlimit(RLIMIT_FSIZE, &most) == 0 && nbytes <= most.rlim_cur;
+  if (is_allowed) std::ignore = ftruncate(descriptor, static_cast<off_t>(nbytes));
+}
+
+std::string describe_rank(const Invitation& invitation) {
+  const std::string& group = invitation.members.group;
+  return "rank " + std::to_string(invitation.rank) + " of " +
+         std::to_string(invitation.world_size) +
+         (group.empty() ? " in a group without a name" : " in group \"" + group + "\"");
+}
+
+}  // namespace
+
+Segment::Segment(Store& store, const Invitation& invitation)
+    : rank_(invitation.rank), geometry_(invitation.world_size), usage_(describe_rank(invitation)) {
+  try {
+    Meeting meeting(*this, store, invitation);
+    placement_ = meeting.hold();
+    name_ = meeting.name();
+  } catch (...) {
+    leave();
+    throw;
+  }
+}
+
+// The file is of the other kind where this one cannot be made.
+std::string Segment::open(File::Kind kind, const Members& members, const Attendee& self) {
+  if (std::optional<File> file = File::make(kind)) file_ = std::move(*file);
+  if (file_.descriptor() < 0) file_ = *File::make(File::Kind::kNamed);
+  take(Area::kBase, 0, geometry_.base_nbytes);
+  make_hole(file_.descriptor(), geometry_.nbytes);
+  map();
+  GroupHeader& shared = header();
+  shared.magic = kMagic;
+  shared.cookie = random_cookie();
+  shared.nbytes = geometry_.nbytes;
+  shared.world_size = geometry_.world_size;
+  std::strncpy(shared.group, members.group.c_str(), sizeof(shared.group) - 1);
+  introduce(members, self);
+  return file_.address() + "\n" + std::to_string(shared.cookie);
+}
+
+bool Segment::join(const std::string& address, const Members& members, const Attendee& self) {
+  const std::size_t line = address.find('\n');
+  std::optional<File> file = File::open(address.substr(0, line));
+  if (!file) return false;
+  file_ = std::move(*file);
+  map();
+  if (header().cookie != std::stoull(address.substr(line + 1))) {
+    leave();
+    return false;
+  }
+  if (header().magic != kMagic || header().nbytes != geometry_.nbytes) {
+    throw Error(ErrorKind::kSystem,
+                file_.address() +
+                    " is not the shared memory of this build of ringcomm: the ranks do not "
+                    "run the same build");
+  }
+  introduce(members, self);
+  return true;
+}
+
+void Segment::leave() {
+  unmap();
+  file_ = File();
+}
+
+void Segment::map() {
+  void* base =
+      mmap(nullptr, geometry_.nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.descriptor(), 0);
+  if (base == MAP_FAILED) {
+    throw Error(ErrorKind::kSystem,
+                describe_failure(
+                    "mmap(" + file_.address() + ", " + std::to_string(geometry_.nbytes) + " bytes)",
+                    errno));
+  }
+  base_ = static_cast<std::byte*>(base);
+}
+
+void Segment::unmap() {
+  if (base_ != nullptr) munmap(std::exchange(base_, nullptr), geometry_.nbytes);
+}
+
+void Segment::introduce(const Members& members, const Attendee& self) {
+  RankState& own = state(rank_);
+  own.process = self.process;
+  std::strncpy(own.host, self.host.c_str(), sizeof(own.host) - 1);
+  own.global_rank = members.global(rank_);
+  own.waits_for.store(-1, std::memory_order_relaxed);
+  own.joined.store(1, std::memory_order_release);
+}
+
+}  // namespace ringcomm::shm

@@ -1,0 +1,242 @@
+// How the living of one host agree, in the shared memory of the old group, which the dead cannot
+// take along.
+//
+// One word, the verdict, counts rounds: 2k while round k is open; 2k + 2, which opens the next one,
+// if round k came to nothing; 2k + 1 for ever once it has made the new group, with a digest of who
+// is in it. It changes by compare-and-swap alone, so that a round has one end. In round k a rank
+//
+//   1. joins                  shrink_joined = k + 1
+//   2. gathers                waits until every rank that is not excluded has joined or is gone.
+//                             The survivors are those that have joined
+//   3. makes the new group    with them
+//   4. votes                  shrink_built = k + 1
+//   5. ends the round         if all survivors have voted: made; if one is gone and has not:
+//   nothing
+//
+// and begins again if the round came to nothing.
+//
+// Why all survivors are the same: whether a rank has joined when it is gone does not change any
+// more, and one that lives is waited for. So all ranks see the same ranks join, whenever they look,
+// and whoever dies after it has joined counts as a survivor in this round, not in the next.
+//
+// Why a new group is there if the verdict says so: it takes the votes of all survivors. A rank that
+// dies after its vote is a dead member of the new group, which can be shrunk like this one.
+//
+// Why nobody hangs: a rank that waits too long ends the round itself, in which case nobody gets the
+// new group, or finds that it was made after all. Neither waits for another rank.
+#include "shm/shrink.h"
+
+#include <algorithm>
+#include <iterator>
+#include <thread>
+
+#include "core/digest.h"
+#include "core/interrupt.h"
+#include "shm/shrink_caller.h"
+#include "shm/shrink_hosts.h"
+
+namespace ringcomm::shm {
+namespace {
+
+using std::chrono::milliseconds;
+
+class Shrinking {
+ public:
+  Shrinking(Group& group, const ShrinkCall& call, const MakeGroup& make)
+      : group_(group), caller_(group, call), make_(make) {
+    RankState& own = state(group_.rank);
+    own.shrink_call.store(caller_.digest());
+    if (own.shrink_key.load() == 0) own.shrink_key.store(random_number() | 1);
+  }
+
+  Survivors run() {
+    first_round_ = open_round();
+    for (;;) {
+      round_ = open_round();
+      check_not_left();
+      state(group_.rank).shrink_joined.store(round_ + 1);
+      check_not_left();
+      if (!gather()) continue;
+      if (make_and_vote() && end_together()) return survivors_;
+    }
+  }
+
+ private:
+  RankState& state(int rank) { return group_.segment().state(rank); }
+  std::atomic<std::uint64_t>& verdict() { return group_.segment().header().shrink_verdict; }
+
+  // The verdict if round_ makes the new group: who is in it stands in the upper half.
+  std::uint64_t made() const {
+    Digest digest;
+    for (const int r : survivors_.ranks) digest.add(static_cast<std::uint64_t>(r));
+    return digest.value() << 32 | (2 * round_ + 1);
+  }
+
+  // The number of the open round. Throws if the new group is there, without this rank.
+  std::uint64_t open_round() {
+    const std::uint64_t now = verdict().load();
+    if (now % 2 == 1) {
+      throw caller_.error(ErrorKind::kClosed, "the other ranks have gone on without this one");
+    }
+    return now / 2;
+  }
+  bool is_open() { return verdict().load() == 2 * round_; }
+  void come_to_nothing() {
+    std::uint64_t open = 2 * round_;
+    verdict().compare_exchange_strong(open, 2 * round_ + 2);
+  }
+  bool is_made() { return verdict().load() == made(); }
+
+  // Asked before this rank joins, as who has left joins nothing; and after, for another thread may
+  // leave while it joins: who has seen that it is gone is not joined by it.
+  void check_not_left() {
+    if (state(group_.rank).closed.load() == Closed::kLeft) throw caller_.left();
+  }
+
+  bool is_gone(int rank) {
+    return state(rank).closed.load() == Closed::kLeft || !state(rank).process.runs();
+  }
+
+  bool gather() {
+    Trouble trouble;
+    for (milliseconds pause{0};; pause = milliseconds(1)) {
+      if (!is_open()) return false;
+      std::vector<int> joined, dead, awaited, at_odds, gave_up;
+      for (int r = 0; r < group_.world_size; ++r) {
+        if (caller_.excludes(r)) continue;
+        const bool gone = is_gone(r);  // before it is asked whether it has joined
+        if (state(r).shrink_joined.load() > round_) {
+          joined.push_back(r);
+          if (state(r).shrink_call.load() != state(group_.rank).shrink_call.load()) {
+            at_odds.push_back(r);
+          }
+        } else if (gone) {
+          dead.push_back(r);
+        } else {
+          awaited.push_back(r);
+          if (state(r).shrink_gave_up.load() > first_round_) gave_up.push_back(r);
+        }
+      }
+      if (const auto error = caller_.gone_too(dead)) give_up(*error);
+      if (at_odds.empty() && awaited.empty()) {
+        accept(joined);
+        return true;
+      }
+      if (trouble.lasts(!at_odds.empty() || !gave_up.empty())) {
+        give_up(at_odds.empty() ? caller_.error(ErrorKind::kMismatch,
+                                                caller_.names(gave_up) +
+                                                    " gave up, for a reason that is told there")
+                                : caller_.differ(at_odds));
+      }
+      if (caller_.is_late()) {
+        // Who has given up may call again. Whom all wait for is another one, if there is one.
+        std::vector<int> silent;
+        std::ranges::set_difference(awaited, gave_up, std::back_inserter(silent));
+        if (silent.empty()) silent = awaited;
+        give_up(caller_.late(silent.empty() ? caller_.to_exclude_the_same(at_odds)
+                                            : caller_.to_call(silent)));
+      }
+      sleep(pause);
+    }
+  }
+
+  void accept(const std::vector<int>& joined) {
+    survivors_.ranks = joined;
+    const std::uint64_t key = state(joined.front()).shrink_key.load();
+    survivors_.key = std::to_string(key) + "/" + std::to_string(round_);
+  }
+
+  bool make_and_vote() {
+    try {
+      make_(survivors_, [this] { watch(); });
+    } catch (const std::exception&) {
+      // What a survivor's death or its giving up makes fail, here or at another rank, is tried
+      // again.
+      if (!is_open() || end_if_survivor_is_gone()) return false;
+      give_up();
+      throw;
+    }
+    state(group_.rank).shrink_built.store(round_ + 1);
+    return true;
+  }
+
+  void watch() {
+    if (!is_open() || end_if_survivor_is_gone()) {
+      throw Error(ErrorKind::kPeerDied, "a survivor is gone, too");
+    }
+    if (caller_.is_late()) throw late_votes();
+  }
+
+  bool end_together() {
+    for (milliseconds pause{0};; pause = milliseconds(1)) {
+      if (is_made()) return true;
+      if (!is_open()) return false;
+      if (missing_votes().empty()) {
+        std::uint64_t open = 2 * round_;
+        verdict().compare_exchange_strong(open, made());
+        continue;
+      }
+      if (end_if_survivor_is_gone()) continue;
+      if (caller_.is_late()) {
+        come_to_nothing();
+        if (is_made()) return true;
+        give_up(late_votes());
+      }
+      sleep(pause);
+    }
+  }
+
+  bool end_if_survivor_is_gone() {
+    for (const int r : survivors_.ranks) {
+      const bool gone = is_gone(r);  // before it is asked whether it has voted
+      if (!gone || state(r).shrink_built.load() > round_) continue;
+      come_to_nothing();
+      return true;
+    }
+    return false;
+  }
+
+  std::vector<int> missing_votes() {
+    std::vector<int> missing;
+    for (const int r : survivors_.ranks) {
+      if (state(r).shrink_built.load() <= round_) missing.push_back(r);
+    }
+    return missing;
+  }
+  Error late_votes() { return caller_.late(caller_.to_make_the_group(missing_votes())); }
+
+  void sleep(milliseconds pause) {
+    try {
+      check_interrupt();
+    } catch (...) {
+      give_up();
+      throw;
+    }
+    std::this_thread::sleep_for(pause);
+  }
+
+  void give_up() {
+    state(group_.rank).shrink_gave_up.store(round_ + 1);
+    come_to_nothing();
+  }
+  [[noreturn]] void give_up(const Error& error) {
+    give_up();
+    throw error;
+  }
+
+  Group& group_;
+  const ShrinkCaller caller_;
+  const MakeGroup& make_;
+  std::uint64_t first_round_ = 0;
+  std::uint64_t round_ = 0;
+  Survivors survivors_;
+};
+
+}  // namespace
+
+Survivors shrink(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make) {
+  if (group.placement().num_hosts() > 1) return shrink_hosts(group, store, call, make);
+  return Shrinking(group, call, make).run();
+}
+
+}  // namespace ringcomm::shm

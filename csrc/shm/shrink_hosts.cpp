@@ -1,0 +1,332 @@
+#include "shm/shrink_hosts.h"
+
+#include <algorithm>
+#include <sstream>
+#include <thread>
+
+#include "core/interrupt.h"
+#include "core/refusal.h"
+#include "core/store.h"
+#include "shm/notice.h"
+#include "shm/sentinel.h"
+#include "shm/shrink_caller.h"
+
+namespace ringcomm::shm {
+namespace {
+
+using std::chrono::milliseconds;
+
+const std::string kMade = "made";
+const std::string kAgain = "again";
+
+// For a host that is silent, to tell something in the store.
+constexpr std::chrono::seconds kToAppear{2};
+// A notice that has nothing new is written again after that.
+constexpr milliseconds kRenew{500};
+// What a death makes fail, fails before that is known of the death.
+constexpr milliseconds kDeathIsKnown = Sentinel::kSilence + milliseconds(1000);
+// Between two looks at the store of one rank, and of one host at all notices. All ranks share it.
+constexpr int kRanksPerMillisecond = 8;
+constexpr milliseconds kTurnPerHost{5};
+
+class Shrinking {
+ public:
+  Shrinking(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make)
+      : group_(group),
+        store_(store),
+        caller_(group, call),
+        make_(make),
+        pause_(std::max(1, group.world_size / kRanksPerMillisecond)),
+        turn_(kTurnPerHost * group.placement().num_hosts()),
+        notices_(group.placement()) {
+    state(group_.rank).shrink_call.store(caller_.digest());
+    while (is_over_before()) ++round_;
+  }
+
+  Survivors run() {
+    if (state(group_.rank).closed.load() == Closed::kLeft) throw caller_.left();
+    for (;; ++round_) {
+      begin();
+      try {
+        if (!take_part()) continue;
+      } catch (const Error& error) {
+        if (!give_up(error)) throw;
+      } catch (const std::exception& error) {
+        if (!give_up(Error(ErrorKind::kSystem, error.what()))) throw;
+      }
+      return survivors_;
+    }
+  }
+
+ private:
+  RankState& state(int rank) { return group_.segment().state(rank); }
+  std::string key(const std::string& what) const {
+    return "shrink/" + group_.segment().name() + "/" + std::to_string(round_) + "/" + what;
+  }
+  std::string notice_key(int host) const { return key("notices/" + std::to_string(host)); }
+
+  bool is_over_before() {
+    const auto verdict = store_.find(key("verdict"));
+    return verdict && *verdict != kMade;
+  }
+
+  void begin() {
+    survivors_ = {};
+    verdict_ = {};
+    notices_.clear();
+    began_ = Clock::now();
+    trouble_ = {};
+  }
+
+  // True: the group is made. False: another round begins.
+  bool take_part() {
+    state(group_.rank).shrink_joined.store(round_ + 1);
+    group_.segment().header().shrink_turn.store(0);
+    if (!wait_until([&] { return !survivors_.ranks.empty(); })) return false;
+    const bool makes = is_survivor() && !verdict_;
+    if (makes && !make_and_vote()) return false;
+    if (!wait_until([&] { return verdict_ == kMade; })) return false;
+    if (makes) return true;
+    throw caller_.error(ErrorKind::kClosed, caller_.names(survivors_.ranks) +
+                                                (survivors_.ranks.size() == 1 ? " has" : " have") +
+                                                " gone on without this one");
+  }
+
+  bool is_survivor() const { return std::ranges::binary_search(survivors_.ranks, group_.rank); }
+
+  // False: the round came to nothing.
+  template <typename Done>
+  bool wait_until(Done done) {
+    for (;;) {
+      look();
+      if (is_over()) return false;
+      if (done()) return true;
+      check_not_late();
+      std::this_thread::sleep_for(pause_);
+    }
+  }
+
+  // Whether the next round begins. Throws what the round was given up for.
+  bool is_over() const {
+    if (!verdict_ || *verdict_ == kMade) return false;
+    if (*verdict_ == kAgain) return true;
+    const int rank = std::stoi(*verdict_);
+    if (caller_.excludes(rank)) return true;
+    const auto why = read_refusal(verdict_->substr(verdict_->find('\n') + 1));
+    if (!why) throw caller_.error(ErrorKind::kSystem, "the store holds no verdict: " + *verdict_);
+    throw caller_.error(why->kind(), caller_.names({rank}) + " gave up: " + why->what());
+  }
+
+  bool make_and_vote() {
+    try {
+      make_(survivors_, [this] { watch(); });
+    } catch (const Error&) {
+      const Clock::time_point failed = Clock::now();
+      while (Clock::now() - failed < kDeathIsKnown && !caller_.is_late()) {
+        look();
+        if (is_over()) return false;
+        std::this_thread::sleep_for(pause_);
+      }
+      throw;
+    }
+    state(group_.rank).shrink_built.store(round_ + 1);
+    group_.segment().header().shrink_turn.store(0);
+    return true;
+  }
+
+  void watch() {
+    if (Clock::now() < look_next_) return;
+    look();
+    if (is_over()) throw Error(ErrorKind::kPeerDied, "a survivor is gone, too");
+    check_not_late();
+  }
+
+  // The verdict is read first, so that survivors are found where it says made.
+  void look() {
+    check_interrupt();
+    verdict_ = store_.find(key("verdict"));
+    if (survivors_.ranks.empty()) accept(store_.find(key("survivors")));
+    if (!verdict_ && takes_turn()) {
+      exchange_notices();
+      survivors_.ranks.empty() ? decide_who_survives() : decide_whether_made();
+    }
+    look_next_ = Clock::now() + pause_;
+  }
+
+  bool takes_turn() {
+    std::atomic<std::int64_t>& turn = group_.segment().header().shrink_turn;
+    const std::int64_t now = Clock::now().time_since_epoch().count();
+    std::int64_t last = turn.load();
+    return now - last >= std::chrono::nanoseconds(turn_).count() &&
+           turn.compare_exchange_strong(last, now);
+  }
+
+  void exchange_notices() {
+    Notice own = own_notice();
+    for (int host = 0; host < group_.placement().num_hosts(); ++host) {
+      const auto text = store_.find(notice_key(host));
+      const auto notice = text ? Notice::read(*text, group_.world_size) : std::nullopt;
+      if (notice) notices_.take(host, *notice);
+    }
+    const Notice* last = notices_.of(group_.host());
+    if (last != nullptr && last->says_the_same_as(own) &&
+        Clock::now() - *notices_.since(group_.host()) < kRenew) {
+      return;
+    }
+    own.number = random_number();
+    store_.set(notice_key(group_.host()), own.text());
+    notices_.take(group_.host(), own);
+  }
+
+  Notice own_notice() {
+    const int leader = group_.placement().leader_of(group_.host());
+    Notice notice;
+    notice.listens = !is_gone(leader) && group_.hears_of(group_.host()).has_value();
+    for (int r = 0; r < group_.world_size; ++r) {
+      notice.ranks.push_back(group_.is_local(r) ? known_here(r) : known_elsewhere(r));
+      const Known known = notice.ranks.back();
+      if (known == Known::kJoined || known == Known::kVoted) {
+        notice.calls[r] = state(r).shrink_call.load();
+      }
+    }
+    return notice;
+  }
+
+  bool is_gone(int rank) {
+    const RankState& s = state(rank);
+    return s.closed.load() == Closed::kLeft || s.ended.load() != 0 ||
+           (group_.is_local(rank) && !s.process.runs());
+  }
+
+  // A rank that dies after its vote is a dead member of the new group.
+  Known known_here(int rank) {
+    if (state(rank).shrink_built.load() > round_) return Known::kVoted;
+    if (is_gone(rank)) return Known::kGone;
+    return state(rank).shrink_joined.load() > round_ ? Known::kJoined : Known::kLives;
+  }
+
+  Known known_elsewhere(int rank) {
+    if (is_gone(rank)) return Known::kGone;
+    const int host = group_.placement().host_of[rank];
+    const std::vector<int> ranks = group_.placement().ranks_on(host);
+    const bool is_last = std::ranges::all_of(ranks, [&](int r) { return r == rank || is_gone(r); });
+    if (is_last && !group_.links()->failure(rank).empty()) return Known::kGone;
+    const std::optional<bool> hears = group_.hears_of(host);
+    if (!hears) return Known::kNothing;
+    return *hears ? Known::kLives : Known::kSilent;
+  }
+
+  struct Count {
+    std::vector<int> joined, at_odds, gone, awaited;
+  };
+  Count count() {
+    Count count;
+    const bool may_appear = Clock::now() - began_ < kToAppear;
+    for (int r = 0; r < group_.world_size; ++r) {
+      if (caller_.excludes(r)) continue;
+      const Known known = notices_.known(r);
+      if (known == Known::kJoined || known == Known::kVoted) {
+        count.joined.push_back(r);
+        const Notice* notice = notices_.of(group_.placement().host_of[r]);
+        const bool agrees = notice != nullptr && notice->calls.contains(r) &&
+                            notice->calls.at(r) == caller_.digest();
+        if (!agrees) count.at_odds.push_back(r);
+      } else if (known == Known::kGone || (known == Known::kSilent && !may_appear)) {
+        count.gone.push_back(r);
+      } else {
+        count.awaited.push_back(r);
+      }
+    }
+    return count;
+  }
+
+  void decide_who_survives() {
+    const Count count = this->count();
+    if (trouble_.lasts(!count.at_odds.empty())) throw caller_.differ(count.at_odds);
+    if (!count.at_odds.empty() || !count.awaited.empty()) return;
+    // When all are in the round, who then all raise it.
+    if (const auto error = caller_.gone_too(count.gone)) throw *error;
+    const std::vector<int> part = notices_.largest_part(count.joined);
+    if (!std::ranges::binary_search(part, group_.rank)) return;
+    std::vector<int> others;
+    std::ranges::set_difference(count.joined, part, std::back_inserter(others));
+    if (const auto error = caller_.gone_too(others)) throw *error;
+    std::ostringstream text;
+    text << random_number();
+    for (const int r : part) text << ' ' << r;
+    accept(store_.set_once(key("survivors"), text.str()));
+  }
+
+  void accept(const std::optional<std::string>& text) {
+    if (!text) return;
+    std::istringstream stream(*text);
+    std::string number;
+    stream >> number;
+    for (int rank = 0; stream >> rank;) survivors_.ranks.push_back(rank);
+    survivors_.key = number + "/" + std::to_string(round_);
+  }
+
+  void decide_whether_made() {
+    const std::vector<int> missing = missing_votes();
+    const bool is_one_gone = std::ranges::any_of(missing, [&](int r) {
+      const Known known = notices_.known(r);
+      return known == Known::kGone || known == Known::kSilent;
+    });
+    if (missing.empty()) judge(kMade);
+    if (is_one_gone) judge(kAgain);
+  }
+
+  std::vector<int> missing_votes() {
+    std::vector<int> missing;
+    for (const int r : survivors_.ranks) {
+      if (notices_.known(r) != Known::kVoted) missing.push_back(r);
+    }
+    return missing;
+  }
+
+  void judge(const std::string& verdict) { verdict_ = store_.set_once(key("verdict"), verdict); }
+
+  // For all that are in the round, unless it has ended. True: the group was made after all.
+  bool give_up(const Error& error) {
+    if (verdict_) return false;
+    if (!survivors_.ranks.empty() && !is_survivor()) return false;
+    try {
+      judge(std::to_string(group_.rank) + "\n" + write_refusal(error));
+    } catch (const std::exception&) {
+      return false;  // the store fails, which will be told
+    }
+    return verdict_ == kMade;
+  }
+
+  void check_not_late() {
+    if (!caller_.is_late()) return;
+    exchange_notices();
+    if (!survivors_.ranks.empty()) throw caller_.late(caller_.to_make_the_group(missing_votes()));
+    const Count count = this->count();
+    if (!count.awaited.empty()) throw caller_.late(caller_.to_call(count.awaited));
+    if (!count.at_odds.empty()) throw caller_.late(caller_.to_exclude_the_same(count.at_odds));
+    throw caller_.late(caller_.names(count.joined) + " to say who goes on");
+  }
+
+  Group& group_;
+  Store& store_;
+  const ShrinkCaller caller_;
+  const MakeGroup& make_;
+  const milliseconds pause_;
+  const milliseconds turn_;
+  std::uint64_t round_ = 0;
+  Notices notices_;
+  Survivors survivors_;
+  std::optional<std::string> verdict_;
+  Clock::time_point began_;  // the round
+  Trouble trouble_;
+  Clock::time_point look_next_{};
+};
+
+}  // namespace
+
+Survivors shrink_hosts(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make) {
+  return Shrinking(group, store, call, make).run();
+}
+
+}  // namespace ringcomm::shm

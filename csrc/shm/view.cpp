@@ -1,0 +1,149 @@
+#include "shm/view.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "core/deadline.h"
+#include "core/status.h"
+#include "shm/file.h"
+#include "shm/layout.h"
+#include "shm/sentinel.h"
+
+namespace ringcomm::shm {
+namespace {
+
+template <std::size_t n>
+std::string text_of(const char (&text)[n]) {
+  return {text, strnlen(text, n)};
+}
+
+// The whole file, as far as it reaches; its owners may be writing.
+class Mapping {
+ public:
+  explicit Mapping(int descriptor) {
+    struct stat file {};
+    if (fstat(descriptor, &file) != 0) {
+      throw Error(ErrorKind::kSystem, describe_failure("fstat", errno));
+    }
+    nbytes_ = static_cast<std::size_t>(file.st_size);
+    void* base = nbytes_ < sizeof(GroupHeader)
+                     ? MAP_FAILED
+                     : mmap(nullptr, nbytes_, PROT_READ, MAP_SHARED, descriptor, 0);
+    if (base == MAP_FAILED) throw Error(ErrorKind::kSystem, "it cannot be mapped");
+    base_ = static_cast<const std::byte*>(base);
+  }
+  ~Mapping() { munmap(const_cast<std::byte*>(base_), nbytes_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  std::size_t nbytes() const { return nbytes_; }
+  template <typename T>
+  const T& at(std::size_t offset) const {
+    if (offset + sizeof(T) > nbytes_) throw Error(ErrorKind::kSystem, "it is cut short");
+    return *reinterpret_cast<const T*>(base_ + offset);
+  }
+
+ private:
+  const std::byte* base_;
+  std::size_t nbytes_;
+};
+
+// The call the rank has announced last, if it is not done with it.
+std::string doing(const Mapping& memory, const Geometry& geometry, int rank,
+                  const RankState& state) {
+  const std::uint64_t completed = state.completed.load(std::memory_order_relaxed);
+  const bool announces =
+      (state.areas.load(std::memory_order_acquire) >> static_cast<int>(Area::kAnnouncements) & 1) !=
+      0;
+  if (!announces) return "";
+  for (const std::uint64_t i : {0, 1}) {
+    const auto& announcement = memory.at<Announcement>(geometry.announcement_at(rank, i));
+    const std::uint64_t sequence = announcement.sequence.load(std::memory_order_acquire);
+    if (sequence != completed + 1) continue;
+    Call call;
+    std::memcpy(static_cast<void*>(&call), static_cast<const void*>(&announcement.call),
+                sizeof(call));
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (announcement.sequence.load(std::memory_order_relaxed) != sequence) return "";
+    return is_valid(call) ? describe_numbered(call) : "a call that is damaged";
+  }
+  return "";
+}
+
+double seconds_since(const std::atomic<std::int64_t>& begin) {
+  const std::chrono::nanoseconds time(begin.load(std::memory_order_relaxed));
+  return std::chrono::duration<double>(Clock::now().time_since_epoch() - time).count();
+}
+
+bool is_on_another_host(const RankState& state) { return state.process.pid_namespace == 0; }
+
+// Whether the host of a rank on another host has said nothing for so long that it counts as gone.
+bool is_silent(const Mapping& memory, const Geometry& geometry, const RankState& state) {
+  for (int r = 0; r < geometry.world_size; ++r) {
+    const auto& leader = memory.at<RankState>(geometry.state_at(r));
+    if (leader.host_number != state.host_number) continue;
+    return seconds_since(leader.heard) > std::chrono::duration<double>(Sentinel::kSilence).count();
+  }
+  return false;
+}
+
+std::string state_of(const Mapping& memory, const Geometry& geometry, const RankState& state) {
+  if (state.joined.load(std::memory_order_acquire) == 0) return "joining";
+  if (state.ended.load(std::memory_order_acquire) != 0 || !state.process.runs()) return "ended";
+  if (state.closed.load(std::memory_order_acquire) != Closed::kNo) return "left";
+  if (is_on_another_host(state)) return is_silent(memory, geometry, state) ? "silent" : "running";
+  return state.process.is_stopped() ? "stopped" : "running";
+}
+
+RankView view_of(const Mapping& memory, const Geometry& geometry, int rank) {
+  const auto& state = memory.at<RankState>(geometry.state_at(rank));
+  RankView seen{};
+  seen.rank = rank;
+  seen.state = state_of(memory, geometry, state);
+  if (seen.state == "joining") return seen;
+  seen.global_rank = state.global_rank;
+  seen.process = state.process;
+  seen.host = text_of(state.host);
+  seen.doing = doing(memory, geometry, rank, state);
+  seen.completed = state.completed.load(std::memory_order_relaxed);
+  seen.enqueued_on_device = state.device_enqueued.load(std::memory_order_relaxed);
+  seen.completed_on_device = state.device_completed.load(std::memory_order_relaxed);
+  seen.nbytes = state.nbytes.load(std::memory_order_relaxed);
+  seen.held = state.held.load(std::memory_order_relaxed);
+  const auto rank_or_none = [&](int peer) {
+    return peer >= 0 && peer < geometry.world_size ? peer : -1;
+  };
+  seen.waits_for = rank_or_none(state.waits_for.load(std::memory_order_relaxed));
+  if (seen.waits_for >= 0) seen.waits = seconds_since(state.waits_since);
+  if (state.mail_since.load(std::memory_order_acquire) != 0 && seen.waits_for < 0) {
+    seen.doing = text_of(state.mail);
+    seen.waits = seconds_since(state.mail_since);
+    seen.waits_for = rank_or_none(state.mail_peer.load(std::memory_order_relaxed));
+  }
+  return seen;
+}
+
+}  // namespace
+
+GroupView view(int descriptor) {
+  const Mapping memory(descriptor);
+  const auto& header = memory.at<GroupHeader>(0);
+  const std::int32_t world_size = header.world_size;
+  const bool is_ours = header.magic == kMagic && world_size > 0 && world_size < 1 << 20;
+  if (!is_ours || header.nbytes != Geometry(world_size).nbytes) {
+    throw Error(ErrorKind::kSystem, "it is not the memory of a group of this build of ringcomm");
+  }
+  const Geometry geometry(world_size);
+  GroupView group;
+  group.name = text_of(header.group);
+  group.complete = header.setup.load(std::memory_order_acquire) == Setup::kDone;
+  if (header.failed.load(std::memory_order_acquire) == 2) group.failure = text_of(header.text);
+  for (int r = 0; r < world_size; ++r) group.ranks.push_back(view_of(memory, geometry, r));
+  return group;
+}
+
+}  // namespace ringcomm::shm

@@ -1,0 +1,38 @@
+// A group as others see it who are not in it: read from its memory, and never written.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/process.h"
+
+namespace ringcomm::shm {
+
+struct RankView {
+  int rank;
+  std::uint64_t global_rank;
+  Process process;
+  std::string host;
+  std::string state;        // "running", "stopped", "silent", "ended", "left", "joining"
+  std::string doing;        // "all_reduce(count=256, dtype=float32, op=sum) #17", or empty
+  int waits_for;            // a rank of the group, or -1
+  double waits;             // seconds, or 0
+  std::uint64_t completed;  // collectives
+  std::uint64_t enqueued_on_device, completed_on_device;
+  std::uint64_t nbytes;  // of its tensors in collectives, so far
+  std::uint64_t held;    // bytes of shared memory
+};
+
+struct GroupView {
+  std::string name;
+  bool complete;        // all ranks have joined
+  std::string failure;  // why the group is broken, or empty
+  std::vector<RankView> ranks;
+};
+
+// Reads the group whose memory the open file is. Throws Error (kSystem) where it is no group of
+// this build's.
+GroupView view(int descriptor);
+
+}  // namespace ringcomm::shm

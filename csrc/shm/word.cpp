@@ -1,0 +1,158 @@
+#include "shm/word.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+namespace ringcomm::shm {
+namespace {
+
+struct Header {
+  FailureWord failure;
+  std::uint32_t num_ranks, num_greetings, num_calls;
+};
+
+// The first of them, which `bytes` hold no more then.
+template <typename T>
+std::vector<T> take(std::size_t number, std::span<const std::byte>& bytes) {
+  if (bytes.size() / sizeof(T) < number) throw std::invalid_argument("no end");
+  std::vector<T> items(number);
+  if (number > 0) std::memcpy(static_cast<void*>(items.data()), bytes.data(), number * sizeof(T));
+  bytes = bytes.subspan(number * sizeof(T));
+  return items;
+}
+
+std::int64_t now() { return Clock::now().time_since_epoch().count(); }
+
+// Of times in nanoseconds of this host's clock, where 0 stands for none.
+std::int64_t ago(std::int64_t time) {
+  return time == 0 ? 0 : std::max<std::int64_t>(now() - time, 1);
+}
+std::int64_t back_then(std::int64_t ago) { return ago == 0 ? 0 : now() - ago; }
+
+// What is released is read before what stands behind it.
+RankWord word_of(RankState& state, int rank) {
+  constexpr auto kAcquire = std::memory_order_acquire;
+  RankWord word{};
+  word.rank = rank;
+  word.urgent = {.closed = state.closed.load(kAcquire),
+                 .ended = state.ended.load(kAcquire),
+                 .barrier = state.barrier.load(kAcquire),
+                 .rejected_barrier = state.rejected_barrier.load(kAcquire),
+                 .device_greetings = state.device_greetings.load(kAcquire),
+                 .device_joining = state.device_joining.load(kAcquire),
+                 .device_closing = state.device_closing.load(kAcquire)};
+  word.process = state.process;
+  word.waits_for = state.waits_for.load(kAcquire);
+  word.waits_since = ago(state.waits_since.load(kAcquire));
+  word.completed = state.completed.load(kAcquire);
+  word.nbytes = state.nbytes.load(kAcquire);
+  word.held = state.held.load(kAcquire);
+  word.device_enqueued = state.device_enqueued.load(kAcquire);
+  word.device_completed = state.device_completed.load(kAcquire);
+  if (word.urgent.device_joining != 0) word.device_settings = state.device_settings;
+  return word;
+}
+
+void mirror(const RankWord& word, RankState& state) {
+  constexpr auto kRelease = std::memory_order_release;
+  if (state.joined.load(std::memory_order_relaxed) == 0) {  // what never changes
+    state.process = word.process;
+    state.process.pid_namespace = 0;  // its number means nothing here
+  }
+  state.waits_since.store(back_then(word.waits_since), kRelease);
+  state.waits_for.store(word.waits_for, kRelease);
+  state.completed.store(word.completed, kRelease);
+  state.nbytes.store(word.nbytes, kRelease);
+  state.held.store(word.held, kRelease);
+  if (word.urgent.device_joining != 0 && state.device_joining.load() == 0) {
+    state.device_settings = word.device_settings;
+  }
+  state.device_enqueued.store(word.device_enqueued, kRelease);
+  state.device_completed.store(word.device_completed, kRelease);
+  state.ended.store(word.urgent.ended, kRelease);
+  state.closed.store(word.urgent.closed, kRelease);
+  state.barrier.store(word.urgent.barrier, kRelease);
+  state.rejected_barrier.store(word.urgent.rejected_barrier, kRelease);
+  state.device_joining.store(word.urgent.device_joining, kRelease);
+  state.device_closing.store(word.urgent.device_closing, kRelease);
+  state.joined.store(1, kRelease);
+}
+
+}  // namespace
+
+std::size_t Word::most_nbytes(std::size_t num_ranks) {
+  return sizeof(Header) + num_ranks * sizeof(RankWord) +
+         kMostOfDevices * (sizeof(GreetingWord) + sizeof(CallWord));
+}
+
+Word Word::of(Group& group, const std::vector<int>& ranks) {
+  Word word{};
+  const GroupHeader& header = group.segment().header();
+  if (header.failed.load(std::memory_order_acquire) == 2) {
+    word.failure.failed = 1;
+    word.failure.kind = header.kind;
+    word.failure.reporter = header.reporter;
+    std::memcpy(word.failure.text, header.text, sizeof(word.failure.text));
+  }
+  for (const int rank : ranks) word.ranks.push_back(word_of(group.segment().state(rank), rank));
+  return word;
+}
+
+Word Word::read(std::span<const std::byte> bytes, const Group& group, int host) {
+  Header header;
+  if (bytes.size() < sizeof(header)) throw std::invalid_argument("no beginning");
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  bytes = bytes.subspan(sizeof(header));
+  Word word{.failure = header.failure,
+            .ranks = take<RankWord>(header.num_ranks, bytes),
+            .greetings = take<GreetingWord>(header.num_greetings, bytes),
+            .calls = take<CallWord>(header.num_calls, bytes)};
+  const auto is_there = [&](int rank) { return rank >= 0 && rank < group.world_size; };
+  const auto is_theirs = [&](int rank) { return group.placement().is_on(host, rank); };
+  const bool is_right = is_there(word.failure.reporter) &&
+                        std::ranges::all_of(word.ranks, is_theirs, &RankWord::rank) &&
+                        std::ranges::all_of(word.greetings, is_theirs, &GreetingWord::from) &&
+                        std::ranges::all_of(word.greetings, is_there, &GreetingWord::to) &&
+                        std::ranges::all_of(word.calls, is_theirs, &CallWord::rank);
+  if (!is_right) throw std::invalid_argument("ranks that are not there");
+  return word;
+}
+
+std::vector<std::byte> Word::written() const {
+  const Header header{failure, static_cast<std::uint32_t>(ranks.size()),
+                      static_cast<std::uint32_t>(greetings.size()),
+                      static_cast<std::uint32_t>(calls.size())};
+  std::vector<std::byte> bytes(sizeof(header) + ranks.size() * sizeof(RankWord) +
+                               greetings.size() * sizeof(GreetingWord) +
+                               calls.size() * sizeof(CallWord));
+  std::byte* at = bytes.data();
+  const auto add = [&](const auto& items) {
+    const std::span part = std::as_bytes(std::span(items));
+    at = std::ranges::copy(part, at).out;
+  };
+  add(std::span(&header, 1));
+  add(ranks);
+  add(greetings);
+  add(calls);
+  return bytes;
+}
+
+bool Word::is_as_urgent_as(const Word& other) const {
+  return failure.failed == other.failure.failed &&
+         std::ranges::equal(ranks, other.ranks, {}, &RankWord::urgent, &RankWord::urgent);
+}
+
+void Word::mirror(Group& group) const {
+  for (const GreetingWord& word : greetings) {
+    group.board().mirror(word.from, word.to, word.greeting);
+  }
+  for (const CallWord& word : calls) group.board().mirror(word.rank, word.call);
+  for (const RankWord& rank : ranks) shm::mirror(rank, group.segment().state(rank.rank));
+  if (failure.failed != 0) {
+    const std::string text(failure.text, strnlen(failure.text, sizeof(failure.text)));
+    group.adopt_failure(failure.reporter, failure.kind, text);
+  }
+}
+
+}  // namespace ringcomm::shm

@@ -1,0 +1,167 @@
+#include "torch/backend_announcing.h"
+
+namespace ringcomm {
+namespace {
+
+// A call may be made of others, which the outermost answers for.
+thread_local bool is_inside = false;
+
+const at::Tensor& first(const RingBackend::Tensors& tensors) {
+  static const at::Tensor none;
+  return tensors.empty() ? none : tensors[0];
+}
+
+}  // namespace
+
+template <typename Body>
+auto AnnouncingBackend::announcing(const at::Tensor& tensor, std::size_t num_calls, Body body) {
+  if (is_inside || (tensor.defined() && tensor.is_cuda())) return body();
+  is_inside = true;
+  const std::shared_ptr<void> outside(nullptr, [](void*) { is_inside = false; });
+  const std::uint64_t before = getSequenceNumberForGroup();
+  try {
+    return body();
+  } catch (const c10::Error& error) {
+    // What has a number has been submitted: its failure is told in another way.
+    if (getSequenceNumberForGroup() == before) {
+      announce_refusal(error.what_without_backtrace(), num_calls);
+    }
+    throw;
+  }
+}
+
+RingBackend::WorkPtr AnnouncingBackend::allreduce(Tensors& tensors,
+                                                  const c10d::AllreduceOptions& opts) {
+  return announcing(first(tensors), 1, [&] { return RingBackend::allreduce(tensors, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::allreduce_sparse(Tensors& tensors,
+                                                         const c10d::AllreduceOptions& opts) {
+  return announcing(first(tensors), 1,
+                    [&] { return RingBackend::allreduce_sparse(tensors, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
+  return announcing(first(tensors), tensors.size(),
+                    [&] { return RingBackend::allreduce_coalesced(tensors, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
+  return announcing(first(tensors), 1, [&] { return RingBackend::reduce(tensors, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                                                       const c10d::ReduceScatterOptions& opts) {
+  return announcing(first(outputs), 1,
+                    [&] { return RingBackend::reduce_scatter(outputs, inputs, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
+  return announcing(output, 1,
+                    [&] { return RingBackend::_reduce_scatter_base(output, input, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  return announcing(first(outputs), outputs.size(), [&] {
+    return RingBackend::reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+  });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::allgather(TensorLists& outputs, Tensors& inputs,
+                                                  const c10d::AllgatherOptions& opts) {
+  return announcing(first(inputs), 1,
+                    [&] { return RingBackend::allgather(outputs, inputs, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                        const c10d::AllgatherOptions& opts) {
+  return announcing(input, 1, [&] { return RingBackend::_allgather_base(output, input, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                                            const c10d::AllgatherOptions& opts) {
+  return announcing(first(inputs), inputs.size(),
+                    [&] { return RingBackend::allgather_coalesced(outputs, inputs, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  return announcing(first(inputs), inputs.size(), [&] {
+    return RingBackend::allgather_into_tensor_coalesced(outputs, inputs, opts);
+  });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::broadcast(Tensors& tensors,
+                                                  const c10d::BroadcastOptions& opts) {
+  return announcing(first(tensors), 1, [&] { return RingBackend::broadcast(tensors, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::gather(TensorLists& outputs, Tensors& inputs,
+                                               const c10d::GatherOptions& opts) {
+  return announcing(first(inputs), 1, [&] { return RingBackend::gather(outputs, inputs, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                           const c10d::GatherOptions& opts) {
+  return announcing(input, 1, [&] { return RingBackend::gather_into_tensor(output, input, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::scatter(Tensors& outputs, TensorLists& inputs,
+                                                const c10d::ScatterOptions& opts) {
+  return announcing(first(outputs), 1, [&] { return RingBackend::scatter(outputs, inputs, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                                 const c10d::AllToAllOptions& opts) {
+  return announcing(first(inputs), 1, [&] { return RingBackend::alltoall(outputs, inputs, opts); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                      std::vector<int64_t>& output_splits,
+                                                      std::vector<int64_t>& input_splits,
+                                                      const c10d::AllToAllOptions& opts) {
+  return announcing(input, 1, [&] {
+    return RingBackend::alltoall_base(output, input, output_splits, input_splits, opts);
+  });
+}
+
+template <typename Body>
+RingBackend::WorkPtr AnnouncingBackend::announcing_message(shm::Message::Kind kind,
+                                                           const Tensors& tensors, int peer,
+                                                           int tag, Body body) {
+  const at::Tensor& tensor = first(tensors);
+  if (tensor.defined() && tensor.is_cuda()) return body();
+  try {
+    return body();
+  } catch (const c10::ValueError& error) {
+    refuse_message(kind, peer, tag, error.what_without_backtrace());
+    throw;
+  } catch (const c10::NotImplementedError& error) {
+    refuse_message(kind, peer, tag, error.what_without_backtrace());
+    throw;
+  }
+}
+
+RingBackend::WorkPtr AnnouncingBackend::send(Tensors& tensors, int peer, int tag) {
+  return announcing_message(shm::Message::Kind::kSend, tensors, peer, tag,
+                            [&] { return RingBackend::send(tensors, peer, tag); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::recv(Tensors& tensors, int peer, int tag) {
+  return announcing_message(shm::Message::Kind::kRecv, tensors, peer, tag,
+                            [&] { return RingBackend::recv(tensors, peer, tag); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::recvAnysource(Tensors& tensors, int tag) {
+  return announcing_message(shm::Message::Kind::kRecv, tensors, shm::kAnySource, tag,
+                            [&] { return RingBackend::recvAnysource(tensors, tag); });
+}
+
+bool AnnouncingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  return announcing(tensor, 1, [&] { return RingBackend::all_reduce_now(tensor, op); });
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,76 @@
+#include "torch/backend_meeting.h"
+
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
+
+#include "core/patient_store.h"
+#include "torch/links.h"
+#include "torch/store_adapter.h"
+
+namespace ringcomm {
+namespace {
+
+// A busy store answers late, one that is cut off never. TCP takes as long again as a cut has taken.
+constexpr std::chrono::seconds kLeastPatience{5}, kMostPatience{60};
+
+}  // namespace
+
+Invitation invite(int rank, int world_size, const RingBackend::Options& options) {
+  Invitation invitation{
+      .rank = rank,
+      .world_size = world_size,
+      .timeout = options.timeout,
+      .members = {.group = options.group_name, .global_ranks = options.global_ranks_in_group},
+      .host = options.host};
+  if (const std::shared_ptr<Communicator> relative = options.relative.lock()) {
+    invitation.gone = [relative, members = invitation.members](int r, std::string* how) {
+      const auto in_relative =
+          relative->group().members.find(members.global(r), relative->world_size());
+      return in_relative && relative->group().gone(*in_relative, how);
+    };
+  }
+  return invitation;
+}
+
+std::shared_ptr<Communicator> meet(Store& store, const Invitation& invitation,
+                                   const c10::intrusive_ptr<c10d::Store>& links_store,
+                                   const RingBackend::Options& options) {
+  const auto make_links = [&](const std::string& meeting, int rank, int world_size) {
+    auto prefixed = c10::make_intrusive<c10d::PrefixStore>("links " + meeting, links_store);
+    return make_engine(options.links, std::make_shared<C10dStore>(std::move(prefixed)), rank,
+                       world_size);
+  };
+  return std::make_shared<Communicator>(store, invitation, options.selection, make_links);
+}
+
+std::chrono::milliseconds store_patience(std::chrono::milliseconds timeout) {
+  return std::clamp<std::chrono::milliseconds>(timeout, kLeastPatience, kMostPatience);
+}
+
+void check_store_answers(const c10::intrusive_ptr<c10d::Store>& store,
+                         std::chrono::milliseconds patience) {
+  try {
+    PatientStore(std::make_shared<C10dStore>(store), patience).find("answers");
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::kSystem,
+                "the group's store does not answer: it may have lived in a rank that is gone. "
+                "Without it the living cannot meet; all ranks must begin anew. Let the store live "
+                "in a process that outlives the ranks, such as the one that starts them "
+                "(torchrun's store does), or use a FileStore. The store's error: " +
+                    std::string(error.what()));
+  }
+}
+
+void without_gil(const std::function<void()>& body) {
+  if (Py_IsInitialized() && PyGILState_Check()) {
+    pybind11::gil_scoped_release release;
+    body();
+  } else {
+    body();
+  }
+}
+
+}  // namespace ringcomm

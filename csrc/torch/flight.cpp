@@ -1,0 +1,170 @@
+#include "torch/flight.h"
+
+#include <c10/core/ScalarType.h>
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+#include <mutex>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "core/flight_signal.h"
+
+namespace ringcomm {
+namespace {
+
+using Entry = FlightRecorder::Entry;
+
+// Never destroyed: threads may record and dump until the process ends.
+std::atomic<FlightRecorder*> process_recorder{nullptr};
+std::atomic<bool> record_stacks{false};
+
+// As torch's analyzer calls it.
+const char* name_of(c10d::OpType type) {
+  switch (type) {
+    case c10d::OpType::ALLREDUCE:
+    case c10d::OpType::_ALLREDUCE_SPARSE:
+      return "all_reduce";
+    case c10d::OpType::REDUCE:
+      return "reduce";
+    case c10d::OpType::REDUCE_SCATTER:
+      return "reduce_scatter";
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+      return "_reduce_scatter_base";
+    case c10d::OpType::ALLGATHER:
+      return "all_gather";
+    case c10d::OpType::_ALLGATHER_BASE:
+      return "_all_gather_base";
+    case c10d::OpType::BROADCAST:
+      return "broadcast";
+    case c10d::OpType::GATHER:
+      return "gather";
+    case c10d::OpType::SCATTER:
+      return "scatter";
+    case c10d::OpType::ALLTOALL:
+    case c10d::OpType::ALLTOALL_BASE:
+      return "all_to_all";
+    default:
+      return "all_reduce_barrier";
+  }
+}
+
+void add(TensorShapes& shapes, const at::Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  shapes.add(c10::toString(tensor.scalar_type()), std::span(sizes.data(), sizes.size()));
+}
+
+void add(TensorShapes& shapes, const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors) add(shapes, tensor);
+}
+
+// torch's analyzer expects a list with one tensor per rank as the one tensor it is a part of.
+void add_joined(TensorShapes& shapes, const std::vector<at::Tensor>& tensors) {
+  std::int64_t numel = 0;
+  for (const at::Tensor& tensor : tensors) numel += tensor.numel();
+  shapes.add(c10::toString(tensors.front().scalar_type()), std::span(&numel, 1));
+}
+
+std::string text_of(PyObject* text) {
+  const char* utf8 = PyUnicode_AsUTF8(text);
+  if (utf8 != nullptr) return utf8;
+  PyErr_Clear();  // it is no text that UTF-8 has
+  return "?";
+}
+
+std::vector<FlightRecorder::Frame> python_frames() {
+  if (!Py_IsInitialized()) return {};
+  const pybind11::gil_scoped_acquire gil;
+  std::vector<FlightRecorder::Frame> frames;
+  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+  while (frame != nullptr) {
+    PyCodeObject* code = PyFrame_GetCode(frame);
+    frames.push_back(
+        {text_of(code->co_name), text_of(code->co_filename), PyFrame_GetLineNumber(frame)});
+    Py_DECREF(code);
+    PyFrameObject* caller = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = caller;
+  }
+  return frames;
+}
+
+}  // namespace
+
+void start_flight_recorder(std::size_t capacity, bool stacks, bool dump_failures) {
+  static std::once_flag once;
+  if (capacity == 0) return;
+  std::call_once(once, [&] {
+    auto* recorder = new FlightRecorder(capacity, dump_failures);
+    record_stacks = stacks;
+    process_recorder = recorder;
+    dump_on_signal(*recorder);
+  });
+}
+
+FlightRecorder* flight_recorder() { return process_recorder; }
+
+GroupFlight::GroupFlight(const std::string& name, std::vector<std::uint64_t> global_ranks, int rank,
+                         int world_size, FlightRecorder::Life life)
+    : recorder_(flight_recorder()) {
+  if (recorder_ == nullptr) return;
+  if (global_ranks.empty()) {
+    global_ranks.resize(world_size);
+    std::iota(global_ranks.begin(), global_ranks.end(), 0);
+  }
+  group_ = recorder_->add_group(name, std::move(global_ranks), rank, std::move(life));
+}
+
+void GroupFlight::end() {
+  if (!maker_.is_here()) return;
+  if (recorder_ != nullptr) recorder_->end_group(group_);
+}
+
+FlightRecorder::Operation GroupFlight::operation(std::chrono::milliseconds timeout,
+                                                 bool starts_now) const {
+  FlightRecorder::Operation operation{group_, timeout, starts_now};
+  // Before the recorder's lock is taken: whoever holds Python's may be waiting for that.
+  if (record_stacks) operation.frames = python_frames();
+  return operation;
+}
+
+FlightMark GroupFlight::collective(c10d::OpType type, const std::vector<at::Tensor>& inputs,
+                                   const std::vector<at::Tensor>& outputs,
+                                   std::chrono::milliseconds timeout) {
+  if (recorder_ == nullptr) return {};
+  const bool joins_inputs = type == c10d::OpType::REDUCE_SCATTER || type == c10d::OpType::ALLTOALL;
+  const bool joins_outputs = type == c10d::OpType::ALLGATHER || type == c10d::OpType::ALLTOALL;
+  const auto shapes = [&](Entry& entry) {
+    joins_inputs ? add_joined(entry.inputs, inputs) : add(entry.inputs, inputs);
+    joins_outputs ? add_joined(entry.outputs, outputs) : add(entry.outputs, outputs);
+  };
+  const auto id = recorder_->create_collective(operation(timeout, false), name_of(type), shapes);
+  return {recorder_, group_, id};
+}
+
+FlightMark GroupFlight::all_reduce(const at::Tensor& tensor, std::chrono::milliseconds timeout) {
+  if (recorder_ == nullptr) return {};
+  const auto id =
+      recorder_->create_collective(operation(timeout, true), "all_reduce", [&](Entry& entry) {
+        add(entry.inputs, tensor);
+        entry.in_place = true;
+      });
+  return {recorder_, group_, id};
+}
+
+FlightMark GroupFlight::message(const FlightRecorder::MessageRecord& message,
+                                const at::Tensor& tensor, std::chrono::milliseconds timeout) {
+  if (recorder_ == nullptr) return {};
+  const auto id = recorder_->create_message(operation(timeout, false), message, [&](Entry& entry) {
+    add(entry.inputs, tensor);
+    entry.in_place = true;
+  });
+  return {recorder_, group_, id};
+}
+
+void GroupFlight::refused() {
+  if (recorder_ != nullptr) recorder_->skip_collective(group_);
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,56 @@
+// The backend's operations in the flight record (core/flight_recorder.h).
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "core/flight_recorder.h"
+#include "core/fork.h"
+
+namespace ringcomm {
+
+// Begins to record what this process's groups do, or does nothing if it has begun. `stacks`: with
+// the Python frames of each call.
+void start_flight_recorder(std::size_t capacity, bool stacks, bool dump_failures);
+
+// Null: nothing is recorded.
+FlightRecorder* flight_recorder();
+
+// One rank's part in a group. Its destructor, which no call may be under way with, asks `life` a
+// last time.
+class GroupFlight {
+ public:
+  // Without global ranks, they are those of the group.
+  GroupFlight(const std::string& name, std::vector<std::uint64_t> global_ranks, int rank,
+              int world_size, FlightRecorder::Life life);
+  ~GroupFlight() { end(); }
+  GroupFlight(const GroupFlight&) = delete;
+  GroupFlight& operator=(const GroupFlight&) = delete;
+
+  // Nothing in a child that was forked: it may have inherited the record locked.
+  void end();
+
+  FlightMark collective(c10d::OpType type, const std::vector<at::Tensor>& inputs,
+                        const std::vector<at::Tensor>& outputs, std::chrono::milliseconds timeout);
+  // In place, and begun.
+  FlightMark all_reduce(const at::Tensor& tensor, std::chrono::milliseconds timeout);
+  FlightMark message(const FlightRecorder::MessageRecord& message, const at::Tensor& tensor,
+                     std::chrono::milliseconds timeout);
+  // A collective that the other ranks count, and that is none here.
+  void refused();
+
+ private:
+  FlightRecorder::Operation operation(std::chrono::milliseconds timeout, bool starts_now) const;
+
+  const Maker maker_;
+  FlightRecorder* const recorder_;
+  std::size_t group_ = 0;
+};
+
+}  // namespace ringcomm

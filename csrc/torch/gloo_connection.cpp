@@ -1,0 +1,240 @@
+#include "torch/gloo_connection.h"
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <vector>
+
+namespace ringcomm {
+namespace {
+
+using links::Request;
+
+// What goes ahead of a message's bytes, or instead of them.
+struct Header {
+  std::uint64_t nbytes;
+  std::byte bytes[56];
+};
+static_assert(sizeof(Header) == 64);
+
+// A time-out of gloo's would end the connection: whoever has no more patience cancels.
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
+
+// c10d's tags are positive ints. Numbers that share their last bits are far from each other.
+constexpr int kNumberBits = 26;
+
+}  // namespace
+
+bool GlooConnection::Posted::has_header() const {
+  return tag.stream < links::kFirstExactStream || nbytes == 0;
+}
+
+// Or has room for them.
+bool GlooConnection::Posted::has_bytes() const {
+  return !has_header() || nbytes > sizeof(Header::bytes);
+}
+
+int GlooConnection::Posted::tag_of(bool is_bytes) const {
+  const int number = static_cast<int>(tag.number & ((1U << kNumberBits) - 1));
+  return (tag.stream << kNumberBits | number) << 1 | (is_bytes ? 1 : 0);
+}
+
+GlooConnection::GlooConnection(Connect connect, int peer, std::function<void()> on_end)
+    : peer_(peer), on_end_(std::move(on_end)) {
+  connector_ = std::thread([this, connect = std::move(connect)] { this->connect(connect); });
+}
+
+GlooConnection::~GlooConnection() {
+  {
+    std::lock_guard lock(mutex_);
+    *closed_ = true;
+    lose("the connection was closed");
+  }
+  connector_.join();
+  for (auto& [of, direction] : directions_) direction.waiter.join();
+}
+
+void GlooConnection::connect(const Connect& connect) {
+  std::string error;
+  c10::intrusive_ptr<c10d::Backend> backend;
+  try {
+    backend = connect(closed_);
+  } catch (const c10::Error& caught) {
+    error = caught.what_without_backtrace();
+  } catch (const std::exception& caught) {
+    error = caught.what();
+  }
+  std::lock_guard lock(mutex_);
+  if (!backend) return lose(error);
+  backend_ = std::move(backend);
+  for (auto& [of, direction] : directions_) {
+    for (Posted& message : direction.messages) {
+      if (failure_.empty()) start(message);
+    }
+  }
+  changed_.notify_all();
+}
+
+void GlooConnection::post(bool is_send, links::Tag tag, std::byte* data, std::size_t nbytes,
+                          Request& request) {
+  std::lock_guard lock(mutex_);
+  if (!failure_.empty()) {
+    request.state.store(Request::State::kFailed, std::memory_order_release);
+    return;
+  }
+  Direction& direction = directions_[{tag.stream, is_send}];
+  direction.messages.push_back({&request, is_send, tag, data, nbytes});
+  request.handle = this;
+  request.state.store(Request::State::kPending, std::memory_order_release);
+  if (backend_) start(direction.messages.back());
+  if (!direction.waiter.joinable())
+    direction.waiter = std::thread([this, &direction] { wait_for_messages(direction); });
+  changed_.notify_all();
+}
+
+// Hands it to gloo, which blocks for nothing.
+void GlooConnection::start(Posted& message) {
+  // Works that end when the caller's profiler has gone would write to its memory.
+  const at::DisableRecordFunctionGuard unseen;
+  const auto hand_over = [&](const at::Tensor& tensor, bool is_bytes) {
+    std::vector<at::Tensor> tensors{tensor};
+    const int tag = message.tag_of(is_bytes);
+    return message.is_send ? backend_->send(tensors, peer_, tag)
+                           : backend_->recv(tensors, peer_, tag);
+  };
+  try {
+    if (message.has_header()) {
+      message.header = at::zeros({sizeof(Header)}, at::kByte);
+      if (message.is_send) {
+        Header& content = *static_cast<Header*>(message.header.data_ptr());
+        content.nbytes = message.nbytes;
+        if (!message.has_bytes() && message.nbytes > 0) {
+          std::memcpy(content.bytes, message.data, message.nbytes);
+        }
+      }
+      message.header_work = hand_over(message.header, false);
+    }
+    if (message.has_bytes()) {
+      message.under_way = !message.has_header();
+      const auto nbytes = static_cast<std::int64_t>(message.nbytes);
+      message.bytes_work = hand_over(at::from_blob(message.data, {nbytes}, at::kByte), true);
+    }
+  } catch (const c10::Error& error) {
+    lose(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    lose(error.what());
+  }
+}
+
+void GlooConnection::wait_for_messages(Direction& direction) {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] {
+      return *closed_ || (!direction.messages.empty() && (backend_ || !failure_.empty()));
+    });
+    if (direction.messages.empty()) return;  // closed
+    Posted& message = direction.messages.front();
+    bool done = false;
+    if (message.started()) {
+      lock.unlock();
+      done = wait_for(message);
+      lock.lock();
+    }
+    if (!message.error.empty()) lose(message.error);
+    finish(message, done ? Request::State::kDone : Request::State::kFailed);
+    direction.messages.pop_front();
+    changed_.notify_all();
+  }
+}
+
+// Whether it has come to a good end. Without the lock: nobody else touches what is used here.
+bool GlooConnection::wait_for(Posted& message) {
+  try {
+    if (!message.has_header()) {
+      message.request->nbytes = message.nbytes;
+      return message.bytes_work->wait(kForever);
+    }
+    if (!message.header_work->wait(kForever)) return false;
+    {
+      std::lock_guard lock(mutex_);
+      message.under_way = true;
+    }
+    if (message.is_send) return !message.bytes_work || message.bytes_work->wait(kForever);
+    const Header& content = *static_cast<const Header*>(message.header.data_ptr());
+    if (content.nbytes > message.nbytes) return false;
+    message.request->nbytes = content.nbytes;
+    if (content.nbytes > sizeof(content.bytes)) return message.bytes_work->wait(kForever);
+    if (content.nbytes > 0) std::memcpy(message.data, content.bytes, content.nbytes);
+    return true;
+  } catch (const c10::Error& error) {
+    message.error = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    message.error = error.what();
+  }
+  return false;
+}
+
+void GlooConnection::finish(Posted& message, Request::State state) {
+  // First of all, as gloo may touch the bytes as long as there are works.
+  message.header_work.reset();
+  message.bytes_work.reset();
+  message.request->state.store(state, std::memory_order_release);
+  on_end_();
+}
+
+void GlooConnection::abort(Posted& message) {
+  if (message.header_work) message.header_work->abort();
+  if (message.bytes_work) message.bytes_work->abort();
+}
+
+void GlooConnection::lose(const std::string& why) {
+  if (failure_.empty()) failure_ = why;
+  for (auto& [of, direction] : directions_) {
+    for (Posted& message : direction.messages) abort(message);
+  }
+  changed_.notify_all();
+}
+
+void GlooConnection::cancel(Request& request) {
+  std::unique_lock lock(mutex_);
+  if (!request.pending()) return;
+  for (auto& [of, direction] : directions_) {
+    const auto found =
+        std::find_if(direction.messages.begin(), direction.messages.end(),
+                     [&](const Posted& message) { return message.request == &request; });
+    if (found == direction.messages.end()) continue;
+    if (found == direction.messages.begin()) {
+      // Gloo cannot stop in the middle of a message.
+      if (found->under_way) lose("a message was cancelled that was under way");
+      if (!backend_ && failure_.empty()) {
+        finish(*found, Request::State::kFailed);
+        direction.messages.pop_front();
+        return;
+      }
+      abort(*found);
+      changed_.wait(lock, [&] { return !request.pending(); });
+    } else {
+      finish(*found, Request::State::kFailed);
+      direction.messages.erase(found);
+    }
+    return;
+  }
+}
+
+bool GlooConnection::is_sending() {
+  std::lock_guard lock(mutex_);
+  return std::any_of(directions_.begin(), directions_.end(), [](const auto& item) {
+    const auto& [of, direction] = item;
+    return of.second && !direction.messages.empty();
+  });
+}
+
+std::string GlooConnection::failure() {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+}  // namespace ringcomm

@@ -1,0 +1,68 @@
+// The core's store as one of c10d's, for gloo to find a peer by. Whoever waits for a key waits for
+// its peer, until it comes, or until this is closed.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+#include <vector>
+
+#include "core/status.h"
+#include "core/store.h"
+#include "links/address.h"
+
+namespace ringcomm {
+
+class GlooStore : public c10d::Store {
+ public:
+  GlooStore(std::shared_ptr<ringcomm::Store> store, std::string prefix,
+            std::shared_ptr<const std::atomic<bool>> closed)
+      : store_(std::move(store)), prefix_(std::move(prefix)), closed_(std::move(closed)) {}
+
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<GlooStore>(store_, prefix_, closed_);
+  }
+
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    store_->set(prefix_ + key, std::string(value.begin(), value.end()));
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    const std::string value = wait_for(key);
+    return {value.begin(), value.end()};
+  }
+  int64_t add(const std::string& key, int64_t value) override {
+    return store_->add(prefix_ + key, value);
+  }
+  bool check(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) {
+      if (!store_->find(prefix_ + key)) return false;
+    }
+    return true;
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) wait_for(key);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
+    wait(keys);
+  }
+  bool deleteKey(const std::string&) override { return false; }
+  int64_t getNumKeys() override { return 0; }
+
+ private:
+  std::string wait_for(const std::string& key) {
+    for (links::LookPause pause; !*closed_; std::this_thread::sleep_for(pause.next())) {
+      if (auto found = store_->find(prefix_ + key)) return *std::move(found);
+    }
+    throw Error(ErrorKind::kClosed, "the connection was closed before it was made");
+  }
+
+  const std::shared_ptr<ringcomm::Store> store_;
+  const std::string prefix_;
+  const std::shared_ptr<const std::atomic<bool>> closed_;
+};
+
+}  // namespace ringcomm

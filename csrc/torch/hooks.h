@@ -1,0 +1,67 @@
+// What torch attaches to backends from version 2.15 on, for its own flight recorder: hooks that are
+// called when an operation has succeeded, and when a group is about to end in failure.
+#pragma once
+
+#include <torch/version.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+#define RINGCOMM_WITH_COMPLETION_HOOKS 1
+#endif
+
+namespace ringcomm {
+
+// Hooks of one kind, by torch's numbers for them. They are called, and destroyed, without the lock:
+// they may want Python's. So one may still be running when it has been removed.
+template <typename... Args>
+class HookTable {
+ public:
+  using Hook = std::function<void(Args...)>;
+
+  void add(std::int64_t id, Hook hook) {
+    change([&](Map& hooks) { hooks[id] = std::make_shared<const Hook>(std::move(hook)); });
+  }
+  void remove(std::int64_t id) {
+    change([&](Map& hooks) { hooks.erase(id); });
+  }
+  void call(Args... args) const {
+    const std::shared_ptr<const Map> hooks = current();
+    for (const auto& [id, hook] : *hooks) (*hook)(args...);
+  }
+
+ private:
+  using Map = std::map<std::int64_t, std::shared_ptr<const Hook>>;
+
+  std::shared_ptr<const Map> current() const {
+    std::lock_guard lock(mutex_);
+    return hooks_;
+  }
+  template <typename Change>
+  void change(Change&& change) {
+    std::shared_ptr<const Map> before;  // outlives the lock
+    std::lock_guard lock(mutex_);
+    auto hooks = std::make_shared<Map>(*hooks_);
+    change(*hooks);
+    before = std::exchange(hooks_, std::move(hooks));
+  }
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Map> hooks_ = std::make_shared<Map>();
+};
+
+// A backend's. Its works hold them, and may outlive it.
+struct Hooks {
+  HookTable<> abort;
+#ifdef RINGCOMM_WITH_COMPLETION_HOOKS
+  HookTable<const c10d::CompletionHookArgs&> completion;
+#endif
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,38 @@
+#include "torch/links.h"
+
+#include "core/patient_store.h"
+#include "core/status.h"
+#include "links/ucx.h"
+#include "torch/gloo_engine.h"
+
+namespace ringcomm {
+namespace {
+
+// With a store that may live on a host that was cut off; whoever closes the engine waits for it.
+constexpr std::chrono::seconds kPatience{10};
+
+bool uses_ucx(const std::string& wanted) {
+  if (wanted == "gloo") return false;
+  const std::string missing = links::missing_for_ucx();
+  if (wanted == "ucx" && !missing.empty()) {
+    throw Error(ErrorKind::kLibrary, "RINGCOMM_LINKS is 'ucx', but " + missing);
+  }
+  return missing.empty();
+}
+
+}  // namespace
+
+std::unique_ptr<links::Engine> make_engine(const std::string& wanted, std::shared_ptr<Store> store,
+                                           int rank, int world_size) {
+  return uses_ucx(wanted)
+             ? links::make_ucx_engine(std::move(store), rank, world_size)
+             : make_gloo_engine(std::make_shared<PatientStore>(std::move(store), kPatience), rank,
+                                world_size);
+}
+
+std::string describe_links(const std::string& wanted) {
+  if (uses_ucx(wanted)) return "ucx " + links::ucx_version();
+  return wanted == "gloo" ? "gloo" : "gloo, as " + links::missing_for_ucx();
+}
+
+}  // namespace ringcomm

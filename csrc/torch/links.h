@@ -1,0 +1,20 @@
+// Which engine carries bytes between hosts.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/store.h"
+#include "links/engine.h"
+
+namespace ringcomm {
+
+// "auto": UCX if there is one, else gloo; "ucx"; "gloo". The ranks of one group, and of no other,
+// exchange addresses in the store. Throws Error (kLibrary) if there is no such engine.
+std::unique_ptr<links::Engine> make_engine(const std::string& wanted, std::shared_ptr<Store> store,
+                                           int rank, int world_size);
+
+// "ucx 1.22", "gloo, as there is no UCX: ..."; throws as the above. This loads UCX.
+std::string describe_links(const std::string& wanted);
+
+}  // namespace ringcomm

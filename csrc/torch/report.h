@@ -1,0 +1,54 @@
+// Who is told how an operation goes: the flight record, and torch's hooks.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+
+#include "core/flight_recorder.h"
+#include "core/status.h"
+#include "torch/errors.h"
+#include "torch/hooks.h"
+
+namespace ringcomm {
+
+class Report {
+ public:
+  Report() = default;
+  explicit Report(std::shared_ptr<const Hooks> hooks);
+
+  // Of the one operation, or of messages that a device begins together.
+  void add(const FlightMark& mark) { marks_.push_back(mark); }
+  void add(const Report& other) { marks_.append(other.marks_); }
+
+  // By this, completion hooks know a work; no two reports have the same.
+  std::uint64_t completion_key() const { return completion_key_; }
+
+  void started() const;
+  // `source`: of a message. The work must be complete.
+  void succeeded(int source = FlightRecorder::kAnybody) const;
+  // Returns the error with what is to be added to it. To be called before the work is complete.
+  std::exception_ptr failed(std::exception_ptr error) const;
+
+ private:
+  c10::SmallVector<FlightMark, 1> marks_;
+  std::shared_ptr<const Hooks> hooks_;
+  std::uint64_t completion_key_ = 0;
+};
+
+// Calls the abort hooks if `error`, one of the core's, ends the group.
+void call_abort_hooks(const Hooks& hooks, const std::exception_ptr& error);
+
+// body(), with the core's errors reported, and thrown as torch's.
+template <typename Body>
+auto with_reported_errors(const Report& report, Body&& body) {
+  try {
+    return body();
+  } catch (const Error&) {
+    rethrow_for_torch(report.failed(std::current_exception()));
+  }
+}
+
+}  // namespace ringcomm

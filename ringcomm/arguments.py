@@ -1,0 +1,61 @@
+"""Types of command-line arguments, for argparse."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections.abc import Callable
+from types import ModuleType
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def nbytes(text: str) -> int:
+    """`text` such as 1024, 1K, 0.5M or 1G as bytes; K is 1024."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)(?:I?B)?", text.strip().upper())
+    value = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"must be bytes such as 8, 1K, 64M, got {text!r}")
+    return value
+
+
+def module(text: str) -> ModuleType:
+    """A module by its name, imported, such as one that registers plans."""
+    try:
+        return importlib.import_module(text)
+    except ImportError as error:
+        raise argparse.ArgumentTypeError(f"cannot be imported: {error}") from None
+
+
+def number(least: int) -> Callable[[str], int]:
+    """A parser of integers from `least` on."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be an integer from {least}, got {text!r}")
+        return int(text)
+
+    return parse
+
+
+def ranks_per_host(text: str) -> int | list[int]:
+    """One number for all hosts, or one for each, such as 3,2,2."""
+    sizes = [number(1)(size) for size in text.split(",")]
+    return sizes[0] if len(sizes) == 1 else sizes
+
+
+def several(
+    allowed: tuple[str, ...], of_all: tuple[str, ...] | None = None
+) -> Callable[[str], list[str]]:
+    """A parser of comma-separated names; "all" stands for `of_all`, or else for `allowed`."""
+
+    def parse(text: str) -> list[str]:
+        names = list(of_all or allowed) if text == "all" else text.split(",")
+        if unknown := [name for name in names if name not in allowed]:
+            raise argparse.ArgumentTypeError(
+                f"{unknown[0]!r} is none of {', '.join(allowed)} and all"
+            )
+        return list(dict.fromkeys(names))
+
+    return parse

@@ -1,0 +1,37 @@
+"""Environment variables that hold a number or a switch."""
+
+from __future__ import annotations
+
+import os
+
+
+def positive(name: str, default: int) -> int:
+    """The positive integer that the variable holds, or its default.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(f"{name} is {text!r}; it must be a positive integer")
+    return int(text)
+
+
+def natural(name: str, default: int) -> int:
+    """As `positive`, where 0 is allowed."""
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise ValueError(f"{name} is {text!r}; it must be a positive integer or 0")
+    return int(text)
+
+
+def switch(name: str, default: bool = False) -> bool:
+    """Whether the variable is 1, not 0.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    text = os.environ.get(name, str(int(default)))
+    if text not in ("0", "1"):
+        raise ValueError(f"{name} is {text!r}; it must be 0 or 1")
+    return text == "1"

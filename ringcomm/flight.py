@@ -1,0 +1,59 @@
+"""The flight record: what this process did last in its groups, for torch's `torchfrtrace`.
+
+Each operation of the backend "ring" is recorded with its sizes, dtypes, sequence number, and the
+times at which it was called, started and completed. The last RINGCOMM_FLIGHT_RECORDS of them are
+written to a file by `dump`, on SIGUSR2 and, where that is asked for, when an operation fails.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ringcomm import _C
+from ringcomm.environment import natural, switch
+
+DEFAULT_RECORDS = 2000
+
+# Where torch's Flight Recorder is told to write; see the README's table.
+_PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+
+
+def start() -> None:
+    """Begins to record, as the environment says; only the first call does anything.
+
+    Raises:
+        ValueError: an environment variable holds what it must not.
+    """
+    asked_for = any(os.environ.get(name) for name in _PREFIXES)
+    _C.start_flight_recorder(
+        natural("RINGCOMM_FLIGHT_RECORDS", DEFAULT_RECORDS),
+        switch("RINGCOMM_FLIGHT_STACKS"),
+        switch("RINGCOMM_FLIGHT_DUMP", asked_for),
+    )
+
+
+def dump(path: str | os.PathLike[str] | None = None) -> str:
+    """Writes what this process did last to a file that `torchfrtrace` reads.
+
+    Any thread may call it at any time, while operations are under way, too. An existing file is
+    replaced.
+
+    Args:
+        path: the file. If not given, the prefix in TORCH_FR_DUMP_TEMP_FILE, or that in
+            TORCH_NCCL_DEBUG_INFO_TEMP_FILE, or ~/.cache/torch/comm_lib_trace_rank_, followed by the
+            global rank.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        RuntimeError: nothing is recorded: no group has been made, or RINGCOMM_FLIGHT_RECORDS is 0.
+        OSError: the file cannot be written.
+    """
+    written = _C.dump_flight_record(os.fspath(path) if path is not None else "")
+    if not written:
+        raise RuntimeError(
+            'nothing is recorded: no group of the backend "ring" has been made, or '
+            "RINGCOMM_FLIGHT_RECORDS is 0"
+        )
+    return written

@@ -1,0 +1,33 @@
+"""What a process says of the host it is on, for others to know whether they may share memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+LONGEST_NAME = 63  # bytes
+
+
+def given_name() -> str:
+    """RINGCOMM_HOSTID, or "".
+
+    Raises:
+        ValueError: it is too long, or cannot be printed.
+    """
+    name = os.environ.get("RINGCOMM_HOSTID", "")
+    if (name and not name.isprintable()) or len(name.encode()) > LONGEST_NAME:
+        raise ValueError(
+            f"RINGCOMM_HOSTID is {name!r}; it must be at most {LONGEST_NAME} bytes that can be "
+            "printed"
+        )
+    return name
+
+
+def guess() -> str:
+    """What this process would tell others of its host, so that they try to share memory with it."""
+    if name := given_name():
+        return f"{name!r}, by RINGCOMM_HOSTID: one with all processes that have the same there"
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    kernel = boot_id.read_text().strip() if boot_id.exists() else "without boot id"
+    return f"{socket.gethostname()}, one with all processes of kernel {kernel} whose memory it sees"

@@ -1,0 +1,46 @@
+"""What carries bytes between hosts: RINGCOMM_LINKS, where UCX is, and RINGCOMM_ACROSS."""
+
+from __future__ import annotations
+
+import os
+
+from ringcomm import _C, _toolchain
+from ringcomm.plan.network import Link
+
+ENGINES = ("auto", "ucx", "gloo")
+
+
+def wanted() -> str:
+    """What RINGCOMM_LINKS says: "auto", which is UCX if there is one, else gloo; "ucx"; "gloo".
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    text = os.environ.get("RINGCOMM_LINKS", "auto")
+    if text not in ENGINES:
+        raise ValueError(f"RINGCOMM_LINKS is {text!r}; it must be one of {', '.join(ENGINES)}")
+    _C.links.look_for_ucx_in(_toolchain.ucx_libraries())
+    return text
+
+
+def across() -> Link:
+    """The network between hosts that RINGCOMM_ACROSS describes, else 10 Gbit/s Ethernet.
+
+    Raises:
+        ValueError: it holds something else than a link.
+    """
+    text = os.environ.get("RINGCOMM_ACROSS", "50us:1.25GB/s")
+    try:
+        return Link.parse(text)
+    except ValueError as error:
+        raise ValueError(f"RINGCOMM_ACROSS {error}") from None
+
+
+def describe() -> str:
+    """The engine that will be used here, and why UCX is not, if it could be.
+
+    Raises:
+        ValueError: RINGCOMM_LINKS holds what it must not.
+        RuntimeError: it asks for UCX, and there is none.
+    """
+    return _C.links.describe(wanted())

@@ -1,0 +1,137 @@
+"""What a group can be told when it is made: the algorithms of its collectives, and its hosts.
+
+    >>> import torch.distributed as dist, ringcomm
+    >>> dist.init_process_group("ring", pg_options=ringcomm.Options(algorithm="halving_doubling"))
+
+`ringcomm.init` and `ringcomm.new_group` take the same as arguments of their own, and the
+environment has RINGCOMM_ALGORITHM and RINGCOMM_RANKS_PER_HOST for groups that are told nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from ringcomm._C.plan import Collective, Plan
+from ringcomm.plan import registry
+from ringcomm.plan.algorithms import ALGORITHMS, RanksPerHost, host_of
+from ringcomm.plan.plans import COLLECTIVES, ROOTED
+
+# Barriers send nothing that a plan would tell.
+_SELECTABLE = tuple(collective for collective in COLLECTIVES if collective != "barrier")
+
+# A collective, the name of its algorithm and, if that is registered, what makes the plans.
+Choice = tuple[Collective, str, Callable[[int, int], list[Plan]] | None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a group of the backend "ring", the same on all its ranks.
+
+    Args:
+        algorithm: a name that ``help(ringcomm.plan)`` lists or `ringcomm.plan.register` was given,
+            for all collectives that have an algorithm of this name; or names by collective, such as
+            ``{"all_reduce": "mine", "all_to_all": "bruck"}``, or as text
+            ``"all_reduce=mine,all_to_all=bruck"``. Collectives that are left out, and ``"auto"``,
+            choose by themselves. RINGCOMM_ALGORITHM if not given.
+        ranks_per_host: which ranks share a host, for algorithms that treat them differently: so
+            many consecutive ranks, or the number of each host in turn, such as ``[3, 2, 2]``.
+            RINGCOMM_RANKS_PER_HOST, which is about the ranks of the default group, if not given.
+    """
+
+    algorithm: str | Mapping[str, str] | None = None
+    ranks_per_host: RanksPerHost | None = None
+
+
+def choices(options: Options) -> list[Choice]:
+    """The algorithms that the options or the environment name.
+
+    Raises:
+        ValueError: a name that no collective has, or a collective that has none of this name.
+    """
+    if options.algorithm is not None:
+        return list(_choices(options.algorithm, "algorithm"))
+    return list(_choices(os.environ.get("RINGCOMM_ALGORITHM", "auto"), "RINGCOMM_ALGORITHM"))
+
+
+def hosts(options: Options, global_ranks: Sequence[int]) -> list[int]:
+    """The number of each rank's host; empty if nobody has said.
+
+    Args:
+        options: of the group.
+        global_ranks: its ranks in the default group.
+
+    Raises:
+        ValueError: hosts that do not have these ranks.
+    """
+    if options.ranks_per_host is not None:
+        return host_of(options.ranks_per_host, len(global_ranks))
+    text = os.environ.get("RINGCOMM_RANKS_PER_HOST", "")
+    if not text:
+        return []
+    sizes = text.split(",")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise ValueError(
+            f"RINGCOMM_RANKS_PER_HOST is {text!r}; it must be one positive integer, or one for "
+            "each host, such as 3,2,2"
+        )
+    if len(sizes) == 1:
+        return [rank // int(sizes[0]) for rank in global_ranks]
+    of_all = [host for host, size in enumerate(sizes) for _ in range(int(size))]
+    if max(global_ranks) >= len(of_all):
+        raise ValueError(
+            f"RINGCOMM_RANKS_PER_HOST is {text!r}, which is {len(of_all)} ranks, and there is a "
+            f"rank {max(global_ranks)}"
+        )
+    return [of_all[rank] for rank in global_ranks]
+
+
+def _choices(algorithm: str | Mapping[str, str], origin: str) -> Iterator[Choice]:
+    for collective, name in _by_collective(algorithm, origin):
+        if name == "auto":
+            continue
+        collectives = _SELECTABLE if collective is None else (collective,)
+        having = [each for each in collectives if name in _names(each)]
+        if not having:
+            known = dict.fromkeys(chain.from_iterable(map(_names, collectives)))
+            raise ValueError(
+                f"{origin} is {algorithm!r}; {'it' if collective is None else collective} must be "
+                f"one of auto, {', '.join(known)}. What is registered with ringcomm.plan.register "
+                "before the group is made is one of them, too."
+            )
+        for each in having:
+            yield COLLECTIVES[each], name, _source(each, name)
+
+
+def _by_collective(
+    algorithm: str | Mapping[str, str], origin: str
+) -> Iterator[tuple[str | None, str]]:
+    """Names of algorithms, each of one collective or, with None, of all that have it."""
+    if isinstance(algorithm, Mapping):
+        pairs = list(algorithm.items())
+    else:
+        parts = [part.strip().rpartition("=") for part in algorithm.split(",")]
+        pairs = [(collective.strip(), name.strip()) for collective, _, name in parts]
+    for collective, name in pairs:
+        if collective and collective not in _SELECTABLE:
+            raise ValueError(
+                f"{origin} is {algorithm!r}; {collective!r} is none of {', '.join(_SELECTABLE)}"
+            )
+        yield collective or None, name
+
+
+def _names(collective: str) -> list[str]:
+    return [*ALGORITHMS[collective], *registry.names(collective)]
+
+
+def _source(collective: str, name: str) -> Callable[[int, int], list[Plan]] | None:
+    if registry.registered(collective, name) is None:
+        return None
+
+    def plans(world_size: int, root: int) -> list[Plan]:
+        chosen = registry.choose(collective, name, world_size, root if collective in ROOTED else 0)
+        return [chosen.plan_of(rank) for rank in range(world_size)]
+
+    return plans

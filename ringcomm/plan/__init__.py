@@ -1,0 +1,64 @@
+"""Plans: what each rank sends and receives in a collective, as data to print, check and change.
+
+The plans here are the ones that the executors carry out; they come from the same C++ functions.
+
+    >>> import ringcomm
+    >>> plans = ringcomm.plan.all_reduce("ring", world_size=4)
+    >>> print(plans)  # a table: step, rank, what is sent, what is received
+    >>> plans.verify()  # proves that every rank ends with the sum, and that nothing can deadlock
+    >>> plans[2].steps[0].sends  # rank 2's sends in its first step
+
+    >>> network = ringcomm.plan.Network(ringcomm.plan.LINKS["nvlink4"])
+    >>> plans.simulate(2**20, network).seconds  # how long they take on that network
+
+Plans written by hand, of `Plan`, `Step` and `Transfer`, are checked, printed and simulated in
+the same way:
+``Plans("all_reduce", [plan_of_rank_0, plan_of_rank_1])``. `register` gives them a name.
+
+The algorithms, of which ``csrc/plan/`` has a page each, for n ranks, or H hosts of L ranks:
+"""
+
+from ringcomm._C.plan import Plan, PlanError, Step, Transfer
+from ringcomm.plan.algorithms import listing as _listing
+from ringcomm.plan.at_scale import simulate
+from ringcomm.plan.generate import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    gather,
+    reduce,
+    reduce_scatter,
+    scatter,
+)
+from ringcomm.plan.network import LINKS, Link, Network
+from ringcomm.plan.plans import Plans
+from ringcomm.plan.registry import register, registered
+from ringcomm.plan.simulator import Simulation
+
+__doc__ += f"\n{_listing()}\n"
+
+__all__ = [
+    "LINKS",
+    "Link",
+    "Network",
+    "Plan",
+    "PlanError",
+    "Plans",
+    "Simulation",
+    "Step",
+    "Transfer",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "register",
+    "registered",
+    "scatter",
+    "simulate",
+]

@@ -1,0 +1,195 @@
+"""The plans of all ranks together."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import SupportsIndex, overload
+
+from ringcomm._C import plan as _plan
+from ringcomm._C.plan import Plan, Step
+from ringcomm.plan.network import Network
+from ringcomm.plan.program import Program
+from ringcomm.plan.simulator import Simulation, Simulator
+from ringcomm.plan.table import table
+
+COLLECTIVES = {
+    "all_reduce": _plan.Collective.ALL_REDUCE,
+    "reduce_scatter": _plan.Collective.REDUCE_SCATTER,
+    "reduce": _plan.Collective.REDUCE,
+    "all_gather": _plan.Collective.ALL_GATHER,
+    "gather": _plan.Collective.GATHER,
+    "scatter": _plan.Collective.SCATTER,
+    "broadcast": _plan.Collective.BROADCAST,
+    "all_to_all": _plan.Collective.ALL_TO_ALL,
+    "barrier": _plan.Collective.BARRIER,
+}
+ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+MAX_PLANNED_RANKS = 1 << 30
+_REPR_LINES = 100
+
+
+class Plans(Sequence[Plan]):
+    """The plans of all ranks for one collective.
+
+    ``plans[r]`` is rank r's `Plan` and ``len(plans)`` the world size; ``print(plans)`` shows every
+    step of every rank, ``repr(plans)`` at most the first 100 lines of that.
+
+    Args:
+        collective: what the plans promise, by the name of a function of `ringcomm.plan`:
+            ``"all_reduce"``, ``"barrier"``, ...
+        plans: one `Plan` per rank.
+        root: the rank that a broadcast or scatter starts from and a reduce or gather ends at.
+        algorithm: a name for the table.
+        phases: names of consecutive parts of the plans with their numbers of steps, for the table.
+
+    Raises:
+        ValueError: an unknown collective, no plans, or a root outside of the group.
+    """
+
+    def __init__(
+        self,
+        collective: str,
+        plans: Sequence[Plan],
+        *,
+        root: int = 0,
+        algorithm: str = "custom",
+        phases: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        if collective not in COLLECTIVES:
+            raise ValueError(f"collective must be {one_of(COLLECTIVES)}, got {collective!r}")
+        if not plans:
+            raise ValueError("plans must hold one plan per rank, got none")
+        self.collective = collective
+        self.algorithm = algorithm
+        self.root = integer("root", root, 0, len(plans) - 1)
+        self.phases = tuple(phases)
+        self._plans = tuple(plans)
+
+    @overload
+    def __getitem__(self, rank: SupportsIndex, /) -> Plan: ...
+    @overload
+    def __getitem__(self, rank: slice, /) -> tuple[Plan, ...]: ...
+    def __getitem__(self, rank: SupportsIndex | slice, /) -> Plan | tuple[Plan, ...]:
+        return self._plans[rank]
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Plans):
+            return NotImplemented
+        return (self.collective, self.root, self._plans) == (
+            other.collective,
+            other.root,
+            other._plans,
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # plans are compared by value
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return len(self._plans)
+
+    @property
+    def num_chunks(self) -> int:
+        """The number of chunks that the plans divide the buffer into."""
+        return self._plans[0].num_chunks
+
+    @property
+    def num_steps(self) -> int:
+        """The number of steps of the longest plan."""
+        return max(len(plan.steps) for plan in self._plans)
+
+    def steps(self) -> Iterator[dict[int, Step]]:
+        """Yields, step by step, each rank's `Step`; ranks that are through are left out."""
+        steps = [plan.steps for plan in self._plans]
+        for index in range(self.num_steps):
+            yield {rank: mine[index] for rank, mine in enumerate(steps) if index < len(mine)}
+
+    def verify(self) -> None:
+        """Proves that the plans do what their collective promises.
+
+        Every send has its receive, no contribution is lost or counted twice, every rank ends with
+        what it was promised, and no order of execution can deadlock, even on a transport where a
+        send completes only when it is received.
+
+        Raises:
+            PlanError: they do not; the message names rank, step, chunk and what is wrong.
+            ValueError: the collective cannot have this number of chunks.
+        """
+        _plan.verify(COLLECTIVES[self.collective], self._plans, self.root)
+
+    def program(self, rank: int) -> Program:
+        """What `rank` does when the plans are carried out: print it to see how they are fused.
+
+        Args:
+            rank: of the group, from 0.
+
+        Raises:
+            PlanError: the plans do not fit together; `verify` says more.
+            ValueError: a rank outside of the group, or a barrier, which moves nothing.
+        """
+        rank = integer("rank", rank, 0, len(self) - 1)
+        if self.collective == "barrier":
+            raise ValueError("a barrier has no program: it moves nothing")
+        compiled = _plan.compile(COLLECTIVES[self.collective], self._plans, rank, self.root)
+        return Program(compiled, f"{self.collective} ({self.algorithm}), rank {rank}")
+
+    def simulate(
+        self, nbytes: float, network: Network, *, slice_nbytes: float = math.inf
+    ) -> Simulation:
+        """How long the plans take on a network, in a discrete-event simulation.
+
+        Args:
+            nbytes: of the whole buffer on one rank, which the chunks of the plans divide equally.
+            network: what they run on.
+            slice_nbytes: chunks travel in slices of at most so many bytes, one behind the other.
+
+        Raises:
+            PlanError: sends and receives do not match, or the plans deadlock.
+            ValueError: a network that does not fit the plans, a number out of range, or more than
+                can be simulated.
+        """
+        simulator = Simulator(len(self), self.__getitem__, network, range(len(self)))
+        return simulator.run(nbytes, slice_nbytes)
+
+    def __str__(self) -> str:
+        return "\n".join((self._title(), *table(self.steps(), self.phases)))
+
+    def __repr__(self) -> str:
+        lines = str(self).splitlines()
+        if len(lines) > _REPR_LINES:
+            left_out = len(lines) - _REPR_LINES
+            lines[_REPR_LINES:] = [f"... and {left_out} more lines; print() shows them"]
+        return "\n".join(lines)
+
+    def _title(self) -> str:
+        of_root = f" of root {self.root}" if self.collective in ROOTED else ""
+        return (
+            f"{self.collective} ({self.algorithm}){of_root}: {_count(self.world_size, 'rank')}, "
+            f"{_count(self.num_chunks, 'chunk')}, {_count(self.num_steps, 'step')}"
+        )
+
+
+def integer(name: str, value: int, least: int, most: int) -> int:
+    """`value` as an int, or a ValueError that says what is allowed."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be an integer, got {value!r}") from None
+    if not least <= number <= most:
+        raise ValueError(f"{name} must be between {least} and {most}, got {number}")
+    return number
+
+
+def one_of(names: Iterable[str]) -> str:
+    """The names as "one of 'a', 'b'" for an error message."""
+    quoted = [repr(name) for name in names]
+    return quoted[0] if len(quoted) == 1 else f"one of {', '.join(quoted)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,30 @@
+"""What holds for the whole session: its options, and that it leaves no shared memory behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from shared_memory import appeared_in_shared_memory, left_in_shared_memory
+
+_before = pytest.StashKey[set[Path]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="tests/faults in its long form, which writes benchmarks/results/faults_*.json",
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_before] = left_in_shared_memory()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    left = appeared_in_shared_memory(session.config.stash[_before])
+    if left:
+        names = ", ".join(sorted(map(str, left)))
+        session.config.get_terminal_writer().line(f"\nleft behind by the tests: {names}", red=True)
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,222 @@
+// Ranks that are threads, on hosts that are played, and that may die in the midst of shrinking.
+#pragma once
+
+#include <algorithm>
+#include <barrier>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "hosts.h"
+#include "shm/shrink.h"
+
+namespace mortal {
+
+using namespace ringcomm;
+using ranks::kPatience;
+using ranks::MemoryNetwork;
+using ranks::MemoryStore;
+using Ranks = std::vector<int>;
+
+// What this thread throws where its rank dies.
+struct Death {};
+
+// A group, and all that come of it.
+struct Meeting {
+  MemoryStore store;
+  std::shared_ptr<MemoryNetwork> network = MemoryNetwork::make();
+};
+
+class World {
+ public:
+  explicit World(Ranks host_of) : host_of(std::move(host_of)) {}
+
+  // Of the first group "", of others their keys.
+  Meeting& meeting(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    return meetings_[key];
+  }
+  int world_size() const { return static_cast<int>(host_of.size()); }
+
+  const Ranks host_of;
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, Meeting> meetings_;
+};
+
+// A rank, which dies at the call to a store of that number, or when it is told to.
+class Mortal {
+ public:
+  Mortal(World& world, int rank, int last_call = -1)
+      : rank(rank), world_(world), last_call_(last_call) {}
+
+  void join(const Ranks& members, const std::string& key) {
+    auto& meeting = world_.meeting(key);
+    const auto at = std::ranges::lower_bound(members, rank) - members.begin();
+    Invitation invitation = ranks::invite(static_cast<int>(at), static_cast<int>(members.size()));
+    invitation.host = "host " + std::to_string(world_.host_of[rank]);
+    for (const int r : members) {
+      invitation.members.global_ranks.push_back(static_cast<std::uint64_t>(r));
+    }
+    View view(*this, meeting.store, watch_);
+    groups_.push_back({&meeting, std::make_unique<Communicator>(view, invitation, Selection{},
+                                                                meeting.network->maker())});
+    members_ = members;
+  }
+
+  Communicator& group() { return *groups_.back().communicator; }
+
+  // The survivors by their numbers in the world; the new group is theirs.
+  Ranks shrink(Ranks excluded = {}, bool exact = false,
+               std::chrono::milliseconds timeout = kPatience) {
+    const Ranks members = members_;
+    const auto global = [&](const Ranks& ranks) {
+      Ranks numbers;
+      for (const int r : ranks) numbers.push_back(members[r]);
+      return numbers;
+    };
+    Communicator& old = group();
+    const std::size_t num_groups = groups_.size();
+    View view(*this, groups_.back().meeting->store, nullptr);
+    const shm::Survivors survivors =
+        shm::shrink(old.group(), view, {std::move(excluded), exact, timeout},
+                    [&](const shm::Survivors& found, const std::function<void()>& watch) {
+                      if (fails_to_make) throw Error(ErrorKind::kSystem, "no memory");
+                      while (groups_.size() > num_groups) groups_.pop_back();
+                      watch_ = watch;
+                      join(global(found.ranks), found.key);
+                      watch_ = nullptr;
+                    });
+    old.close("it was shrunk");
+    return global(survivors.ranks);
+  }
+
+  // As if its process had been killed; its group's memory remains.
+  void die() {
+    is_dead_ = true;
+    for (const auto& [meeting, communicator] : groups_) {
+      Communicator& group = *communicator;
+      for (int peer = 0; peer < group.world_size(); ++peer) {
+        if (peer == group.rank()) continue;
+        meeting->network->lose(peer, group.rank(), "it is dead");
+      }
+      group.group().segment().state(group.rank()).ended.store(1);
+    }
+  }
+
+  const int rank;
+  bool fails_to_make = false;
+  bool counts = false;  // the calls to stores
+
+ private:
+  // The rank's own, of a store.
+  struct View : Store {
+    View(Mortal& rank, Store& store, std::function<void()> watch)
+        : rank(rank), store(store), watch(std::move(watch)) {}
+    void set(const std::string& key, const std::string& value) override {
+      rank.call();
+      store.set(key, value);
+    }
+    std::optional<std::string> find(const std::string& key) override {
+      if (watch) watch();
+      rank.call();
+      return store.find(key);
+    }
+    std::string set_once(const std::string& key, const std::string& value) override {
+      rank.call();
+      return store.set_once(key, value);
+    }
+    std::int64_t add(const std::string& key, std::int64_t amount) override {
+      if (watch) watch();
+      rank.call();
+      return store.add(key, amount);
+    }
+
+    Mortal& rank;
+    Store& store;
+    const std::function<void()> watch;
+  };
+
+  void call() {
+    if (is_dead_) throw Death();
+    if (counts && ++calls_ == last_call_) {
+      die();
+      throw Death();
+    }
+  }
+
+  World& world_;
+  const int last_call_;
+  int calls_ = 0;
+  bool is_dead_ = false;
+  std::function<void()> watch_;
+  struct Made {
+    Meeting* meeting;
+    std::unique_ptr<Communicator> communicator;
+  };
+  std::vector<Made> groups_;
+  Ranks members_;
+};
+
+inline Ranks all_of(const World& world) {
+  Ranks ranks;
+  for (int r = 0; r < world.world_size(); ++r) ranks.push_back(r);
+  return ranks;
+}
+
+// All ranks of a first group, which remain in being until the last has ended.
+inline void with_world(
+    World& world, const std::function<void(Mortal&)>& body,
+    const std::function<int(int rank)>& last_call = [](int) { return -1; }) {
+  std::barrier together(world.world_size());
+  ranks::on_threads(world.world_size(), [&](int r) {
+    Mortal rank(world, r, last_call(r));
+    rank.join(all_of(world), "");
+    rank.group().barrier(kPatience);
+    together.arrive_and_wait();
+    rank.counts = true;
+    try {
+      body(rank);
+    } catch (const Death&) {
+    } catch (const std::exception& error) {
+      check::fail(__FILE__, __LINE__, "rank " + std::to_string(r) + ": " + error.what());
+    }
+    together.arrive_and_wait();
+  });
+}
+
+// Shrinks until the group works.
+inline Ranks go_on(Mortal& rank) {
+  for (;;) {
+    const Ranks survivors = rank.shrink();
+    try {
+      for (int i = 0; i < 3; ++i) rank.group().barrier(kPatience);
+      return survivors;
+    } catch (const Error&) {
+    }
+  }
+}
+
+// What the ranks return that go on: once, if they agree.
+inline std::set<Ranks> found_by_all(World& world, const std::function<int(int rank)>& last_call) {
+  std::mutex mutex;
+  std::set<Ranks> found;
+  with_world(
+      world,
+      [&](Mortal& rank) {
+        const Ranks survivors = go_on(rank);
+        const std::lock_guard lock(mutex);
+        found.insert(survivors);
+      },
+      last_call);
+  return found;
+}
+
+}  // namespace mortal

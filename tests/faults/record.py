@@ -1,0 +1,58 @@
+"""What campaigns count and time, as files beside the benchmarks' results."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import re
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+
+
+def about() -> dict[str, Any]:
+    names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "cpu": names[0] if names else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "torch": str(torch.__version__),
+    }
+
+
+def times(seconds: Sequence[float]) -> dict[str, float | int | None]:
+    """How many, their median and the worst."""
+    return {
+        "number": len(seconds),
+        "median_s": round(statistics.median(seconds), 4) if seconds else None,
+        "worst_s": round(max(seconds), 4) if seconds else None,
+    }
+
+
+def counted(items: Sequence[str]) -> dict[str, int]:
+    return dict(sorted(Counter(items).items()))
+
+
+class Record:
+    """Figures of one campaign. The long form writes them to a file; both print them."""
+
+    def __init__(self, campaign: str, long: bool) -> None:
+        self.campaign = campaign
+        self.long = long
+
+    def scale(self, short: int, long: int) -> int:
+        return long if self.long else short
+
+    def write(self, **figures: Any) -> None:
+        print(f"{self.campaign}: {json.dumps(figures)}")
+        if self.long:
+            path = RESULTS / f"faults_{self.campaign}.json"
+            path.write_text(json.dumps({**about(), **figures}, indent=2) + "\n")
