@@ -247,19 +247,31 @@ class Traces:
         self.processes = process.children(recursive=True)
         own = spaces(process)
         self.spaces = set().union(*map(spaces, self.processes)) - own
-        self.directories = list(Path(tempfile.gettempdir()).glob(f"rc-{process.pid}-*"))
+        self._directories = list(Path(tempfile.gettempdir()).glob(f"rc-{process.pid}-*"))
 
-    def left(self) -> list[object]:
-        """What is there still; a namespace, its mounts and its devices are while a process is."""
+    def running(self) -> list[psutil.Process]:
+        """Those that are there still; a namespace, its mounts and its devices are while one is."""
         inside = [one for one in psutil.process_iter() if spaces(one) & self.spaces]
-        running = [one for one in self.processes if one.is_running() and one.status() != "zombie"]
-        return [*inside, *running, *(path for path in self.directories if path.exists())]
+        return inside + [one for one in self.processes if one.is_running() and not is_zombie(one)]
 
-    def vanish(self) -> None:
+    def directories(self) -> list[Path]:
+        """Those that are there still."""
+        return [path for path in self._directories if path.exists()]
+
+    def end(self) -> None:
+        """Waits for the processes. Before it has returned no new host is to be made: the numbers
+        of namespaces that are gone are given to new ones."""
         deadline = time.monotonic() + PATIENCE
-        while self.left() and time.monotonic() < deadline:
+        while self.running() and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert not self.left()
+        assert not self.running()
+
+
+def is_zombie(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def spaces(process: psutil.Process) -> set[str]:
@@ -277,10 +289,11 @@ def test_nothing_is_left(tmp_path: Path) -> None:
         network.start(script(tmp_path, CHAT)).hear(0)
         traces = Traces(here)
         assert len(traces.spaces) == 1 + 2 * 3
-        assert len(traces.directories) == 2
-        assert len(traces.left()) > 10
+        assert len(traces.directories()) == 2
+        assert len(traces.running()) > 10
     traces.processes = [one for one in traces.processes if one not in before]
-    traces.vanish()
+    traces.end()
+    assert not traces.directories()
 
 
 KILLED = """
@@ -312,6 +325,7 @@ def test_nothing_is_left_by_a_test_that_was_killed(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     process.stdout.close()
-    assert all(path.exists() for path in traces.directories) and len(traces.directories) == 2
+    traces.end()
+    assert len(traces.directories()) == 2
     with Network(1):  # removes them
-        traces.vanish()
+        assert not traces.directories()
