@@ -221,10 +221,10 @@ bool Group::gone_elsewhere(int peer, std::string* how) {
     Clock::time_point listened = heard_at(placement().leader_of(host()));
     if (rank != leader && !has_left) listened = std::min(listened, heard_at(leader));
     if (listened - first_seen(lost_, rank) < patience) continue;
-    *how =
-        (rank == peer ? "the connection to it is lost (on host "
-                      : "the connection to " + members.name(leader) + " is lost (both on host ") +
-        host_name_of(peer) + "): " + lost;
+    const bool is_own = rank == peer;
+    *how = (is_own ? "" : "because " + members.name(leader) + " will not answer: ") +
+           "the connection to it is lost (" + (is_own ? "on host " : "both on host ") +
+           host_name_of(peer) + "): " + lost;
     return true;
   }
   if (has_left || hears_of(its_host).value_or(true)) return false;
