@@ -31,14 +31,8 @@ TruthTable truth_table(ReduceOp op) {
 
 }  // namespace
 
-DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, int num_inputs,
-                         void* const* outputs, int num_outputs, std::size_t count,
-                         int num_multiprocessors) {
-  DeviceLaunch launch{};
-  launch.key = kernel_key(reduction.dtype, effective_op(reduction));
-  DeviceArguments& args = launch.arguments;
-  args.num_inputs = num_inputs;
-  args.num_outputs = num_outputs;
+DeviceArguments arguments_of(const Reduction& reduction) {
+  DeviceArguments args{};
   args.divisor = reduction.op == ReduceOp::kAvg ? std::max(reduction.divisor, 1) : 1;
   args.float_divisor = UniformDivisor::of(args.divisor);
   args.scaled_input = reduction.op == ReduceOp::kPremulSum ? reduction.scaled_input : -1;
@@ -47,29 +41,22 @@ DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, 
   args.mirror[0] = static_cast<std::uint32_t>(mirror);
   args.mirror[1] = static_cast<std::uint32_t>(mirror >> 32);
   args.truth_table = truth_table(reduction.op);
+  return args;
+}
 
-  const std::size_t element_bytes = element_size(launch.key.dtype);
-  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(outputs[0]);
-  std::uintptr_t differing = 0;
-  std::uintptr_t any = 0;
-  const auto note = [&](const void* pointer) {
-    const std::uintptr_t bits = reinterpret_cast<std::uintptr_t>(pointer);
-    differing |= bits ^ address;
-    any |= bits;
-  };
-  for (int k = 0; k < num_inputs; ++k) {
-    args.inputs[k] = static_cast<const std::byte*>(inputs[k]);
-    note(inputs[k]);
-  }
-  for (int k = 0; k < num_outputs; ++k) {
-    args.outputs[k] = static_cast<std::byte*>(outputs[k]);
-    note(outputs[k]);
-  }
-  const std::size_t nbytes = count * element_size(reduction.dtype);
-  const Partition p =
-      make_partition(address, differing % kPackBytes == 0, element_bytes, nbytes / element_bytes);
-  args.partition = p;
-  args.element_aligned = any % element_bytes == 0;
+DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, int num_inputs,
+                         void* const* outputs, int num_outputs, std::size_t count,
+                         int num_multiprocessors) {
+  DeviceLaunch launch{};
+  launch.key = kernel_key(reduction.dtype, effective_op(reduction));
+  DeviceArguments& args = launch.arguments = arguments_of(reduction);
+  args.num_inputs = num_inputs;
+  args.num_outputs = num_outputs;
+  for (int k = 0; k < num_inputs; ++k) args.inputs[k] = static_cast<const std::byte*>(inputs[k]);
+  for (int k = 0; k < num_outputs; ++k) args.outputs[k] = static_cast<std::byte*>(outputs[k]);
+  const std::size_t element_nbytes = element_size(launch.key.dtype);
+  args.divide_among_threads(element_nbytes, count * element_size(reduction.dtype) / element_nbytes);
+  const Partition& p = args.partition;
 
   const std::size_t work = std::max(p.num_packs, p.head + (p.count - p.body_end));
   const std::size_t wanted = (work + kDeviceThreads - 1) / kDeviceThreads;

@@ -81,7 +81,25 @@ struct DeviceArguments {
   double factor;
   std::uint32_t mirror[2];  // what kMin flips in every 8 bytes, the lower half first
   TruthTable truth_table;
+
+  // Of inputs and outputs that are there.
+  RINGCOMM_HOST_DEVICE void divide_among_threads(std::size_t element_nbytes, std::size_t count) {
+    const auto address = reinterpret_cast<std::uintptr_t>(outputs[0]);
+    std::uintptr_t differing = 0, any = 0;
+    const auto note = [&](const std::byte* pointer) {
+      const auto bits = reinterpret_cast<std::uintptr_t>(pointer);
+      differing |= bits ^ address;
+      any |= bits;
+    };
+    for (int k = 0; k < num_inputs; ++k) note(inputs[k]);
+    for (int k = 0; k < num_outputs; ++k) note(outputs[k]);
+    partition = make_partition(address, differing % kPackBytes == 0, element_nbytes, count);
+    element_aligned = any % element_nbytes == 0;
+  }
 };
+
+// All that a reduction tells but where its data are: pointers, partition.
+DeviceArguments arguments_of(const Reduction& reduction);
 
 // How many inputs' loads a kernel has in flight at once. The last takes any number of inputs, batch
 // after batch.

@@ -1,11 +1,13 @@
-// Marks a function for the host and, where nvcc compiles it, for the device; and loops that the
-// device unrolls.
+// Marks a function for the host and, where nvcc compiles it, for the device, or there for the
+// device alone; and loops that the device unrolls.
 #pragma once
 
 #ifdef __CUDACC__
 #define RINGCOMM_HOST_DEVICE __host__ __device__ __forceinline__
+#define RINGCOMM_DEVICE __device__ __forceinline__
 #else
 #define RINGCOMM_HOST_DEVICE [[gnu::always_inline]] inline
+#define RINGCOMM_DEVICE inline
 #endif
 
 #ifdef __CUDA_ARCH__

@@ -29,8 +29,8 @@ struct Partition {
 };
 
 // `address` is any of the pointers and `together` says whether all have its misalignment.
-inline Partition make_partition(std::uintptr_t address, bool together, std::size_t element_bytes,
-                                std::size_t count) {
+RINGCOMM_HOST_DEVICE Partition make_partition(std::uintptr_t address, bool together,
+                                              std::size_t element_bytes, std::size_t count) {
   const std::size_t past = address % kPackBytes;
   const std::size_t head = past == 0 ? 0 : (kPackBytes - past) / element_bytes;
   if (!together || past % element_bytes != 0 || head >= count) return {count, 0, count, count};

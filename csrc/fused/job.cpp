@@ -1,0 +1,75 @@
+#include "fused/job.h"
+
+#include <algorithm>
+
+namespace ringcomm::fused {
+namespace {
+
+// As many as a block has threads, a pack for each: less gives some of them nothing to do.
+constexpr std::size_t kMinSliceNbytes = 8 << 10;
+
+std::size_t round_up(std::size_t n, std::size_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+std::size_t slot_nbytes(const Program& program, const Layout& layout) {
+  return layout.outbox_nbytes / std::max(program.num_slots, 1) / kLine * kLine;
+}
+
+// Those of an all-to-all are not known to all.
+bool counts_are_known(const Call& call) { return call.collective != Collective::kAllToAll; }
+
+// The largest slices that fit into slots; smaller where all lanes have a share then.
+std::size_t slice_nbytes(const Call& call, std::size_t slot, std::size_t most, int num_lanes) {
+  const std::size_t fits = slot - kPackBytes;  // and room for the skew
+  if (!counts_are_known(call)) return fits;
+  const std::size_t share = round_up((most + num_lanes - 1) / num_lanes, kPackBytes);
+  return std::min(fits, std::max(share, kMinSliceNbytes));
+}
+
+}  // namespace
+
+std::string why_not(const Program& program, const Layout& layout) {
+  if (program.num_chunks > kMaxChunks) {
+    return "its plan has " + std::to_string(program.num_chunks) + " chunks, and a kernel is told " +
+           "of no more than " + std::to_string(kMaxChunks);
+  }
+  if (slot_nbytes(program, layout) < kLine) {
+    return "its plan needs " + std::to_string(program.num_slots) + " slots, and an outbox has " +
+           std::to_string(layout.outbox_nbytes) + " bytes";
+  }
+  return "";
+}
+
+Job make_job(const Call& call, const Program& program, std::span<const Chunk> chunks,
+             const Reduction& reduction, const Layout& layout, int rank) {
+  Job job{};
+  job.layout = layout;
+  job.rank = rank;
+  job.element_nbytes = element_size(reduction.dtype);
+  const KernelKey key = kernel_key(reduction.dtype, effective_op(reduction));
+  job.unit_nbytes = element_size(key.dtype);
+  job.premultiplies = reduction.op == ReduceOp::kPremulSum;
+  job.told = arguments_of(reduction);
+
+  std::size_t before = 0, most = 0;  // bytes
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    const std::size_t nbytes = chunks[c].count * job.element_nbytes;
+    const std::size_t skew = counts_are_known(call) ? before % kPackBytes : 0;
+    job.pieces[c] = {chunks[c].input, chunks[c].output, chunks[c].count,
+                     static_cast<std::uint32_t>(skew)};
+    before += nbytes;
+    most = std::max(most, nbytes);
+  }
+  job.slot_nbytes = slot_nbytes(program, layout);
+  const std::size_t slice = slice_nbytes(call, job.slot_nbytes, most, layout.num_lanes);
+  job.slice_count = slice / job.element_nbytes;
+  job.num_rounds = (most + slice - 1) / slice;
+  const std::size_t lanes = layout.num_lanes;
+  job.num_lanes = static_cast<int>(
+      counts_are_known(call) ? std::clamp<std::size_t>(job.num_rounds, 1, lanes) : lanes);
+  job.scratch_nbytes = program.num_scratch * job.slot_nbytes;
+  return job;
+}
+
+}  // namespace ringcomm::fused

@@ -1,0 +1,46 @@
+// The memory on a device by which the ranks of one host meet: each has one such block, and all can
+// reach all of them.
+//
+//   flags     [lanes][ranks]   how far each other rank has come in the lane; it writes that itself
+//   calls     [lanes]          how many calls the lane has carried out
+//   outboxes  [lanes]          slots that the other ranks read
+//
+// Flags lie where they are waited for, so that a wait never crosses the link between devices. What
+// one rank writes and another reads does not share a line.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reduce/host_device.h"
+
+namespace ringcomm::fused {
+
+inline constexpr int kMaxRanks = 16;
+inline constexpr int kMaxLanes = 64;
+inline constexpr std::size_t kLine = 128;  // bytes
+
+// Number of the call << kActionBits | number of actions that are done. Grows, and wraps.
+using Progress = std::uint64_t;
+inline constexpr int kActionBits = 32;
+
+struct Layout {
+  int world_size = 0;
+  int num_lanes = 0;
+  std::size_t outbox_nbytes = 0;  // of one lane; a multiple of kLine
+
+  RINGCOMM_HOST_DEVICE std::size_t flag_at(int lane, int from) const {
+    return (static_cast<std::size_t>(lane) * world_size + from) * kLine;
+  }
+  RINGCOMM_HOST_DEVICE std::size_t calls_at(int lane) const {
+    return flag_at(num_lanes, 0) + lane * kLine;
+  }
+  RINGCOMM_HOST_DEVICE std::size_t outbox_at(int lane) const {
+    return calls_at(num_lanes) + lane * outbox_nbytes;
+  }
+  // Flags and calls are zero before the first call.
+  std::size_t counters_nbytes() const { return outbox_at(0); }
+  std::size_t nbytes() const { return outbox_at(num_lanes); }
+};
+
+}  // namespace ringcomm::fused

@@ -1,0 +1,56 @@
+// A program (plan/program.h) as flat data that a device can go through.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/program.h"
+
+namespace ringcomm::fused {
+
+// A slice's other end: who publishes it, or who takes it.
+struct Peer {
+  std::int32_t rank;
+  std::int32_t action;       // of that rank
+  std::int32_t num_actions;  // of that rank
+  std::int32_t slot;         // of that rank's outbox, if it publishes the slice
+};
+
+struct Step {
+  std::int32_t chunk;
+  std::int32_t first_peer;  // among the script's: sources, ascending by rank, and then readers
+  std::int32_t num_sources;
+  std::int32_t num_readers;
+  std::int32_t first_told;  // those ranks, each once
+  std::int32_t num_told;
+  std::int32_t own_input;  // how many sources come before the own value; -1: it is not used
+  std::int32_t slot, replaces;
+  Location own, store;
+  bool finish;
+};
+
+// Views of memory on the device.
+struct Script {
+  const Step* steps = nullptr;
+  const Peer* peers = nullptr;
+  const std::int32_t* told = nullptr;
+  std::int32_t num_steps = 0;
+};
+
+// What a Script views, in one piece.
+struct ScriptText {
+  std::vector<Step> steps;
+  std::vector<Peer> peers;
+  std::vector<std::int32_t> told;
+
+  ScriptText(const Program& program, int rank);
+
+  std::size_t nbytes() const {
+    return steps.size() * sizeof(Step) + peers.size() * sizeof(Peer) +
+           told.size() * sizeof(std::int32_t);
+  }
+  // Writes nbytes() to `memory`; returns the views of them, as if they lay at `address`.
+  Script write(std::byte* memory, const std::byte* address) const;
+};
+
+}  // namespace ringcomm::fused

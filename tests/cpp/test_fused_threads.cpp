@@ -1,0 +1,179 @@
+// The fused kernel's source on the host: random collectives on threads, and what happens without
+// each of the waits and barriers that it is made of.
+#include <chrono>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "collective_cases.h"
+#include "errors.h"
+#include "fused_ranks.h"
+#include "one_mapping.h"
+
+namespace {
+
+using namespace ringcomm;
+using fused_ranks::Proof;
+using fused_ranks::Rank;
+using fused_ranks::World;
+
+constexpr std::chrono::milliseconds kNoTimeout{0};
+
+struct Scenario {
+  std::uint64_t seed;
+  fused::Layout layout;
+  std::string algorithm;
+  int threads_per_block;
+  std::vector<cases::Case> calls;  // one after the other
+
+  std::string name() const {
+    return "seed " + std::to_string(seed) + ", " + algorithm + ", " +
+           std::to_string(layout.num_lanes) + " lanes of " + std::to_string(threads_per_block) +
+           " threads, outboxes of " + std::to_string(layout.outbox_nbytes) + " bytes";
+  }
+};
+
+// Devices have no barrier, and refuse what is made of chunks whose counts they do not know.
+bool runs(Collective collective, const std::string& name) {
+  const Algorithm* algorithm = find_algorithm(collective, name);
+  return collective != Collective::kBarrier && !(algorithm && algorithm->needs_all_counts);
+}
+
+Scenario random_scenario(std::uint64_t seed, int num_calls, std::size_t most_nbytes) {
+  std::mt19937_64 random(seed);
+  Scenario s;
+  s.seed = seed;
+  const int world_size = 2 + static_cast<int>(random() % 7);
+  s.algorithm = algorithms()[random() % algorithms().size()].name;
+  s.threads_per_block = 1 + static_cast<int>(random() % 3);
+  // A direct exchange of 8 ranks needs 14 slots.
+  s.layout = {.world_size = world_size,
+              .num_lanes = 1 + static_cast<int>(random() % 3),
+              .outbox_nbytes = (16 + random() % 32) * fused::kLine};
+  for (int i = 0; i < num_calls; ++i) {
+    Collective collective;
+    do {
+      collective = cases::kCollectives[random() % cases::kCollectives.size()];
+    } while (!runs(collective, s.algorithm));
+    const std::size_t nbytes = random() % 4 == 0 ? random() % 100 : random() % most_nbytes;
+    s.calls.push_back(cases::random_case(collective, world_size, nbytes, random));
+  }
+  return s;
+}
+
+// Every rank makes all calls, waiting for nobody in between, and looks at what came of them.
+void run(World& world, const Scenario& scenario) {
+  const int n = scenario.layout.world_size;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; ++r) {
+    threads.emplace_back([&, r] {
+      Rank rank(world, r, Selection::named(scenario.algorithm), scenario.seed + r);
+      std::deque<cases::Part> parts;
+      for (const cases::Case& call : scenario.calls) parts.emplace_back(call, r, n).fill();
+      for (cases::Part& part : parts) part.call(rank, kNoTimeout);
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        CHECK_WITH(parts[i].right(), "rank " + std::to_string(r) + ", call " + std::to_string(i) +
+                                         ": " + scenario.calls[i].name(n) + "; " + scenario.name());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+int env(const char* name, int otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atoi(value);
+}
+
+}  // namespace
+
+TEST(random_collectives) {
+  constexpr int kCallsAtOnce = 10;
+  const int num_calls = env("RINGCOMM_TEST_CALLS", 2000);
+  for (int i = 0; i < num_calls / kCallsAtOnce; ++i) {
+    const Scenario scenario = random_scenario(i, kCallsAtOnce, 16 << 10);
+    World world(scenario.layout, scenario.threads_per_block);
+    CHECK_WITH(run(world, scenario, random()),
+               "seed " + std::to_string(i) + ": " + scenario.name());
+  }
+}
+
+namespace {
+
+// Of runs until one shows any.
+std::set<std::string> races_without(std::optional<fused::Why> left_out, bool flags_order,
+                                    int most_runs) {
+  for (int i = 0; i < most_runs; ++i) {
+    const Scenario scenario = random_scenario(1000 + i, 3, 3 << 10);
+    World world(scenario.layout, scenario.threads_per_block);
+    world.proof = std::make_unique<Proof>(scenario.layout.world_size * world.num_threads());
+    world.proof->left_out = left_out;
+    world.proof->flags_order = flags_order;
+    run(world, scenario);
+    if (const auto races = world.proof->record.races(); !races.empty()) return races;
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST(everything_is_ordered) {
+  for (const std::string& race : races_without(std::nullopt, true, 40)) CHECK_WITH(false, race);
+}
+
+TEST(no_wait_and_no_barrier_can_be_left_out) {
+  for (const fused::Why why : fused::kReasons) {
+    CHECK_WITH(!races_without(why, true, 100).empty(),
+               "nothing is missed without reason " + std::to_string(static_cast<int>(why)));
+  }
+  CHECK(!races_without(std::nullopt, false, 10).empty());
+}
+
+// Rank 1 does not come. The host finds out, and its word ends the others' waits.
+TEST(a_wait_can_be_given_up_and_tells_for_whom_it_was) {
+  const fused::Layout layout{.world_size = 3, .num_lanes = 2, .outbox_nbytes = 1024};
+  World world(layout, 2);
+  std::vector<std::thread> threads;
+  for (const int r : {0, 2}) {
+    threads.emplace_back([&, r] {
+      Rank rank(world, r, Selection::named("direct"), r);
+      std::vector<float> data(4000, 1.0f);
+      std::thread host([&] {
+        const std::atomic_ref waits_for(rank.control().waits_for[0]);
+        while (waits_for.load(std::memory_order_relaxed) != 1 + 1) sched_yield();
+        std::atomic_ref(rank.control().gives_up).store(1, std::memory_order_relaxed);
+      });
+      rank.all_reduce(data.data(), data.data(), data.size(), {DType::kFloat32, ReduceOp::kSum},
+                      kNoTimeout);
+      host.join();
+      CHECK(rank.gave_up());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(what_is_too_large_for_a_kernel_is_told) {
+  const fused::Layout layout{.world_size = 9, .num_lanes = 1, .outbox_nbytes = 1024};
+  World world(layout, 1);
+  Rank rank(world, 0, Selection::named("direct"), 0);
+  std::vector<float> data(9, 1.0f);
+  const std::vector<Input> inputs(9, {data.data(), 1});
+  const std::vector<Output> outputs(9, {data.data(), 1});
+  CHECK_CONTAINS(
+      check::error_of(ErrorKind::kInvalidArgument,
+                      [&] { rank.all_to_all(inputs, outputs, DType::kFloat32, kNoTimeout); }),
+      "its plan has 81 chunks");
+  CHECK_CONTAINS(check::error_of(ErrorKind::kInvalidArgument,
+                                 [&] {
+                                   rank.all_reduce(data.data(), data.data(), 9,
+                                                   {DType::kFloat32, ReduceOp::kSum}, kNoTimeout);
+                                 }),
+                 "slots, and an outbox has 1024 bytes");
+}
