@@ -248,6 +248,22 @@ def test_the_analyzer_finds_nothing_wrong_with_any_operation_that_went_well(
     assert {group.desc for group in database.groups} == {"default_pg", "a pair"}
 
 
+def waits_and_dumps(rank: Rank, folder: Path) -> list[str]:
+    init_recorded(rank, folder)
+    states = []
+    for _ in range(100):
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        dist.barrier()
+        states.append(record(ringcomm.dump())["entries"][-1]["state"])
+        work.wait()
+    return states
+
+
+def test_who_has_waited_finds_it_recorded(tmp_path: Path) -> None:
+    for states in on_processes(waits_and_dumps, 3, tmp_path):
+        assert set(states) == {"completed"}
+
+
 def forgets_to_send(rank: Rank, folder: Path) -> None:
     rank.meet()
     init_recorded(rank, folder, SHORT)

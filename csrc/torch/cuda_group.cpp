@@ -74,6 +74,7 @@ class CudaGroup : public DeviceGroup {
     std::lock_guard lock(under_way_mutex_);
     while (!under_way_.empty() && under_way_.front().second->is_confirmed()) {
       under_way_.front().first.succeeded();
+      under_way_.front().first.call_completion_hooks();
       under_way_.pop_front();
     }
   }

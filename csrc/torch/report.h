@@ -27,8 +27,11 @@ class Report {
   std::uint64_t completion_key() const { return completion_key_; }
 
   void started() const;
-  // `source`: of a message. The work must be complete.
+  // `source`: of a message. To be called before the work is complete: who has waited for that is to
+  // find it recorded.
   void succeeded(int source = FlightRecorder::kAnybody) const;
+  // And this when it is: hooks may ask it.
+  void call_completion_hooks() const;
   // Returns the error with what is to be added to it. To be called before the work is complete.
   std::exception_ptr failed(std::exception_ptr error) const;
 

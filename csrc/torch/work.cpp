@@ -26,9 +26,13 @@ RingWork::RingWork(int rank, Operation operation)
       report_(std::move(operation.report)) {}
 
 void RingWork::complete(std::exception_ptr error, int source) {
-  if (error) error = for_torch(report_.failed(error));
+  if (error) {
+    error = for_torch(report_.failed(error));
+  } else {
+    report_.succeeded(source);
+  }
   finish(error);
-  if (!error) report_.succeeded(source);
+  if (!error) report_.call_completion_hooks();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   std::vector<std::function<void(std::exception_ptr)>> next;
   {
