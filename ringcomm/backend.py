@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
 from ringcomm import _C, flight, links
-from ringcomm.environment import positive, switch
+from ringcomm.environment import one_of, positive, switch
 from ringcomm.host import given_name
 from ringcomm.options import Options, choices, hosts
 from ringcomm.plan.simulator import link
@@ -22,6 +22,7 @@ from ringcomm.plan.simulator import link
 DEFAULT_CHANNELS = _C.streams.Layout().num_channels
 DEFAULT_SLICE_NBYTES = _C.streams.Layout().slice_nbytes
 DEFAULT_MAX_CTAS = _C.streams.MAX_CTAS
+EXECUTORS = ("auto", "messages", "fused")  # on GPUs
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def create(options: Any, pg_options: Any) -> Any:
         given_name(),
         links.wanted(),
         switch("RINGCOMM_GRAPHS"),
+        one_of("RINGCOMM_EXECUTOR", EXECUTORS),
         _default_backend(),
         getattr(options, "enable_reconfigure", False),  # from torch 2.14 on
         link(links.across()),

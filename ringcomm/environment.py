@@ -1,8 +1,9 @@
-"""Environment variables that hold a number or a switch."""
+"""Environment variables that hold a number, a switch or a word."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 
 def positive(name: str, default: int) -> int:
@@ -23,6 +24,18 @@ def natural(name: str, default: int) -> int:
     if not text.isdecimal():
         raise ValueError(f"{name} is {text!r}; it must be a positive integer or 0")
     return int(text)
+
+
+def one_of(name: str, values: Sequence[str]) -> str:
+    """What the variable holds, or the first of the values.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    text = os.environ.get(name, values[0])
+    if text not in values:
+        raise ValueError(f"{name} is {text!r}; it must be one of {', '.join(values)}")
+    return text
 
 
 def switch(name: str, default: bool = False) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from ringcomm import _C, _toolchain
+from ringcomm.environment import one_of
 from ringcomm.plan.network import Link
 
 ENGINES = ("auto", "ucx", "gloo")
@@ -16,9 +17,7 @@ def wanted() -> str:
     Raises:
         ValueError: it holds something else.
     """
-    text = os.environ.get("RINGCOMM_LINKS", "auto")
-    if text not in ENGINES:
-        raise ValueError(f"RINGCOMM_LINKS is {text!r}; it must be one of {', '.join(ENGINES)}")
+    text = one_of("RINGCOMM_LINKS", ENGINES)
     _C.links.look_for_ucx_in(_toolchain.ucx_libraries())
     return text
 

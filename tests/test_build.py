@@ -303,7 +303,13 @@ def test_only_the_torch_folder_includes_torch():
 
 
 # From the bottom; a folder includes itself and those of lower floors.
-FLOORS = [{"plan", "reduce"}, {"streams", "core"}, {"links"}, {"nccl", "shm"}, {"torch"}]
+FLOORS = [
+    {"plan", "reduce"},
+    {"streams", "core"},
+    {"links", "fused"},
+    {"nccl", "shm"},
+    {"torch"},
+]
 # Streams carry out what core/ describes, and the other way round nothing is needed.
 WITHIN_A_FLOOR = {("streams", "core")}
 

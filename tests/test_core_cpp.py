@@ -82,6 +82,7 @@ def ninja_file() -> str:
         if not tests:
             continue
         nccl = sorted((ROOT / "csrc" / "nccl").glob("*.cpp")) if cuda_headers() else []
+        nccl += [ROOT / "tests" / "cpp" / "fake_fused.cpp"] if nccl else []
         objects = {
             source: f"{sanitizer}/{source.relative_to(ROOT)}.o"
             for source in [*core_sources(), *nccl, *tests]

@@ -48,6 +48,15 @@ def test_settings_must_be_positive_integers(
         dist.destroy_process_group()
 
 
+def test_executors_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCOMM_EXECUTOR", "kernel")
+    text = "RINGCOMM_EXECUTOR is 'kernel'; it must be one of auto, messages, fused"
+    with pytest.raises(ValueError, match=text):
+        dist.init_process_group("ring", store=dist.HashStore(), rank=0, world_size=1)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def test_switches_are_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGCOMM_GRAPHS", "yes")
     with pytest.raises(ValueError, match="RINGCOMM_GRAPHS is 'yes'; it must be 0 or 1"):

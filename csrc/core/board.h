@@ -25,7 +25,7 @@ class Board {
 
   // This rank connects its device with all others', or has done so; with settings that must be the
   // same everywhere.
-  using Settings = std::array<std::uint64_t, 4>;
+  using Settings = std::array<std::uint64_t, 5>;
   virtual void join(const Settings& settings) = 0;
   virtual bool joined(int rank) = 0;
   virtual Settings settings_of(int rank) = 0;  // once it has joined
@@ -38,6 +38,14 @@ class Board {
   void greet_all(const Greeting& greeting) { greet(group_.rank, greeting); }
   std::optional<Greeting> greeting_of(int peer) { return greeting(peer, group_.rank); }
   std::optional<Greeting> greeting_to_all(int from) { return greeting(from, from); }
+
+  // How ranks of one host share memory of their devices: each shows all others, once, where its own
+  // is, and says what it knows of theirs. What a rank says only grows.
+  virtual void show(const Greeting& card) = 0;
+  virtual std::optional<Greeting> card_of(int rank) = 0;
+  enum class Reach : std::uint32_t { kUnknown, kAll, kNotAll, kLetGo };
+  virtual void tell_reach(Reach reach) = 0;
+  virtual Reach reach_of(int rank) = 0;
 
   // This rank has enqueued the call, whose sequence number is one more than that of the last.
   virtual void enqueue(const Call& call) = 0;

@@ -42,6 +42,9 @@ class Group {
   // node1))".
   virtual std::string describe_peer(int peer) = 0;
 
+  // Whether the ranks are on several hosts.
+  virtual bool spans_hosts() const = 0;
+
   // Where the ranks tell each other what they do with their devices.
   virtual Board& board() = 0;
 };

@@ -5,18 +5,22 @@
 
 namespace ringcomm::fused {
 
+inline constexpr int kSmallestBatch = kBatches[0];
+template <ReduceOp op>
+inline constexpr bool kTakesSmallestBatch = has_batch(op, 0);
+
 // kernel_key(dtype, op) is the kernel's. `moves`: the bits of the one input, whatever the type.
 template <DType dtype, ReduceOp op>
 RINGCOMM_HOST_DEVICE void carry_out_share(const DeviceArguments& args, bool moves,
                                           const Worker& worker) {
   if (args.num_outputs == 0) return;
   if (moves) {
-    reduce_share<DType::kUInt8, ReduceOp::kBor, kBatches[0]>(args, worker);
+    reduce_share<DType::kUInt8, ReduceOp::kBor, kSmallestBatch>(args, worker);
     return;
   }
-  if constexpr (has_batch(op, 0)) {
-    if (args.num_inputs <= kBatches[0]) {
-      reduce_share<dtype, op, kBatches[0]>(args, worker);
+  if constexpr (kTakesSmallestBatch<op>) {
+    if (args.num_inputs <= kSmallestBatch) {
+      reduce_share<dtype, op, kSmallestBatch>(args, worker);
       return;
     }
   }

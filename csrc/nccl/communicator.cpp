@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -16,6 +17,8 @@ namespace {
 constexpr std::chrono::seconds kPatienceForAbort{2};
 constexpr std::chrono::seconds kPatienceForClose{5};
 constexpr std::chrono::milliseconds kPollEvery{1};
+// Of a lane of fused kernels. All lanes' together stay in a device's level 2 cache.
+constexpr std::size_t kOutboxNbytes = 512 << 10;
 
 const Options& checked(const Options& options, int world_size) {
   // The most slots that one slice can take: premul_sum, all ranks' pieces and all scaled sends.
@@ -51,7 +54,8 @@ Communicator::Communicator(Group& group, int device, const Options& options,
     for (int e = 0; e < options_.layout.slices_in_flight; ++e) channel.reduced.emplace_back();
   }
   watchdog_.emplace(
-      group, device, [this] { look_around(); }, [this](const Error& error) { fail(error); });
+      group, device, [this] { look_around(); },
+      [this](const Error& error) { fail(with_waits(error)); });
 }
 
 Communicator::~Communicator() {
@@ -89,13 +93,14 @@ void Communicator::make_executor(const std::vector<ncclComm_t>& comms) {
 Board::Settings Communicator::settings() const {
   const streams::Layout& layout = options_.layout;
   return {static_cast<std::uint64_t>(layout.num_channels), layout.slice_nbytes,
-          static_cast<std::uint64_t>(options_.max_ctas), options_.graphs};
+          static_cast<std::uint64_t>(options_.max_ctas), options_.graphs,
+          static_cast<std::uint64_t>(options_.executor)};
 }
 
 // Ranks with other settings than this one would wait for each other in vain.
 bool Communicator::all_joined() {
   constexpr std::array kNames = {"RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES", "RINGCOMM_MAX_CTAS",
-                                 "RINGCOMM_GRAPHS"};
+                                 "RINGCOMM_GRAPHS", "RINGCOMM_EXECUTOR"};
   static_assert(kNames.size() == std::tuple_size_v<Board::Settings>);
   if (!board_.not_joined().empty()) return false;
   const Board::Settings own = settings();
@@ -122,8 +127,45 @@ void Communicator::check_may_connect(const std::string& what) const {
 }
 
 void Communicator::connect_all(const Deadline& deadline) {
-  if (executor_) return;
+  if (connected_) return;
+  check_may_connect("the first collective of a group");
   board_.join(settings());
+  if (options_.executor == streams::DeviceExecutor::kFused) connect_memory(deadline);
+  if (!fused_) connect_channels(deadline);
+  connected_ = true;
+}
+
+// What a kernel does not take goes as messages.
+void Communicator::connect_for(const Program& program, const Deadline& deadline) {
+  connect_all(deadline);
+  if (executor_ || fused_->takes(program)) return;
+  check_may_connect("the first collective of a group that goes as messages");
+  connect_channels(deadline);
+}
+
+void Communicator::connect_memory(const Deadline& deadline) {
+  if (world_size() == 1) {
+    why_not_fused_ = "there is but one rank";
+  } else if (world_size() > fused::kMaxRanks) {
+    why_not_fused_ = "there are more than " + std::to_string(fused::kMaxRanks) + " ranks";
+  } else if (group_.spans_hosts()) {
+    why_not_fused_ = "the ranks are on several hosts";
+  }
+  if (!why_not_fused_.empty()) return;
+  const fused::Layout layout{.world_size = world_size(),
+                             .num_lanes = std::clamp(options_.max_ctas, 1, fused::kMaxLanes),
+                             .outbox_nbytes = kOutboxNbytes};
+  auto memory = std::make_unique<FusedMemory>(group_, device_, layout);
+  await_peers(
+      deadline, "sharing its device's memory with all ranks",
+      [&] { return all_joined() && memory->progress(); }, [this] { return board_.not_joined(); });
+  why_not_fused_ = memory->why_not();
+  if (!why_not_fused_.empty()) return;
+  fused_ = std::make_shared<FusedExecutor>(rank(), std::move(memory));
+  fused_for_all_.store(fused_.get(), std::memory_order_release);
+}
+
+void Communicator::connect_channels(const Deadline& deadline) {
   if (world_size() == 1) return make_executor({});
   if (rank() == 0 && !board_.greeting_to_all(0)) board_.greet_all(Meeting::new_id());
   // Not streams that wait for the caller's: what that waits for may need this rank to go on.
@@ -185,6 +227,14 @@ void Communicator::look_around() {
   if (lock.owns_lock() && !closed_) connections_.answer();
 }
 
+// What was found wrong, and for whom this rank's kernels wait.
+Error Communicator::with_waits(const Error& error) const {
+  const FusedExecutor* fused = fused_for_all_.load(std::memory_order_acquire);
+  return fused == nullptr
+             ? error
+             : Error(error.kind(), error.what() + fused->describe_waits(group_.members));
+}
+
 void Communicator::fail(const Error& error) {
   if (!failure_->set(error)) return;
   if (!group_.broken()) group_.fail(error.kind(), error.what());
@@ -197,6 +247,7 @@ void Communicator::abort(const std::string& reason) {
 
 // Ends what is under way, and frees what can be freed.
 void Communicator::end() {
+  if (FusedExecutor* fused = fused_for_all_.load(std::memory_order_acquire)) fused->give_up();
   std::unique_lock lock(mutex_, std::defer_lock);
   const auto is_mine = [&lock] { return lock.owns_lock() || lock.try_lock(); };
   const Clock::time_point begin = Clock::now();
@@ -222,6 +273,7 @@ void Communicator::leave() {
   connections_.leave();
   std::lock_guard lock(mutex);
   left.push_back(captures_.memory());
+  left.push_back(fused_);
   for (const ChannelResources& channel : channels_) left.push_back(channel.scratch);
 }
 
@@ -232,14 +284,32 @@ bool Communicator::close_together() {
   const auto all_closed = [this] {
     std::lock_guard lock(mutex_);
     connections_.answer();  // what a peer has begun ends before its communicators do
-    return connections_.all_met() &&
-           board_.least_closed(connections_.partners()) != Board::Closing::kNot;
+    return connections_.all_met() && board_.least_closed(partners()) != Board::Closing::kNot;
   };
   while (!all_closed()) {
     if (group_.broken() || Clock::now() - begin > kPatienceForClose) return false;
     std::this_thread::sleep_for(kPollEvery);
   }
   return true;
+}
+
+std::vector<int> Communicator::partners() const {
+  if (!fused_) return connections_.partners();
+  std::vector<int> all(world_size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// What other ranks may have open is freed when all have closed it.
+void Communicator::let_go_together() {
+  if (!fused_) return;
+  const Clock::time_point begin = Clock::now();
+  while (!fused_->let_go()) {
+    if (group_.broken() || Clock::now() - begin > kPatienceForClose) return;
+    std::this_thread::sleep_for(kPollEvery);
+  }
+  fused_for_all_ = nullptr;
+  fused_.reset();
 }
 
 std::string Communicator::shut_down(Timeout timeout) {
@@ -256,9 +326,10 @@ std::string Communicator::shut_down(Timeout timeout) {
     std::lock_guard lock(mutex_);
     if (clean && held > 0) {
       leave();
-    } else if (clean && board_.most_closed(connections_.partners()) == Board::Closing::kFree) {
+    } else if (clean && board_.most_closed(partners()) == Board::Closing::kFree) {
       replays_.clear();
       connections_.destroy();
+      let_go_together();
     }
   }
   end();

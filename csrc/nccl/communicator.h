@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "nccl/connections.h"
 #include "nccl/ends.h"
 #include "nccl/failure.h"
+#include "nccl/fused_executor.h"
 #include "nccl/handles.h"
 #include "nccl/replays.h"
 #include "nccl/watchdog.h"
@@ -69,6 +71,9 @@ class Communicator : private streams::DeviceCollectives {
   // The end of all collectives so far.
   Enqueued end_of_all();
 
+  // Why collectives go as messages though fused kernels were asked for; empty: they do not.
+  const std::string& why_not_fused() const { return why_not_fused_; }
+
   // What the group has failed of: results that are not confirmed by then cannot be trusted.
   std::shared_ptr<const Failure> failure() const { return failure_; }
 
@@ -95,6 +100,11 @@ class Communicator : private streams::DeviceCollectives {
   void announce(Call& call, const Deadline& deadline);
   void make_executor(const std::vector<ncclComm_t>& comms);
   void connect_all(const Deadline& deadline);
+  void connect_for(const Program& program, const Deadline& deadline);
+  void connect_memory(const Deadline& deadline);
+  void connect_channels(const Deadline& deadline);
+  std::vector<int> partners() const;
+  Error with_waits(const Error& error) const;
   Board::Settings settings() const;
   bool all_joined();
   void connect_pairs(const std::vector<PeerMessage>& messages, const Deadline& deadline);
@@ -114,6 +124,7 @@ class Communicator : private streams::DeviceCollectives {
   void end();
   void leave();
   bool close_together();
+  void let_go_together();
 
   Group& group_;
   Board& board_;
@@ -130,7 +141,11 @@ class Communicator : private streams::DeviceCollectives {
   Captures captures_;
   std::vector<ChannelResources> channels_;
   Connections connections_;
-  std::optional<Executor> executor_;  // once all are connected
+  std::optional<Executor> executor_;  // once channels are connected
+  std::shared_ptr<FusedExecutor> fused_;
+  std::atomic<FusedExecutor*> fused_for_all_{nullptr};  // the same, for any thread
+  std::string why_not_fused_;
+  bool connected_ = false;
   Replays replays_;
   std::uint64_t sequence_ = 0;
   bool captured_ = false;           // what is being enqueued

@@ -55,10 +55,7 @@ Enqueued Communicator::enqueue_behind(cudaStream_t user,
 }
 
 void Communicator::announce(Call& call, const Deadline& deadline) {
-  if (!executor_) {
-    check_may_connect("the first collective of a group");
-    connect_all(deadline);
-  }
+  connect_all(deadline);
   call.sequence = ++sequence_;
   board_.enqueue(call);
 }
@@ -70,13 +67,16 @@ void Communicator::announce_refused(Call call, Timeout timeout) {
 void Communicator::enqueue_program(Call call, const Program& program, std::span<const Chunk> chunks,
                                    const Reduction& reduction, Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
+  connect_for(program, deadline);
   announce(call, deadline);
   if (!captured_) watchdog_->add({call, deadline, under_way_});
   telling([&] { return describe_numbered(call, group_.members); },
           [&] {
             api_.push_collective(call.collective);
             const auto run = [&] { executor_->run(api_, program, chunks, reduction); };
-            if (options_.graphs && !captured_ && replays_.knows(call)) {
+            if (fused_ && fused_->takes(program)) {
+              fused_->run(call, program, chunks, reduction, stream());
+            } else if (options_.graphs && !captured_ && replays_.knows(call)) {
               replays_.find(call, chunks, reduction, stream(), run).launch(stream());
             } else {
               run();

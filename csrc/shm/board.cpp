@@ -27,12 +27,11 @@ Board::Settings Board::settings_of(int rank) {
 
 void Board::greet(int peer, const Greeting& greeting) {
   group_.use(Area::kDevice);
-  write(group_.rank, peer, greeting);
+  write(group_.segment().device_greeting(group_.rank, peer), greeting);
   group_.segment().state(group_.rank).device_greetings.fetch_add(1, std::memory_order_release);
 }
 
-void Board::write(int from, int to, const Greeting& greeting) {
-  DeviceGreeting& entry = group_.segment().device_greeting(from, to);
+void Board::write(DeviceGreeting& entry, const Greeting& greeting) {
   if (entry.ready.load(std::memory_order_acquire) != 0) return;
   entry.data = greeting;
   entry.ready.store(1, std::memory_order_release);
@@ -40,14 +39,36 @@ void Board::write(int from, int to, const Greeting& greeting) {
 
 void Board::mirror(int from, int to, const Greeting& greeting) {
   group_.segment().make(Area::kDevice, from);
-  write(from, to, greeting);
+  write(group_.segment().device_greeting(from, to), greeting);
 }
 
 std::optional<Board::Greeting> Board::greeting(int from, int to) {
   if (!group_.segment().made(from, Area::kDevice)) return std::nullopt;
-  const DeviceGreeting& entry = group_.segment().device_greeting(from, to);
+  return read(group_.segment().device_greeting(from, to));
+}
+
+std::optional<Board::Greeting> Board::read(const DeviceGreeting& entry) {
   if (entry.ready.load(std::memory_order_acquire) == 0) return std::nullopt;
   return entry.data;
+}
+
+void Board::show(const Greeting& card) {
+  group_.use(Area::kDevice);
+  write(group_.segment().device_card(group_.rank), card);
+}
+
+std::optional<Board::Greeting> Board::card_of(int rank) {
+  if (!group_.segment().made(rank, Area::kDevice)) return std::nullopt;
+  return read(group_.segment().device_card(rank));
+}
+
+void Board::tell_reach(Reach reach) {
+  group_.segment().state(group_.rank).device_reach.store(reach, std::memory_order_release);
+}
+
+Board::Reach Board::reach_of(int rank) {
+  return std::min(group_.segment().state(rank).device_reach.load(std::memory_order_acquire),
+                  Reach::kLetGo);
 }
 
 void Board::enqueue(const Call& call) {

@@ -10,6 +10,7 @@
 namespace ringcomm::shm {
 
 class Group;
+struct DeviceGreeting;
 
 class Board final : public ringcomm::Board {
  public:
@@ -19,6 +20,10 @@ class Board final : public ringcomm::Board {
   bool joined(int rank) override;
   Settings settings_of(int rank) override;
   void greet(int peer, const Greeting& greeting) override;
+  void show(const Greeting& card) override;
+  std::optional<Greeting> card_of(int rank) override;
+  void tell_reach(Reach reach) override;
+  Reach reach_of(int rank) override;
   void enqueue(const Call& call) override;
   void complete(std::uint64_t sequence) override;
   std::uint64_t enqueued(int rank) override;
@@ -31,7 +36,8 @@ class Board final : public ringcomm::Board {
   void mirror(int rank, const Call& call);
 
  private:
-  void write(int from, int to, const Greeting& greeting);
+  static void write(DeviceGreeting& entry, const Greeting& greeting);
+  static std::optional<Greeting> read(const DeviceGreeting& entry);
   void write(int rank, const Call& call);
   std::optional<Greeting> greeting(int from, int to) override;
   Closing closing(int rank) override;

@@ -66,6 +66,7 @@ class Group final : public ringcomm::Group {
   std::optional<ErrorKind> failure();
   bool gone(int peer, std::string* how) override;
   std::string describe_peer(int peer) override;
+  bool spans_hosts() const override { return placement().num_hosts() > 1; }
   shm::Board& board() override { return board_; }
   // Whether anything has been heard of that host in the last seconds. Nothing where this one does
   // not listen: its sentinel has ended with its leader.

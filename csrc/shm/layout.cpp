@@ -58,7 +58,7 @@ Geometry::Geometry(int n)
     nbytes += region.stride * number;
     return region;
   };
-  device = place(kDeviceCalls * sizeof(DeviceCall) + ranks * sizeof(DeviceGreeting), ranks);
+  device = place(kDeviceCalls * sizeof(DeviceCall) + (ranks + 1) * sizeof(DeviceGreeting), ranks);
   announcements = place(
       2 * (sizeof(Announcement) + eager_nbytes) + kLanesAcrossHosts * sizeof(Progress), ranks);
   outboxes = place(kLanesAcrossHosts * outbox_nbytes, ranks);

@@ -46,7 +46,7 @@ enum class Area { kBase, kDevice, kAnnouncements, kOutboxes, kMail };
 inline constexpr int kNumAreas = 5;
 const char* name(Area area);
 
-inline constexpr std::uint64_t kMagic = 0x72696e67636f6d37;  // "ringcom7"
+inline constexpr std::uint64_t kMagic = 0x72696e67636f6d38;  // "ringcom8"
 
 // What becomes of the group that is being made. kAgain: in another file.
 enum class Setup : std::uint32_t { kPending, kDone, kAgain, kRefused };
@@ -104,6 +104,7 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint32_t> device_greetings;  // how many it has given
   std::atomic<std::uint32_t> device_joining;    // this rank is connecting its device, or has
   Board::Settings device_settings;              // written before that
+  std::atomic<Board::Reach> device_reach;
   std::atomic<Board::Closing> device_closing;
   std::atomic<std::uint64_t> shrink_joined;
   std::atomic<std::uint64_t> shrink_built;

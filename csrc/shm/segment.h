@@ -66,6 +66,8 @@ class Segment {
     return at<DeviceGreeting>(begin(geometry_.device, from) + kDeviceCalls * sizeof(DeviceCall) +
                               to * sizeof(DeviceGreeting));
   }
+  // What the rank shows all others.
+  DeviceGreeting& device_card(int rank) { return device_greeting(rank, geometry_.world_size); }
   Announcement& announcement(int rank, std::uint64_t sequence) {
     return at<Announcement>(geometry_.announcement_at(rank, sequence));
   }

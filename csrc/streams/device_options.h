@@ -2,15 +2,33 @@
 // else.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "core/selection.h"
+#include "core/status.h"
 #include "streams/layout.h"
 
 namespace ringcomm::streams {
 
+// How collectives are carried out there: as messages, each a call to NCCL, or by one kernel each on
+// memory that all ranks reach, where they are on one host and do. kAuto: as messages.
+enum class DeviceExecutor : std::uint8_t { kAuto, kMessages, kFused };
+
+// "auto", "messages" or "fused". Throws Error (kInvalidArgument) for anything else.
+inline DeviceExecutor executor_named(const std::string& name) {
+  if (name == "auto") return DeviceExecutor::kAuto;
+  if (name == "messages") return DeviceExecutor::kMessages;
+  if (name == "fused") return DeviceExecutor::kFused;
+  throw Error(ErrorKind::kInvalidArgument,
+              "the executor is \"" + name + "\"; it must be auto, messages or fused");
+}
+
 struct DeviceOptions {
   Selection selection = {};
+  DeviceExecutor executor = DeviceExecutor::kAuto;
   Layout layout;
-  int max_ctas = 32;    // of one rank, in all its channels: few, so that sums have room
+  int max_ctas = 32;    // of one rank: of messages, in all channels; of a fused kernel
   bool graphs = false;  // see nccl/replays.h
 };
 

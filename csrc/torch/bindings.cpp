@@ -68,13 +68,15 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     std::chrono::milliseconds timeout, const std::vector<Choice>& algorithms,
     std::vector<int> host_of, int num_channels, std::size_t slice_nbytes, int max_ctas,
     const std::string& group_name, std::vector<std::uint64_t> global_ranks, const std::string& host,
-    const std::string& links, bool graphs, const c10::intrusive_ptr<c10d::Backend>& relative,
-    bool enable_reconfigure, const std::optional<Link>& across) {
+    const std::string& links, bool graphs, const std::string& executor,
+    const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
+    const std::optional<Link>& across) {
   auto options = c10::make_intrusive<RingBackend::Options>(timeout);
   options->selection = selection_of(algorithms, std::move(host_of), across.value_or(Link{}));
   options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
   options->device.max_ctas = max_ctas;
   options->device.graphs = graphs;
+  options->device.executor = streams::executor_named(executor);
   options->group_name = group_name;
   options->global_ranks_in_group = std::move(global_ranks);
   options->host = host;
@@ -139,8 +141,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("world_size"), py::arg("timeout"), py::arg("algorithms"), py::arg("host_of"),
         py::arg("num_channels"), py::arg("slice_nbytes"), py::arg("max_ctas"),
         py::arg("group_name"), py::arg("global_ranks"), py::arg("host") = "",
-        py::arg("links") = "auto", py::arg("graphs") = false, py::arg("relative") = nullptr,
-        py::arg("enable_reconfigure") = false, py::arg("across") = py::none(),
+        py::arg("links") = "auto", py::arg("graphs") = false, py::arg("executor") = "auto",
+        py::arg("relative") = nullptr, py::arg("enable_reconfigure") = false,
+        py::arg("across") = py::none(),
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("shrink", &ringcomm::shrink, py::arg("backend"), py::arg("exclude"), py::arg("timeout"),
         py::call_guard<py::gil_scoped_release>(),

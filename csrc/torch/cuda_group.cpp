@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -39,12 +40,14 @@ class CudaGroup : public DeviceGroup {
   void connect(std::chrono::milliseconds timeout) override {
     const c10::cuda::CUDAGuard guard(device_);
     communicator_.connect(timeout);
+    warn_if_not_fused();
   }
 
   WorkPtr enqueue(const Operation& operation, const Operation::Body& body) override {
     const c10::cuda::CUDAGuard guard(device_);
     auto work = make_work(operation);
     finish(*work, operation, enqueue_behind(current(), body));
+    warn_if_not_fused();
     return work;
   }
 
@@ -90,6 +93,13 @@ class CudaGroup : public DeviceGroup {
   }
 
  private:
+  // Once, where the ranks have found out that they cannot do as they were asked.
+  void warn_if_not_fused() {
+    if (communicator_.why_not_fused().empty() || warned_.exchange(true)) return;
+    TORCH_WARN("ring: RINGCOMM_EXECUTOR=fused, but collectives on ", device_,
+               " go as messages: ", communicator_.why_not_fused());
+  }
+
   CUDAStream current() const { return c10::cuda::getCurrentCUDAStream(device_.index()); }
   CUDAStream external(cudaStream_t stream) const {
     return c10::cuda::getStreamFromExternal(stream, device_.index());
@@ -116,6 +126,7 @@ class CudaGroup : public DeviceGroup {
   }
 
   const at::Device device_;
+  std::atomic<bool> warned_{false};
   using Shelf = nccl::Shelf<at::Tensor>;
   const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
   std::mutex under_way_mutex_;

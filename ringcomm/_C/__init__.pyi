@@ -25,6 +25,7 @@ def create_backend(
     host: str = "",
     links: str = "auto",
     graphs: bool = False,
+    executor: str = "auto",
     relative: Backend | None = None,
     enable_reconfigure: bool = False,
     across: Link | None = None,

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -207,6 +208,20 @@ struct CUstream_st {
   }
 };
 
+namespace fake {
+
+// For what is compiled on its own.
+void enqueue(cudaStream_t stream, std::function<void()> operation) {
+  stream->enqueue(std::move(operation));
+}
+
+inline std::atomic<int> num_allocations{0};     // that are not freed
+inline std::atomic<int> failing_allocation{0};  // counts down to the one that fails
+inline thread_local bool failed_here = false;
+inline std::atomic<bool> opens_memory{true};  // of other processes
+
+}  // namespace fake
+
 struct CUevent_st {
   std::shared_ptr<fake::EventState> state = std::make_shared<fake::EventState>();
 };
@@ -401,6 +416,44 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t nbytes, cudaMemcp
   stream->enqueue([=] { std::memcpy(to, from, nbytes); });
   return cudaSuccess;
 }
+cudaError_t cudaMemsetAsync(void* data, int value, size_t nbytes, cudaStream_t stream) {
+  stream->enqueue([=] { std::memset(data, value, nbytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** data, size_t nbytes) {
+  if (fake::failing_allocation > 0 && --fake::failing_allocation == 0) {
+    fake::failed_here = true;
+    return cudaErrorMemoryAllocation;
+  }
+  ++fake::num_allocations;
+  *data = std::aligned_alloc(256, (nbytes + 255) / 256 * 256);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* data) {
+  if (data != nullptr) --fake::num_allocations;
+  std::free(data);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** data, size_t nbytes, unsigned) { return cudaMalloc(data, nbytes); }
+cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
+  std::memcpy(handle, &data, sizeof(data));
+  return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigned) {
+  if (!fake::opens_memory) return cudaErrorPeerAccessUnsupported;
+  ++fake::num_allocations;
+  std::memcpy(data, &handle, sizeof(*data));
+  return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void*) {
+  --fake::num_allocations;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
+  return fake::opens_memory ? cudaErrorPeerAccessAlreadyEnabled : cudaErrorPeerAccessUnsupported;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorFake"; }
 const char* cudaGetErrorString(cudaError_t) { return "a failure that was asked for"; }
 

@@ -1,0 +1,85 @@
+#include "nccl/fused_executor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "fused/launch.h"
+#include "nccl/errors.h"
+
+namespace ringcomm::nccl {
+
+FusedExecutor::Buffer::Buffer(std::size_t nbytes) {
+  const RelaxedCapture relaxed;
+  void* data = nullptr;
+  RINGCOMM_CHECK(cudaMalloc(&data, nbytes));
+  data_ = static_cast<std::byte*>(data);
+}
+
+FusedExecutor::Buffer::~Buffer() { cudaFree(data_); }
+
+FusedExecutor::FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory)
+    : rank_(rank), memory_(std::move(memory)) {
+  check(fused::load_kernels(), "loading the fused kernels");
+}
+
+bool FusedExecutor::takes(const Program& program) const {
+  return fused::why_not(program, memory_->layout()).empty();
+}
+
+void FusedExecutor::run(const Call& call, const Program& program, std::span<const Chunk> chunks,
+                        const Reduction& reduction, cudaStream_t stream) {
+  fused::Job job = fused::make_job(call, program, chunks, reduction, memory_->layout(), rank_);
+  job.script = script_of(program);
+  for (int r = 0; r < job.layout.world_size; ++r) job.memory[r] = memory_->of(r);
+  job.scratch = scratch_of(job.num_lanes * job.scratch_nbytes);
+  job.control = &memory_->control();
+  check(fused::launch(job, reduction, stream), "launching the fused kernel");
+}
+
+// A capture that is under way must not get it: it would be there only once that is replayed.
+const fused::Script& FusedExecutor::script_of(const Program& program) {
+  const auto [found, is_new] = scripts_.try_emplace(&program);
+  if (!is_new) return found->second.script;
+  try {
+    const fused::ScriptText text(program, rank_);
+    auto memory = std::make_unique<Buffer>(std::max<std::size_t>(text.nbytes(), 1));
+    std::vector<std::byte> bytes(text.nbytes());
+    const fused::Script script = text.write(bytes.data(), memory->data());
+    const RelaxedCapture relaxed;
+    const Stream stream;
+    RINGCOMM_CHECK(cudaMemcpyAsync(memory->data(), bytes.data(), bytes.size(),
+                                   cudaMemcpyHostToDevice, stream.get()));
+    RINGCOMM_CHECK(cudaStreamSynchronize(stream.get()));
+    found->second = {std::move(memory), script};
+  } catch (...) {
+    scripts_.erase(found);
+    throw;
+  }
+  return found->second.script;
+}
+
+std::byte* FusedExecutor::scratch_of(std::size_t nbytes) {
+  if (nbytes > scratch_nbytes_) {
+    scratch_.push_back(std::make_unique<Buffer>(nbytes));
+    scratch_nbytes_ = nbytes;
+  }
+  return scratch_.empty() ? nullptr : scratch_.back()->data();
+}
+
+void FusedExecutor::give_up() {
+  std::atomic_ref(memory_->control().gives_up).store(1, std::memory_order_relaxed);
+}
+
+std::string FusedExecutor::describe_waits(const Members& members) const {
+  std::vector<int> awaited;
+  for (std::uint32_t& word : memory_->control().waits_for) {
+    const auto peer = static_cast<int>(std::atomic_ref(word).load(std::memory_order_relaxed)) - 1;
+    const bool is_rank = peer >= 0 && peer < memory_->layout().world_size;
+    if (is_rank && std::ranges::find(awaited, peer) == awaited.end()) awaited.push_back(peer);
+  }
+  std::ranges::sort(awaited);
+  return awaited.empty() ? "" : " Its device waits for " + members.names(awaited) + ".";
+}
+
+}  // namespace ringcomm::nccl

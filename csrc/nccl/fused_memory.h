@@ -1,0 +1,64 @@
+// The memory by which the fused kernels of a group's ranks meet (fused/layout.h): how each rank
+// gets at that of all others.
+//
+// Every rank allocates its own and shows where it is. Ranks of one process take the address; others
+// open the memory by CUDA's handle for other processes. Either all ranks reach all memory and use
+// it, or none does.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/board.h"
+#include "core/group.h"
+#include "core/process.h"
+#include "fused/job.h"
+#include "nccl/handles.h"
+
+namespace ringcomm::nccl {
+
+class FusedMemory {
+ public:
+  // `device` is the current one, in all methods. `process` is this one.
+  FusedMemory(Group& group, int device, const fused::Layout& layout,
+              const Process& process = Process::self());
+  FusedMemory(const FusedMemory&) = delete;
+  FusedMemory& operator=(const FusedMemory&) = delete;
+  // What others may still read, as not all have let go, stays as long as the process.
+  ~FusedMemory();
+
+  // True once it is known whether all ranks reach all memory; to be called until then. Does not
+  // wait for them. Throws Error (kLibrary).
+  bool progress();
+  // Afterwards. Why they do not; empty: they do.
+  const std::string& why_not() const { return why_not_; }
+
+  const fused::Layout& layout() const { return layout_; }
+  std::byte* of(int rank) const { return memory_[rank]; }
+  // Between this rank's kernels and the host.
+  fused::Control& control() const { return *control_; }
+
+  // This rank's kernels have ended, and no graph holds one. To be called until it returns true: all
+  // ranks have let go then, and the memory is freed.
+  bool let_go();
+
+ private:
+  struct Card;
+
+  void allocate();
+  void open(int rank, const Card& card);
+
+  Group& group_;
+  Board& board_;
+  const int device_;
+  const fused::Layout layout_;
+  const Process process_;
+  std::vector<std::byte*> memory_;  // by rank
+  std::vector<int> opened_;         // ranks of other processes
+  fused::Control* control_ = nullptr;
+  std::string why_not_;
+};
+
+}  // namespace ringcomm::nccl

@@ -1,0 +1,210 @@
+"""The kernels of examples/cuda/ compile for GPUs, and are right on threads of the host.
+
+There they run under ThreadSanitizer, which has to notice when a wait, a barrier or a memory order
+is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ringcomm import _toolchain
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "examples" / "cuda"
+EXAMPLES = sorted(path.stem for path in FOLDER.glob("?_*.cu"))
+NUM_GPUS = torch.cuda.device_count()
+CORES = len(os.sched_getaffinity(0))
+NVCC = _toolchain.find_nvcc()
+LARGEST_NBYTES = 4096  # of a buffer on the host: up to 16 slices per chunk
+SECONDS = 60  # for a program that takes one on a machine with nothing else to do
+
+needs_nvcc = pytest.mark.skipif(
+    NVCC is None, reason="no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda"
+)
+
+# What is left out of which example: text of its source, each time there once, and what is put in
+# its place.
+LEFT_OUT = {
+    ("4_slices", "wait_for_data"): ("await(counter_of(group, rank, lane, kSent), message);", ""),
+    ("4_slices", "wait_for_slot"): (
+        "await(counter_of(group, rank, lane, kTaken), message - kNumSlots);",
+        "",
+    ),
+    ("4_slices", "barrier_before_sent"): (
+        "__syncthreads();\n\n      if (threadIdx.x == 0) {\n        publish(",
+        "if (threadIdx.x == 0) {\n        publish(",
+    ),
+    ("4_slices", "barrier_before_taken"): (
+        "__syncthreads();\n      if (threadIdx.x == 0) publish(",
+        "if (threadIdx.x == 0) publish(",
+    ),
+    ("4_slices", "release"): ("cuda::std::memory_order_release", "cuda::std::memory_order_relaxed"),
+    ("4_slices", "acquire"): ("cuda::std::memory_order_acquire", "cuda::std::memory_order_relaxed"),
+    ("5_fused", "wait_for_data"): (
+        "if (receives) came = await(group, sent, done, previous, patience_s);",
+        "",
+    ),
+    ("5_fused", "wait_for_slot"): (
+        "if (came && sends) came = await(group, taken, done + 1 - kNumSlots, next, patience_s);",
+        "",
+    ),
+    ("5_fused", "barrier_before_both"): (
+        "__syncthreads();\n\n      if (threadIdx.x == 0) {\n        if (sends) publish(",
+        "if (threadIdx.x == 0) {\n        if (sends) publish(",
+    ),
+    ("5_fused", "release"): ("cuda::std::memory_order_release", "cuda::std::memory_order_relaxed"),
+    ("5_fused", "acquire"): ("cuda::std::memory_order_acquire", "cuda::std::memory_order_relaxed"),
+}
+
+
+@dataclass(frozen=True)
+class Build:
+    example: str
+    arch: str = "host"  # or what nvcc's -arch takes
+    without: str = ""  # the part that is left out
+
+    def __str__(self) -> str:
+        return f"{self.example}-without_{self.without}" if self.without else self.example
+
+
+def execute(*command: str | Path, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Runs a command; standard error comes with standard output."""
+    return subprocess.run(
+        command,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=timeout,
+        env=os.environ | {"TSAN_OPTIONS": "halt_on_error=1"},  # the first report ends the program
+    )
+
+
+def compile_program(build: Build, folder: Path) -> tuple[Path, str]:
+    """The program, and what the compiler said."""
+    source = FOLDER / f"{build.example}.cu"
+    if build.without:
+        text, instead = LEFT_OUT[build.example, build.without]
+        whole = source.read_text()
+        assert whole.count(text) == 1, f"{source} has changed: {text}"
+        source = folder / f"{build}.cu"
+        source.write_text(whole.replace(text, instead))
+    command = ["-std=c++20", f"-I{FOLDER}"]
+    if build.arch == "host":
+        command = [os.environ.get("CXX", "c++"), *command, "-O1", "-g1", "-fsanitize=thread"]
+        command += ["-Wall", "-Wextra", "-pthread", "-x", "c++"]
+    else:
+        command = [NVCC or "nvcc", *command, "-O3", f"-arch={build.arch}", "-Xptxas=-v"]
+        command += ["-Xcompiler=-Wall,-Wextra"]
+    program = folder / f"{build}-{build.arch}"
+    ran = execute(*command, source, "-o", program, timeout=200)
+    assert ran.returncode == 0, ran.stdout
+    return program, ran.stdout
+
+
+Built = dict[Build, Future[tuple[Path, str]]]
+
+
+@pytest.fixture(scope="module")
+def built(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Built]:
+    """What the chosen tests need, compiled one for each core at a time, before it is asked for."""
+    folder = tmp_path_factory.mktemp("programs")
+    builds: list[Any] = [
+        item.callspec.params["build"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.module is request.module
+        and "built" in item.fixturenames
+        and not any(mark.args[0] for mark in item.iter_markers("skipif"))
+    ]
+    with ThreadPoolExecutor(CORES) as pool:
+        yield {
+            build: pool.submit(compile_program, build, folder) for build in dict.fromkeys(builds)
+        }
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("build", [Build(example) for example in EXAMPLES], ids=str)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_right_on_host(build: Build, world_size: int, built: Built) -> None:
+    program, said = built[build].result()
+    assert "warning" not in said, said
+    ran = execute(program, str(world_size), str(LARGEST_NBYTES), timeout=SECONDS)
+    assert ran.returncode == 0, ran.stdout
+    lines = ran.stdout.splitlines()
+    assert lines[0].split() == ["nbytes", "time", "us", "algbw", "GB/s", "busbw", "GB/s"]
+    assert [int(row.split()[0]) for row in lines[1:-1]] == [0, 4, 28, 1012, 4084, 4096]
+    assert lines[-1] == f"{world_size} ranks: right"
+
+
+@pytest.mark.parametrize(
+    "build", [Build(example, without=part) for example, part in LEFT_OUT], ids=str
+)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_is_left_out_is_noticed(build: Build, built: Built) -> None:
+    program, _ = built[build].result()
+    try:
+        # With two ranks nobody can get so far ahead that a slot is still in use.
+        ran = execute(program, "3", str(LARGEST_NBYTES), timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return
+    assert ran.returncode != 0, ran.stdout
+    assert "data race" in ran.stdout or re.search(r"rank \d has", ran.stdout), ran.stdout
+
+
+@pytest.mark.parametrize("build", [Build("5_fused")], ids=str)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_missing_rank_is_named(build: Build, built: Built) -> None:
+    program, _ = built[build].result()
+    ran = execute(program, "4", str(LARGEST_NBYTES), "2", "1", timeout=SECONDS)
+    assert ran.returncode == 1, ran.stdout
+    waits = re.findall(r"^rank (\d) was waiting for rank (\d) when", ran.stdout, re.M)
+    assert waits == [("0", "3"), ("1", "2"), ("3", "2")], ran.stdout
+
+
+@needs_nvcc
+@pytest.mark.parametrize("build", [Build(example, "sm_90") for example in EXAMPLES], ids=str)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_builds_for_gpu(build: Build, built: Built) -> None:
+    program, said = built[build].result()
+    assert "warning" not in said, said
+    spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", said)
+    assert spills == [("0", "0")], said
+    if NUM_GPUS == 0:
+        ran = execute(program, "2", timeout=SECONDS)
+        assert ran.returncode == 1, ran.stdout
+        assert re.fullmatch(r"cudaGetDeviceCount\(&num_devices\): error \d+, .+\n", ran.stdout)
+
+
+@needs_nvcc
+@pytest.mark.skipif(NUM_GPUS == 0, reason="torch finds no GPU")
+@pytest.mark.parametrize("world_size", [2, 3, 4, 8])
+@pytest.mark.parametrize("build", [Build(example, "native") for example in EXAMPLES], ids=str)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_right_on_gpu(build: Build, world_size: int, built: Built) -> None:
+    program, _ = built[build].result()
+    ran = execute(program, str(world_size), str(4 << 20), timeout=SECONDS)
+    assert ran.returncode == 0, ran.stdout
+    assert ran.stdout.endswith(f"{world_size} ranks: right\n")
+
+
+def test_readme_lists_examples() -> None:
+    listed = re.findall(r"^\| \[(\d_\w+)\]\(\1\.cu\) \|", (FOLDER / "README.md").read_text(), re.M)
+    assert listed == EXAMPLES
