@@ -38,7 +38,7 @@ cudaError_t launch(const Job& job, const Reduction& reduction, cudaStream_t stre
   const KernelKey key = kernel_key(reduction.dtype, effective_op(reduction));
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(job.num_lanes));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(static_cast<unsigned>(threads_per_block(key)));
   config.stream = stream;
   const KernelRow& row = table()[static_cast<std::size_t>(key.dtype)];
   return cudaLaunchKernelEx(&config, row[static_cast<std::size_t>(key.op)], job);

@@ -15,6 +15,9 @@
 
 namespace ringcomm::fused {
 
+template <DType dtype, ReduceOp op>
+inline constexpr int kThreads = threads_per_block({dtype, op});
+
 // A thread block, as lane.h wants it. Flags and the host's word are for all devices and the host:
 // system scope.
 template <DType dtype, ReduceOp op>
@@ -24,7 +27,7 @@ class BlockMachine {
       : arguments_(arguments), control_(control) {}
 
   RINGCOMM_DEVICE int thread() const { return static_cast<int>(threadIdx.x); }
-  RINGCOMM_DEVICE int num_threads() const { return kThreads; }
+  RINGCOMM_DEVICE int num_threads() const { return kThreads<dtype, op>; }
   RINGCOMM_DEVICE void sync(Why) { __syncthreads(); }
   RINGCOMM_DEVICE bool any(bool value, Why) { return __syncthreads_or(value) != 0; }
 
@@ -49,7 +52,7 @@ class BlockMachine {
 
   RINGCOMM_DEVICE DeviceArguments& arguments() { return arguments_; }
   RINGCOMM_DEVICE void carry_out(bool moves) {
-    carry_out_share<dtype, op>(arguments_, moves, {0, 1, threadIdx.x, kThreads});
+    carry_out_share<dtype, op>(arguments_, moves, {0, 1, threadIdx.x, kThreads<dtype, op>});
   }
 
  private:
@@ -68,7 +71,8 @@ class BlockMachine {
 };
 
 template <DType dtype, ReduceOp op>
-__global__ void __launch_bounds__(kThreads, 1) fused_kernel(const __grid_constant__ Job job) {
+__global__ void __launch_bounds__(kThreads<dtype, op>, 1)
+    fused_kernel(const __grid_constant__ Job job) {
   __shared__ DeviceArguments arguments;
   if (threadIdx.x == 0) arguments = job.told;
   __syncthreads();

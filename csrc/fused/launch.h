@@ -8,8 +8,12 @@
 
 namespace ringcomm::fused {
 
-// Of a thread block. Two packs of two inputs for each are on their way at once: 32 KiB.
-inline constexpr int kThreads = 512;
+// Of a thread block, which has a multiprocessor's registers to itself. With 512 a thread has 128 of
+// them, and two packs of two inputs for each are on their way at once: 32 KiB. 8-bit types have 16
+// values to a pack.
+constexpr int threads_per_block(KernelKey key) {
+  return element_size(key.dtype) == 1 && key.op != ReduceOp::kBor ? 384 : 512;
+}
 
 // Loads all kernels for the current device. Otherwise the first launch of each would, and wait for
 // kernels that run.
