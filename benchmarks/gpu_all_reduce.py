@@ -9,9 +9,9 @@ Both sides get as many CTAs, by their communicators' settings: of a ring, shared
 Every sample starts after a barrier, calls all_reduce in a loop in C++, and takes as long as the
 slowest rank by the host's clock, with the stream drained. Columns are those of nccl-tests: seconds
 are medians, algbw is nbytes over seconds, busbw that times 2(n-1)/n, in GB/s of 1e9 bytes, and
-wrong counts elements before and after the samples. "calls" is what the ring's calls to CUDA and
-NCCL are estimated to cost the host (ringcomm.cost.device_calls), which is about the least that it
-can take. A row is in the CSV as soon as it is measured.
+wrong counts elements before and after the samples. "calls" is what the calls to CUDA and NCCL for a
+ring of messages are estimated to cost the host (ringcomm.cost.device_calls), which is about the
+least that it can take. A row is in the CSV as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -45,9 +46,20 @@ from ringcomm.units import readable_nbytes, readable_seconds
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIDES = ("ring", "nccl")
+EXECUTORS = ("messages", "fused")
 FIELDS = (
     *("date", "gpu", "torch", "nccl_version", "sharing", "world_size", "ctas"),
-    *("algorithm", "channels", "slice_nbytes", "dtype", "op", "nbytes", "count", "samples"),
+    *(
+        "algorithm",
+        "executor",
+        "channels",
+        "slice_nbytes",
+        "dtype",
+        "op",
+        "nbytes",
+        "count",
+        "samples",
+    ),
     *(f"{side}_{column}" for side in SIDES for column in ("s", "algbw", "busbw", "wrong")),
     "ring_estimated_calls_s",
 )
@@ -126,29 +138,39 @@ class RankMain:
             row[f"{side}_wrong"] = wrong[side] + self.wrong(group, tensor)
         return row
 
-    def calls_seconds(self, dtype: str, channels: int, size: int) -> float:
-        """What the ring's calls should cost the host."""
+    def calls_seconds(self, dtype: str, settings: groups.Settings, size: int) -> float | None:
+        """What the ring's calls should cost the host; not of a fused kernel, which is one."""
         options = self.options
+        if settings.executor == "fused":
+            return None
         return device_calls(
             "all_reduce",
             options.algorithm,
             self.world_size,
             size,
             dtype=DTYPES[dtype],
-            layout=DeviceLayout(channels, options.slice),
+            layout=DeviceLayout(settings.channels, options.slice),
         ).host_seconds
+
+    def settings(self) -> Iterator[groups.Settings]:
+        """What is measured. Fused kernels know no channels."""
+        options = self.options
+        for executor in options.executors:
+            for channels in options.channels if executor == "messages" else [DEFAULT_CHANNELS]:
+                yield groups.Settings(
+                    options.ctas, options.algorithm, channels, options.slice, executor
+                )
 
     def run(self) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = []
         options = self.options
-        for channels in options.channels:
-            settings = groups.Settings(options.ctas, options.algorithm, channels, options.slice)
+        for settings in self.settings():
             self.ring = groups.ring(self.store, self.rank, self.world_size, settings)
             for dtype in options.dtypes:
                 for size in options.sizes:
                     if self.out_of_time():
                         if self.rank == 0:
-                            print(f"no time left for {channels} channels, {dtype}, {size} bytes")
+                            print(f"no time left for {settings}, {dtype}, {size} bytes")
                         continue
                     row = {
                         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -159,14 +181,15 @@ class RankMain:
                         "world_size": self.world_size,
                         "ctas": options.ctas,
                         "algorithm": options.algorithm,
-                        "channels": channels,
+                        "executor": settings.executor,
+                        "channels": settings.channels,
                         "slice_nbytes": options.slice,
                         "dtype": dtype,
                         "op": "sum",
                         "nbytes": size,
                         "count": size // DTYPES[dtype].itemsize,
                         **self.measure(DTYPES[dtype], size),
-                        "ring_estimated_calls_s": self.calls_seconds(dtype, channels, size),
+                        "ring_estimated_calls_s": self.calls_seconds(dtype, settings, size),
                     }
                     rows.append(row)
                     if self.rank == 0 and options.csv:
@@ -178,19 +201,20 @@ class RankMain:
 
 
 def table(rows: list[dict[str, object]]) -> Table:
-    names = ("ranks", "CTAs", "channels", "dtype", "nbytes")
+    names = ("ranks", "CTAs", "executor", "channels", "dtype", "nbytes")
     sides = [f"{side}\n{name}" for side in SIDES for name in ("time", "busbw", "wrong")]
     result = Table(*names, *sides, "ring / nccl", "calls,\nestimated", box=None)
     for column in result.columns:
         column.justify = "right"
     for row in rows:
-        cells = [row[key] for key in ("world_size", "ctas", "channels", "dtype")]
+        cells = [row[key] for key in ("world_size", "ctas", "executor", "channels", "dtype")]
         cells.append(readable_nbytes(row["nbytes"]))
         for side in SIDES:
             seconds, busbw, wrong = (row[f"{side}_{key}"] for key in ("s", "busbw", "wrong"))
             cells += [readable_seconds(seconds), f"{busbw:.2f}", wrong]
         cells.append(f"{row['ring_s'] / row['nccl_s']:.2f}")
-        result.add_row(*map(str, cells), readable_seconds(row["ring_estimated_calls_s"]))
+        calls = row["ring_estimated_calls_s"]
+        result.add_row(*map(str, cells), readable_seconds(calls) if calls is not None else "")
     return result
 
 
@@ -204,6 +228,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default="float32,bfloat16")
     parser.add_argument("--algorithm", choices=("auto", *ALGORITHMS["all_reduce"]), default="auto")
+    parser.add_argument("--executors", type=several(EXECUTORS), default="messages,fused")
     parser.add_argument(
         "--channels", default=str(DEFAULT_CHANNELS), help="numbers of them, such as 1,2,4"
     )

@@ -25,12 +25,13 @@ class Settings:
     algorithm: str = "auto"
     channels: int = DEFAULT_CHANNELS
     slice_nbytes: int = DEFAULT_SLICE_NBYTES
+    executor: str = "messages"
 
 
 def ring(
     store: Store, rank: int, world_size: int, settings: Settings, timeout: timedelta = TIMEOUT
 ) -> Backend:
-    name = f"ring {settings.algorithm} {settings.channels}"
+    name = f"ring {settings.algorithm} {settings.channels} {settings.executor}"
     return _C.create_backend(
         store=PrefixStore(name, store),
         rank=rank,
@@ -43,6 +44,7 @@ def ring(
         max_ctas=settings.ctas,
         group_name=name,
         global_ranks=list(range(world_size)),
+        executor=settings.executor,
     )
 
 

@@ -90,12 +90,14 @@ def _tests(results: Path) -> list[Phase]:
     collectives = "test_gpu_collectives.py"
     two = _full("2ranks", small=("2ranks and not 2ranks-direct",))
     four = _full("4ranks", small=("4ranks and check_messages",))
+    fused = _full(small=("-k", "2ranks and ring and all_reduce"))
     streams = _full(small=("-k", "2ranks"))
     return [
-        phase("correctness-2", 150, collectives, "-k", *two),
-        phase("correctness-4", 170, collectives, "-k", *four),
-        phase("streams", 120, "test_gpu_streams.py", *streams),
-        phase("training", 80, "test_gpu_training.py"),
+        phase("correctness-2", 120, collectives, "-k", *two),
+        phase("correctness-4", 140, collectives, "-k", *four),
+        phase("fused", 90, "test_gpu_fused.py", *fused),
+        phase("streams", 110, "test_gpu_streams.py", *streams),
+        phase("training", 60, "test_gpu_training.py"),
     ]
 
 
@@ -114,7 +116,7 @@ def _timing(results: Path) -> list[Phase]:
     dtypes = ("--dtypes", "float,bfloat16,half", "--ops", "sum,max")
     sizes = _full("--sizes", "64K,1M,64M,256M", small=("--sizes", "4K"))
     time_sliced = _full(small=("--no-mps",))
-    few = ("--dtypes", "float32", *time_sliced)
+    few = ("--dtypes", "float32", "--executors", "messages", *time_sliced)
     return [
         phase(
             *("reduce-timing", 60, _BENCHMARKS / "reduce_kernels.py", "reduce_kernels.csv"),

@@ -1,4 +1,5 @@
-"""First contact: 2 ranks, 1 channel, and an all-reduce of 1 KiB, each step announced.
+"""First contact: 2 ranks and an all-reduce of 1 KiB, each step announced: as messages of 1 channel,
+then by a fused kernel.
 
 python -m gpu_suite.smoke
 
@@ -36,16 +37,20 @@ def rank_main() -> None:
     say(f"has {device.label()}, NCCL {device.nccl_version()}")
     dist.init_process_group("gloo", timeout=groups.TIMEOUT)
     store = dist.distributed_c10d._get_default_store()
-    settings = groups.Settings(one_gpu.ctas(_WORLD_SIZE), algorithm="ring", channels=1)
-    ring = groups.ring(store, rank, _WORLD_SIZE, settings)
-    say("is in the group")
-    tensor = torch.arange(256, dtype=torch.float32, device=own)
-    work = ring.allreduce([tensor])
-    say("has enqueued an all_reduce")
-    work.wait(2 * groups.TIMEOUT)  # on the host, with the watchdog's words if it fails
-    wrong = int((tensor.cpu() != _WORLD_SIZE * torch.arange(256)).sum())
-    say(f"has the sum, {wrong} elements wrong")
-    ring.shutdown()
+    wrong = 0
+    for executor in ("messages", "fused"):
+        settings = groups.Settings(
+            one_gpu.ctas(_WORLD_SIZE), algorithm="ring", channels=1, executor=executor
+        )
+        ring = groups.ring(store, rank, _WORLD_SIZE, settings)
+        say(f"is in the group, {executor}")
+        tensor = torch.arange(256, dtype=torch.float32, device=own)
+        work = ring.allreduce([tensor])
+        say("has enqueued an all_reduce")
+        work.wait(2 * groups.TIMEOUT)  # on the host, with the watchdog's words if it fails
+        wrong += int((tensor.cpu() != _WORLD_SIZE * torch.arange(256)).sum())
+        say(f"has the sum, {wrong} elements wrong so far")
+        ring.shutdown()
     dist.destroy_process_group()
     say("is done")
     if wrong:

@@ -7,6 +7,7 @@ RINGCOMM_REHEARSE=1 in the environment the tests run on the CPU, where they show
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ class Options:
 @contextmanager
 def joined(rank: Rank, options: Options) -> Iterator[Gpu]:
     """Makes the groups, and all connections that a first use would make later."""
+    # Where fused kernels are tested, it is a failure that messages went in their place.
+    warnings.filterwarnings("error", "ring: RINGCOMM_EXECUTOR=fused")
     if options.blocking:
         os.environ["RINGCOMM_BLOCKING_WAIT"] = "1"
     own = device.own(rank.rank)
@@ -98,6 +101,7 @@ def on_gpus(
     timeout: timedelta = groups.TIMEOUT,
     blocking: bool = True,
     with_nccl: bool = False,
+    executor: str = "messages",
 ) -> list[Any]:
     """Calls function(Gpu) as every rank; the function can be pickled.
 
@@ -106,6 +110,8 @@ def on_gpus(
         with_nccl: whether there is a group of NCCL's own, too.
     """
     require(world_size)
-    settings = groups.Settings(one_gpu.ctas(world_size), algorithm, channels, SLICE_NBYTES)
+    settings = groups.Settings(
+        one_gpu.ctas(world_size), algorithm, channels, SLICE_NBYTES, executor
+    )
     options = Options(settings, timeout, blocking, with_nccl)
     return on_processes(_rank_main, world_size, function, options, timeout=SECONDS)

@@ -40,9 +40,10 @@ def all_reduce_options(op: str) -> dist.AllreduceOptions:
 
 
 def exact_cases(gpu: Gpu) -> Iterator[tuple[torch.dtype, str]]:
-    """What is right in every bit: a ring rounds low precision at each hop."""
+    """What is right in every bit: low precision is rounded at each hop."""
     for dtype in REDUCED:
-        rounds = dtype in FLOATS and dtype.itemsize < 4 and gpu.algorithm == "ring"
+        hops = gpu.algorithm not in ("auto", "direct", "one_shot")
+        rounds = dtype in FLOATS and dtype.itemsize < 4 and hops
         for op in ops_for(dtype):
             if op in ("MIN", "MAX") or not rounds:
                 yield dtype, op
