@@ -17,8 +17,6 @@ namespace {
 constexpr std::chrono::seconds kPatienceForAbort{2};
 constexpr std::chrono::seconds kPatienceForClose{5};
 constexpr std::chrono::milliseconds kPollEvery{1};
-// Of a lane of fused kernels. All lanes' together stay in a device's level 2 cache.
-constexpr std::size_t kOutboxNbytes = 512 << 10;
 
 const Options& checked(const Options& options, int world_size) {
   // The most slots that one slice can take: premul_sum, all ranks' pieces and all scaled sends.
@@ -154,7 +152,7 @@ void Communicator::connect_memory(const Deadline& deadline) {
   if (!why_not_fused_.empty()) return;
   const fused::Layout layout{.world_size = world_size(),
                              .num_lanes = std::clamp(options_.max_ctas, 1, fused::kMaxLanes),
-                             .outbox_nbytes = kOutboxNbytes};
+                             .outbox_nbytes = options_.outbox_nbytes};
   auto memory = std::make_unique<FusedMemory>(group_, device_, layout);
   await_peers(
       deadline, "sharing its device's memory with all ranks",

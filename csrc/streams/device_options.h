@@ -28,6 +28,8 @@ struct DeviceOptions {
   Selection selection = {};
   DeviceExecutor executor = DeviceExecutor::kAuto;
   Layout layout;
+  // Of one lane of fused kernels. All lanes' together stay in a device's level 2 cache.
+  std::size_t outbox_nbytes = 512 << 10;
   int max_ctas = 32;    // of one rank: of messages, in all channels; of a fused kernel
   bool graphs = false;  // see nccl/replays.h
 };

@@ -18,6 +18,7 @@
 #include "torch/backend_announcing.h"
 #include "torch/bench_bindings.h"
 #include "torch/flight.h"
+#include "torch/fused_bindings.h"
 #include "torch/leaving.h"
 #include "torch/links_bindings.h"
 #include "torch/plan_bindings.h"
@@ -174,6 +175,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   ringcomm::bind_links(m);
   ringcomm::bind_plan(m);
   ringcomm::bind_reduce(m);
+  ringcomm::bind_fused(m);
   ringcomm::bind_status(m);
   ringcomm::bind_streams(m);
   ringcomm::show_spans_to_torch();
