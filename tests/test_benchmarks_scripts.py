@@ -53,6 +53,22 @@ def test_reduce_kernels(tmp_path: Path) -> None:
     assert {"float", "bfloat16", "int32"} <= compared
 
 
+def test_fused_kernel(tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    result = run(
+        *("benchmarks/fused_kernel.py", "--nproc", "4", "--sizes", "4K", "--iters", "1"),
+        *("--algorithms", "ring,one_shot", "--dtypes", "float", "--csv", str(output)),
+        RINGCOMM_REHEARSE="1",
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    with output.open(newline="") as file:
+        moved = {row["algorithm"]: float(row["moved_nbytes"]) for row in csv.DictReader(file)}
+    # Of n chunks a ring sends one, adds n - 1, the last of which it keeps, too, and passes n - 1 on
+    # but for the last.
+    assert moved["ring"] == 1024 * (2 + 3 * 2 + 4 + 3 * 2 + 2)
+    assert moved["one_shot"] == 4096 * (2 + 5)
+
+
 def test_flight_record() -> None:
     result = run("benchmarks/flight_record.py", "--runs", "1", "--repeats", "10")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -74,11 +74,15 @@ def _unpack(results: Path, tarball: Path) -> Phase:
 def _ncu(results: Path) -> Phase:
     name, picture = results / "reduce", results / "roofline.png"
     title = _full(small=("--title", rehearsal.LABEL))
+    script, small = str(_PROFILE / "ncu_reduce.sh"), _full(small=("--size", "4K"))
+    fused = results / "fused_alone"
     commands = [
-        [str(_PROFILE / "ncu_reduce.sh"), "-o", str(name), *_full(small=("--size", "4K"))],
+        [script, "-o", str(name), *small],
         _python(_PROFILE / "roofline.py", f"{name}.csv", "--plot", picture, *title),
+        [script, "--fused", "-o", str(fused), *small],
+        _python(_PROFILE / "roofline.py", f"{fused}.csv"),
     ]
-    return Phase("ncu", 60, 1, picture.name, commands)
+    return Phase("ncu", 90, 1, picture.name, commands)
 
 
 def _tests(results: Path) -> list[Phase]:
@@ -122,9 +126,13 @@ def _timing(results: Path) -> list[Phase]:
             *("reduce-timing", 60, _BENCHMARKS / "reduce_kernels.py", "reduce_kernels.csv"),
             *("--devices", "cuda", *dtypes, *sizes),
         ),
+        phase(
+            *("fused-timing", 40, _BENCHMARKS / "fused_kernel.py", "fused_kernel.csv"),
+            *_full(small=("--sizes", "4K", "--iters", "1")),
+        ),
         all_reduce("timing-2", 150, "--nproc", "2"),
         all_reduce("timing-4", 150, "--nproc", "4", *time_sliced),
-        all_reduce("timing-channels", 90, "--nproc", "2", "--channels", "2,4", *few),
+        all_reduce("timing-channels", 70, "--nproc", "2", "--channels", "2,4", *few),
         phase(
             *("timeline", 50, _PROFILE / "trace.py", "timeline.json", "--device", "cuda"),
             *("--nproc", "2", "--size", *_full("64M", small=("64K",))),

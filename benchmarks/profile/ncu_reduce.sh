@@ -4,12 +4,13 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-Profiles ringcomm's CUDA reduction kernels with Nsight Compute, in one process without NCCL.
+Profiles ringcomm's CUDA kernels with Nsight Compute, in one process without NCCL.
 
   benchmarks/profile/ncu_reduce.sh [options]
+    --fused          the fused kernels without peers (fused_kernel.py) in place of the reductions
     -o NAME          name of what is written: NAME.ncu-rep, NAME.csv (default: reduce)
     --dtypes LIST    as for reduce_kernels.py (default: float,bfloat16)
-    --ops LIST       as for reduce_kernels.py (default: sum)
+    --ops LIST       as for reduce_kernels.py (default: sum); fused kernels add
     --size NBYTES    of each buffer, from 4M on (default: 64M)
     --skip N         launches of our kernels to leave out as warm-up (default: 1)
     --count N        launches to profile after that (default: all)
@@ -22,7 +23,7 @@ to do if that right is missing (ERR_NVGPUCTRPERM).
 
 Nsight Compute runs each kernel several times over, once for each group of counters, with memory
 restored in between (replay). That is right for our reductions, which depend on nothing but their
-inputs. It must not be done to NCCL's kernels: they wait for the kernels of other ranks, which have
+inputs, and for a fused kernel that waits for nobody. It must not be done to NCCL's kernels: they wait for the kernels of other ranks, which have
 long ended when the second pass begins, so the program hangs. Hence the filter on our namespace, as
 torch has a reduce_kernel of its own, and a program that makes no collective call. For whole
 collectives, see nsys_ring.sh.
@@ -37,10 +38,11 @@ die() {
   exit 2
 }
 
-name=reduce dtypes=float,bfloat16 ops=sum size=64M skip=1 count= dry_run=
+name=reduce dtypes=float,bfloat16 ops=sum size=64M skip=1 count= dry_run= fused=
 while (($# > 0)); do
   case $1 in
     -h | --help) usage && exit 0 ;;
+    --fused) fused=1 && shift && continue ;;
     --dry-run) dry_run=1 && shift && continue ;;
     -o | --dtypes | --ops | --size | --skip | --count) (($# > 1)) || die "$1 needs a value" ;;
     *) die "unknown option $1; --help lists them" ;;
@@ -57,6 +59,12 @@ while (($# > 0)); do
 done
 
 scripts=$(cd "$(dirname "$0")/.." && pwd)
+if [[ $fused ]]; then
+  program=("$scripts/fused_kernel.py" --dtypes "$dtypes" --sizes "$size" --iters 1 --repeats 1)
+else
+  program=("$scripts/reduce_kernels.py" --devices cuda
+    --dtypes "$dtypes" --ops "$ops" --sizes "$size" --iters 1 --repeats 1)
+fi
 profile=(
   ncu --force-overwrite --export "$name"
   --kernel-name-base demangled --kernel-name regex:ringcomm:: --launch-skip "$skip"
@@ -66,8 +74,7 @@ profile=(
   --section MemoryWorkloadAnalysis --section MemoryWorkloadAnalysis_Tables
   --section LaunchStats --section Occupancy
   --metrics "gpu__time_duration.sum,dram__bytes.sum,dram__bytes.sum.per_second,dram__bytes.sum.peak_sustained,dram__cycles_elapsed.avg.per_second"
-  "${PYTHON:-python3}" "$scripts/reduce_kernels.py" --devices cuda
-  --dtypes "$dtypes" --ops "$ops" --sizes "$size" --iters 1 --repeats 1
+  "${PYTHON:-python3}" "${program[@]}"
 )
 export_csv=(ncu --import "$name.ncu-rep" --csv --page raw --print-units base)
 
