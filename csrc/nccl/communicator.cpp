@@ -158,7 +158,10 @@ void Communicator::connect_memory(const Deadline& deadline) {
       deadline, "sharing its device's memory with all ranks",
       [&] { return all_joined() && memory->progress(); }, [this] { return board_.not_joined(); });
   why_not_fused_ = memory->why_not();
-  if (!why_not_fused_.empty()) return;
+  if (!why_not_fused_.empty()) {
+    unused_memory_ = std::move(memory);
+    return;
+  }
   fused_ = std::make_shared<FusedExecutor>(rank(), std::move(memory));
   fused_for_all_.store(fused_.get(), std::memory_order_release);
 }
@@ -298,8 +301,10 @@ std::vector<int> Communicator::partners() const {
   return all;
 }
 
-// What other ranks may have open is freed when all have closed it.
-void Communicator::let_go_together() {
+// What other ranks may have open is freed when all have closed it; what is unused they have closed
+// before.
+void Communicator::free_memory() {
+  if (unused_memory_) unused_memory_->free();
   if (!fused_) return;
   const Clock::time_point begin = Clock::now();
   while (!fused_->let_go()) {
@@ -327,7 +332,7 @@ std::string Communicator::shut_down(Timeout timeout) {
     } else if (clean && board_.most_closed(partners()) == Board::Closing::kFree) {
       replays_.clear();
       connections_.destroy();
-      let_go_together();
+      free_memory();
     }
   }
   end();

@@ -124,7 +124,7 @@ class Communicator : private streams::DeviceCollectives {
   void end();
   void leave();
   bool close_together();
-  void let_go_together();
+  void free_memory();
 
   Group& group_;
   Board& board_;
@@ -144,6 +144,7 @@ class Communicator : private streams::DeviceCollectives {
   std::optional<Executor> executor_;  // once channels are connected
   std::shared_ptr<FusedExecutor> fused_;
   std::atomic<FusedExecutor*> fused_for_all_{nullptr};  // the same, for any thread
+  std::unique_ptr<FusedMemory> unused_memory_;          // where not all ranks reach all of it
   std::string why_not_fused_;
   bool connected_ = false;
   Replays replays_;

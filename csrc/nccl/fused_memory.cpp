@@ -112,20 +112,29 @@ bool FusedMemory::progress() {
     if (board_.reach_of(r) != Board::Reach::kNotAll) continue;
     why_not_ = group_.members.name(r) + " cannot reach the memory of all other ranks' devices";
   }
+  if (!why_not_.empty()) close_others();
   return true;
+}
+
+void FusedMemory::close_others() {
+  for (const int rank : std::exchange(opened_, {})) {
+    RINGCOMM_CHECK(cudaIpcCloseMemHandle(memory_[rank]));
+  }
+}
+
+void FusedMemory::free() {
+  if (std::byte* own = std::exchange(memory_[group_.rank], nullptr)) RINGCOMM_CHECK(cudaFree(own));
+  if (control_ != nullptr) RINGCOMM_CHECK(cudaFreeHost(std::exchange(control_, nullptr)));
 }
 
 // Whoever has memory of another process open must close it before that is freed.
 bool FusedMemory::let_go() {
-  for (const int rank : std::exchange(opened_, {})) {
-    RINGCOMM_CHECK(cudaIpcCloseMemHandle(memory_[rank]));
-  }
+  close_others();
   board_.tell_reach(Board::Reach::kLetGo);
   for (int r = 0; r < group_.world_size; ++r) {
     if (board_.reach_of(r) != Board::Reach::kLetGo) return false;
   }
-  if (std::byte* own = std::exchange(memory_[group_.rank], nullptr)) RINGCOMM_CHECK(cudaFree(own));
-  if (control_ != nullptr) RINGCOMM_CHECK(cudaFreeHost(std::exchange(control_, nullptr)));
+  free();
   return true;
 }
 

@@ -26,13 +26,14 @@ class FusedMemory {
               const Process& process = Process::self());
   FusedMemory(const FusedMemory&) = delete;
   FusedMemory& operator=(const FusedMemory&) = delete;
-  // What others may still read, as not all have let go, stays as long as the process.
+  // What is not freed stays as long as the process: others may still read it.
   ~FusedMemory();
 
   // True once it is known whether all ranks reach all memory; to be called until then. Does not
   // wait for them. Throws Error (kLibrary).
   bool progress();
-  // Afterwards. Why they do not; empty: they do.
+  // Afterwards. Why they do not; empty: they do. If they do not, nobody has others' memory open any
+  // more.
   const std::string& why_not() const { return why_not_; }
 
   const fused::Layout& layout() const { return layout_; }
@@ -43,12 +44,15 @@ class FusedMemory {
   // This rank's kernels have ended, and no graph holds one. To be called until it returns true: all
   // ranks have let go then, and the memory is freed.
   bool let_go();
+  // Frees what nobody else has open.
+  void free();
 
  private:
   struct Card;
 
   void allocate();
   void open(int rank, const Card& card);
+  void close_others();
 
   Group& group_;
   Board& board_;

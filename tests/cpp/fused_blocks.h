@@ -121,7 +121,7 @@ class Machine {
   }
 
   bool gives_up(std::uint32_t spins, int peer) {
-    if (spins > 100) waits_for().store(peer + 1, std::memory_order_relaxed);
+    if (spins > 3) waits_for().store(peer + 1, std::memory_order_relaxed);
     sched_yield();
     return std::atomic_ref(job_.control->gives_up).load(std::memory_order_relaxed) != 0;
   }
