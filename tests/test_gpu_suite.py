@@ -149,7 +149,8 @@ def test_a_phase_that_hangs_is_ended_whole(tmp_path: Path) -> None:
         status = Path(f"/proc/{pid}/status")
         assert not status.exists() or "State:\tZ" in status.read_text()
     log = (run.results / "hangs.log").read_text()
-    assert log.count('File "<string>", line 1') == 2, "each Python says where it hung"
+    # Both write at once, piece by piece.
+    assert log.count("<string>") == 2, "each Python says where it hung"
 
 
 def test_what_a_phase_leaves_running_is_ended(tmp_path: Path) -> None:

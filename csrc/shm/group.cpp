@@ -155,6 +155,12 @@ void Group::hear_of(int leader, Clock::time_point when) {
   segment_.state(leader).heard.store(when.time_since_epoch().count(), std::memory_order_release);
 }
 
+void Group::lose(int leader) {
+  std::int64_t not_lost = 0;
+  segment_.state(leader).lost.compare_exchange_strong(not_lost,
+                                                      Clock::now().time_since_epoch().count());
+}
+
 void Group::excuse(int leader, Clock::duration silence) {
   segment_.state(leader).heard.fetch_add(std::chrono::nanoseconds(silence).count(),
                                          std::memory_order_release);
@@ -211,8 +217,8 @@ bool Group::gone_elsewhere(int peer, std::string* how) {
   const int leader = placement().leader_of(its_host);
   const bool has_left = segment_.state(leader).closed.load() != Closed::kNo;
   for (const int rank : {peer, leader}) {
-    const std::string lost = links_->failure(rank);
-    if (lost.empty()) continue;
+    const Loss loss = loss_of(rank);
+    if (loss.why.empty()) continue;
     // That it has left is what is to be told, and then its connection goes.
     const auto patience = (rank != leader ? 2 : has_left ? 4 : 1) * kLeaderFirst;
     // By the clock of the sentinel, which has to have listened; and, while the rank's leader
@@ -220,17 +226,30 @@ bool Group::gone_elsewhere(int peer, std::string* how) {
     // rank.
     Clock::time_point listened = heard_at(placement().leader_of(host()));
     if (rank != leader && !has_left) listened = std::min(listened, heard_at(leader));
-    if (listened - first_seen(lost_, rank) < patience) continue;
+    if (listened - loss.since < patience) continue;
     const bool is_own = rank == peer;
     *how = (is_own ? "" : "because " + members.name(leader) + " will not answer: ") +
            "the connection to it is lost (" + (is_own ? "on host " : "both on host ") +
-           host_name_of(peer) + "): " + lost;
+           host_name_of(peer) + "): " + loss.why;
     return true;
   }
   if (has_left || hears_of(its_host).value_or(true)) return false;
   *how = "nothing has been heard of its host " + host_name_of(peer) + " for " +
          describe_seconds(std::chrono::duration<double>(silent_for(leader)).count());
   return true;
+}
+
+// Of the connection to a rank of another host: what this rank knows, or, as it may have none to
+// that host's leader, the leader of this one.
+Group::Loss Group::loss_of(int rank) {
+  if (std::string why = links_->failure(rank); !why.empty()) {
+    return {std::move(why), first_seen(lost_, rank)};
+  }
+  const RankState& state = segment_.state(rank);
+  const std::int64_t lost = state.lost.load(std::memory_order_acquire);
+  if (lost == 0 || state.closed.load() != Closed::kNo) return {};
+  return {members.name(placement().leader_of(host())) + " has found out",
+          Clock::time_point(std::chrono::nanoseconds(lost))};
 }
 
 std::optional<bool> Group::hears_of(int host) {

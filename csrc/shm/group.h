@@ -73,6 +73,8 @@ class Group final : public ringcomm::Group {
   std::optional<bool> hears_of(int host);
   // This rank's sentinel has listened since then, or a word has come of another host's leader.
   void hear_of(int leader, Clock::time_point when = Clock::now());
+  // This rank's sentinel has lost the connection to another host's leader.
+  void lose(int leader);
   // So much of its silence does not count.
   void excuse(int leader, Clock::duration silence);
 
@@ -91,6 +93,11 @@ class Group final : public ringcomm::Group {
   using FirstSeen = std::map<int, Clock::time_point>;  // by rank
   Clock::time_point first_seen(FirstSeen& seen, int peer);
   bool gone_elsewhere(int peer, std::string* how);
+  struct Loss {
+    std::string why;  // empty: there is none
+    Clock::time_point since;
+  };
+  Loss loss_of(int rank);
   std::string host_name_of(int peer);
   Error first_failure(const std::string& doing, const std::string& more);
 

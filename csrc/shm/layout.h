@@ -85,6 +85,8 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint32_t> has_spoken;  // another host's leader: a word of it has come
   std::atomic<std::int64_t> heard;        // nanoseconds of Clock: when the rank's sentinel ran, or
                                           // for another host's leader, when its last word came
+  std::atomic<std::int64_t> lost;         // another host's leader: since when the connection to it
+                                          // is, as this host's leader knows; 0: it is not
   std::atomic<std::int32_t> waits_for;    // the peer it has been waiting for, or -1
   std::atomic<std::int64_t> waits_since;  // nanoseconds of Clock, if it waits
   std::atomic<std::uint64_t> completed;   // sequence number of its last complete collective

@@ -70,6 +70,7 @@ void Sentinel::run() {
     excuse_others(tick);
     look_at_processes();
     listen();
+    look_at_connections();
     group_.hear_of(group_.rank, tick);
     relay_.hurry();
     const Clock::time_point now = Clock::now();
@@ -101,6 +102,13 @@ void Sentinel::look_at_processes() {
     if (state.ended.load(std::memory_order_relaxed) == 0 && !state.process.runs()) {
       state.ended.store(1, std::memory_order_release);
     }
+  }
+}
+
+// The other ranks of this host may have no connection to those leaders, who speak for their hosts.
+void Sentinel::look_at_connections() {
+  for (const auto& other : others_) {
+    if (!group_.links()->failure(other->leader).empty()) group_.lose(other->leader);
   }
 }
 

@@ -61,6 +61,7 @@ class Sentinel {
   void run();
   void excuse_others(Clock::time_point now);
   void look_at_processes();
+  void look_at_connections();
   void listen();
   void post(Other& other, Incoming& incoming);
   // False: it makes no sense.

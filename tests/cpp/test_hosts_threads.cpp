@@ -269,6 +269,28 @@ TEST(a_lost_connection_is_told) {
   });
 }
 
+// Rank 1 exchanges nothing with rank 2, which speaks for the host of rank 3.
+TEST(a_lost_leader_is_named_by_those_who_have_no_connection_to_it) {
+  const auto network = MemoryNetwork::make();
+  std::barrier together(4);
+  on_hosts({0, 0, 1, 1}, "hierarchical", network, [&](Communicator& c) {
+    c.barrier(kPatience);
+    together.arrive_and_wait();
+    if (c.rank() == 0) network->lose(0, 2, "the cable was pulled");
+    if (c.rank() == 1) {
+      const auto began = Clock::now();
+      std::string how;
+      while (!c.group().gone(3, &how) && Clock::now() - began < kPatience) {
+        std::this_thread::sleep_for(1ms);
+      }
+      CHECK_CONTAINS(how, "because rank 2 will not answer: the connection to it is lost");
+      CHECK_CONTAINS(how, "rank 0 has found out");
+      CHECK(Clock::now() - began < shm::Sentinel::kSilence);
+    }
+    together.arrive_and_wait();
+  });
+}
+
 TEST(monitored_barriers_cross_hosts) {
   on_hosts({0, 1, 0, 1}, "auto", MemoryNetwork::make(), [&](Communicator& c) {
     for (int i = 0; i < 5; ++i) c.monitored_barrier(i % 2 == 0, kPatience);
