@@ -157,13 +157,20 @@ def test_right_on_host(build: Build, world_size: int, built: Built) -> None:
 @pytest.mark.timeout(300)
 def test_what_is_left_out_is_noticed(build: Build, built: Built) -> None:
     program, _ = built[build].result()
+    # As a rule by the first run; the sanitizer remembers a few accesses to each place.
+    assert any(is_noticed(program) for _ in range(3))
+
+
+def is_noticed(program: Path) -> bool:
     try:
         # With two ranks nobody can get so far ahead that a slot is still in use.
         ran = execute(program, "3", str(LARGEST_NBYTES), timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        return
-    assert ran.returncode != 0, ran.stdout
+        return True
+    if ran.returncode == 0:
+        return False
     assert "data race" in ran.stdout or re.search(r"rank \d has", ran.stdout), ran.stdout
+    return True
 
 
 @pytest.mark.parametrize("build", [Build("5_fused")], ids=str)
@@ -171,7 +178,7 @@ def test_what_is_left_out_is_noticed(build: Build, built: Built) -> None:
 @pytest.mark.timeout(300)
 def test_missing_rank_is_named(build: Build, built: Built) -> None:
     program, _ = built[build].result()
-    ran = execute(program, "4", str(LARGEST_NBYTES), "2", "1", timeout=SECONDS)
+    ran = execute(program, "4", str(LARGEST_NBYTES), "2", "5", timeout=SECONDS)
     assert ran.returncode == 1, ran.stdout
     waits = re.findall(r"^rank (\d) was waiting for rank (\d) when", ran.stdout, re.M)
     assert waits == [("0", "3"), ("1", "2"), ("3", "2")], ran.stdout
