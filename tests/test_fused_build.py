@@ -10,7 +10,7 @@ from test_reduce_device_build import ROOT, architectures, run
 
 from ringcomm import _toolchain
 
-NUM_KERNELS = 22 + 10 + 5  # as the reductions', one for each
+NUM_KERNELS = 2 * (22 + 10 + 5)  # for each of the reductions': of lanes, and eager
 
 
 @pytest.mark.slow

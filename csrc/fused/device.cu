@@ -20,28 +20,47 @@ const std::array<KernelRow, kNumDTypes>& table() {
   return kTable;
 }
 
+cudaError_t load(Kernel kernel) {
+  cudaFuncAttributes attributes;
+  return kernel == nullptr ? cudaSuccess : cudaFuncGetAttributes(&attributes, kernel);
+}
+
+KernelKey key_of(const Reduction& reduction) {
+  return kernel_key(reduction.dtype, effective_op(reduction));
+}
+
+const Kernels& kernels_of(KernelKey key) {
+  return table()[static_cast<std::size_t>(key.dtype)][static_cast<std::size_t>(key.op)];
+}
+
+cudaError_t launch(Kernel kernel, const Job& job, KernelKey key, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(job.num_lanes));
+  config.blockDim = dim3(static_cast<unsigned>(threads_per_block(key)));
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, job);
+}
+
 }  // namespace
 
 cudaError_t load_kernels() {
   for (const KernelRow& row : table()) {
-    for (const Kernel kernel : row) {
-      if (kernel == nullptr) continue;
-      cudaFuncAttributes attributes;
-      const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-      if (error != cudaSuccess) return error;
+    for (const Kernels& kernels : row) {
+      if (const cudaError_t error = load(kernels.lanes); error != cudaSuccess) return error;
+      if (const cudaError_t error = load(kernels.eager); error != cudaSuccess) return error;
     }
   }
   return cudaSuccess;
 }
 
 cudaError_t launch(const Job& job, const Reduction& reduction, cudaStream_t stream) {
-  const KernelKey key = kernel_key(reduction.dtype, effective_op(reduction));
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(job.num_lanes));
-  config.blockDim = dim3(static_cast<unsigned>(threads_per_block(key)));
-  config.stream = stream;
-  const KernelRow& row = table()[static_cast<std::size_t>(key.dtype)];
-  return cudaLaunchKernelEx(&config, row[static_cast<std::size_t>(key.op)], job);
+  const KernelKey key = key_of(reduction);
+  return launch(kernels_of(key).lanes, job, key, stream);
+}
+
+cudaError_t launch_eager(const Job& job, const Reduction& reduction, cudaStream_t stream) {
+  const KernelKey key = key_of(reduction);
+  return launch(kernels_of(key).eager, job, key, stream);
 }
 
 }  // namespace ringcomm::fused

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/programs.h"
+
 namespace ringcomm::fused {
 namespace {
 
@@ -27,6 +29,18 @@ std::size_t slice_nbytes(const Call& call, std::size_t slot, std::size_t most, i
   return std::min(fits, std::max(share, kMinSliceNbytes));
 }
 
+Job told(const Reduction& reduction, const Layout& layout, int rank) {
+  Job job{};
+  job.layout = layout;
+  job.rank = rank;
+  job.element_nbytes = element_size(reduction.dtype);
+  const KernelKey key = kernel_key(reduction.dtype, effective_op(reduction));
+  job.unit_nbytes = element_size(key.dtype);
+  job.premultiplies = reduction.op == ReduceOp::kPremulSum;
+  job.told = arguments_of(reduction);
+  return job;
+}
+
 }  // namespace
 
 std::string why_not(const Program& program, const Layout& layout) {
@@ -41,17 +55,26 @@ std::string why_not(const Program& program, const Layout& layout) {
   return "";
 }
 
+bool is_eager(const Call& call, const Layout& layout) {
+  return call.collective == Collective::kAllReduce && call.algorithm != kUsersPlans &&
+         call.count * element_size(call.dtype) <= layout.eager_nbytes;
+}
+
+Job make_eager_job(const Chunk& buffer, const Reduction& reduction, const Layout& layout, int rank,
+                   int threads_per_block) {
+  Job job = told(reduction, layout, rank);
+  job.told.scaled_input = job.premultiplies ? 0 : -1;
+  job.pieces[0] = {buffer.input, buffer.output, buffer.count, 0};
+  // No lane without a share: then it takes something of everybody.
+  const std::size_t per_lane = threads_per_block * kPackBytes;
+  const std::size_t lanes = (buffer.count * job.element_nbytes + per_lane - 1) / per_lane;
+  job.num_lanes = static_cast<int>(std::min<std::size_t>(lanes, layout.num_lanes));
+  return job;
+}
+
 Job make_job(const Call& call, const Program& program, std::span<const Chunk> chunks,
              const Reduction& reduction, const Layout& layout, int rank) {
-  Job job{};
-  job.layout = layout;
-  job.rank = rank;
-  job.element_nbytes = element_size(reduction.dtype);
-  const KernelKey key = kernel_key(reduction.dtype, effective_op(reduction));
-  job.unit_nbytes = element_size(key.dtype);
-  job.premultiplies = reduction.op == ReduceOp::kPremulSum;
-  job.told = arguments_of(reduction);
-
+  Job job = told(reduction, layout, rank);
   std::size_t before = 0, most = 0;  // bytes
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     const std::size_t nbytes = chunks[c].count * job.element_nbytes;

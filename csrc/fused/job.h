@@ -58,6 +58,13 @@ struct Job {
 // Why a program cannot be carried out by the fused kernel, the same on all ranks; empty: it can.
 std::string why_not(const Program& program, const Layout& layout);
 
+// Whether the call goes eagerly: an all-reduce of few bytes, unless its plan is a user's own. The
+// same on all ranks.
+bool is_eager(const Call& call, const Layout& layout);
+// Such a call but for memory and control, for blocks of so many threads.
+Job make_eager_job(const Chunk& buffer, const Reduction& reduction, const Layout& layout, int rank,
+                   int threads_per_block);
+
 // Where why_not() says nothing: the call but for addresses, which are the executor's: script,
 // memory, scratch, control. All ranks cut the chunks into the same slices.
 Job make_job(const Call& call, const Program& program, std::span<const Chunk> chunks,

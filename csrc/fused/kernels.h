@@ -7,6 +7,7 @@
 #include <cuda/atomic>
 #include <utility>
 
+#include "fused/eager.h"
 #include "fused/lane.h"
 #include "fused/launch.h"
 #include "fused/rows.h"
@@ -32,10 +33,17 @@ class BlockMachine {
   RINGCOMM_DEVICE bool any(bool value, Why) { return __syncthreads_or(value) != 0; }
 
   RINGCOMM_DEVICE Progress acquire(Progress& flag, Why) {
-    return Word<Progress>(flag).load(cuda::memory_order_acquire);
+    return System<Progress>(flag).load(cuda::memory_order_acquire);
   }
   RINGCOMM_DEVICE void release(Progress& flag, Progress value) {
-    Word<Progress>(flag).store(value, cuda::memory_order_release);
+    System<Progress>(flag).store(value, cuda::memory_order_release);
+  }
+
+  RINGCOMM_DEVICE void put(Word& word, Word value) {
+    System<Word>(word).store(value, cuda::memory_order_relaxed);
+  }
+  RINGCOMM_DEVICE Word look(Word& word) {
+    return System<Word>(word).load(cuda::memory_order_relaxed);
   }
 
   // The host's word is far away: a look at it takes as long as many at a flag.
@@ -43,7 +51,7 @@ class BlockMachine {
     if (spins % kSpinsPerLook != kSpinsPerLook - 1) return false;
     tells_ = true;
     waits_for().store(peer + 1, cuda::memory_order_relaxed);
-    return Word<std::uint32_t>(control_->gives_up).load(cuda::memory_order_relaxed) != 0;
+    return System<std::uint32_t>(control_->gives_up).load(cuda::memory_order_relaxed) != 0;
   }
   RINGCOMM_DEVICE void waited() {
     if (tells_) waits_for().store(0, cuda::memory_order_relaxed);
@@ -59,10 +67,10 @@ class BlockMachine {
   static constexpr std::uint32_t kSpinsPerLook = 4096;
 
   template <typename T>
-  using Word = cuda::atomic_ref<T, cuda::thread_scope_system>;
+  using System = cuda::atomic_ref<T, cuda::thread_scope_system>;
 
-  RINGCOMM_DEVICE Word<std::uint32_t> waits_for() {
-    return Word<std::uint32_t>(control_->waits_for[blockIdx.x]);
+  RINGCOMM_DEVICE System<std::uint32_t> waits_for() {
+    return System<std::uint32_t>(control_->waits_for[blockIdx.x]);
   }
 
   DeviceArguments& arguments_;
@@ -80,13 +88,25 @@ __global__ void __launch_bounds__(kThreads<dtype, op>, 1)
   Lane(machine, job, static_cast<int>(blockIdx.x)).run();
 }
 
+template <DType dtype, ReduceOp op>
+__global__ void __launch_bounds__(kThreads<dtype, op>, 1)
+    eager_kernel(const __grid_constant__ Job job) {
+  __shared__ DeviceArguments arguments;
+  if (threadIdx.x == 0) arguments = job.told;
+  __syncthreads();
+  using Machine = BlockMachine<dtype, op>;
+  Machine machine(arguments, job.control);
+  Eager<dtype, op, Machine>(machine, job, static_cast<int>(blockIdx.x)).run();
+}
+
 template <DType dtype>
 KernelRow kernel_row() {
-  const auto of = []<int op>(std::integral_constant<int, op>) -> Kernel {
-    if constexpr (is_kernel(dtype, static_cast<ReduceOp>(op))) {
-      return fused_kernel<dtype, static_cast<ReduceOp>(op)>;
+  const auto of = []<int op>(std::integral_constant<int, op>) -> Kernels {
+    constexpr auto kOp = static_cast<ReduceOp>(op);
+    if constexpr (is_kernel(dtype, kOp)) {
+      return {fused_kernel<dtype, kOp>, eager_kernel<dtype, kOp>};
     } else {
-      return nullptr;
+      return {};
     }
   };
   return [&]<int... op>(std::integer_sequence<int, op...>) {

@@ -19,8 +19,9 @@ constexpr int threads_per_block(KernelKey key) {
 // kernels that run.
 cudaError_t load_kernels();
 
-// A block for each of the job's lanes, enqueued on `stream` of the current device. Returns what the
+// A block for each of the job's lanes, enqueued on `stream` of the current device. Return what the
 // launch returned.
 cudaError_t launch(const Job& job, const Reduction& reduction, cudaStream_t stream);
+cudaError_t launch_eager(const Job& job, const Reduction& reduction, cudaStream_t stream);
 
 }  // namespace ringcomm::fused

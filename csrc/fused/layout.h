@@ -2,7 +2,8 @@
 // reach all of them.
 //
 //   flags     [lanes][ranks]   how far each other rank has come in the lane; it writes that itself
-//   calls     [lanes]          how many calls the lane has carried out
+//   calls     [lanes]          how many calls the lane has carried out, and how many eagerly
+//   inboxes   [2][ranks]       what other ranks send eagerly (fused/eager.h)
 //   outboxes  [lanes]          slots that the other ranks read
 //
 // Flags lie where they are waited for, so that a wait never crosses the link between devices. What
@@ -24,10 +25,15 @@ inline constexpr std::size_t kLine = 128;  // bytes
 using Progress = std::uint64_t;
 inline constexpr int kActionBits = 32;
 
+// 4 bytes of data in the lower half, the number of the call in the upper one.
+using Word = std::uint64_t;
+inline constexpr int kInboxes = 2;
+
 struct Layout {
   int world_size = 0;
   int num_lanes = 0;
   std::size_t outbox_nbytes = 0;  // of one lane; a multiple of kLine
+  std::size_t eager_nbytes = 0;   // the most that a rank sends so; a multiple of kLine
 
   RINGCOMM_HOST_DEVICE std::size_t flag_at(int lane, int from) const {
     return (static_cast<std::size_t>(lane) * world_size + from) * kLine;
@@ -35,10 +41,18 @@ struct Layout {
   RINGCOMM_HOST_DEVICE std::size_t calls_at(int lane) const {
     return flag_at(num_lanes, 0) + lane * kLine;
   }
-  RINGCOMM_HOST_DEVICE std::size_t outbox_at(int lane) const {
-    return calls_at(num_lanes) + lane * outbox_nbytes;
+  RINGCOMM_HOST_DEVICE std::size_t eager_calls_at(int lane) const {
+    return calls_at(lane) + kLine / 2;
   }
-  // Flags and calls are zero before the first call.
+  RINGCOMM_HOST_DEVICE std::size_t inbox_at(int turn, int from) const {
+    const std::size_t inbox_nbytes = 2 * eager_nbytes;  // half of each word is data
+    return calls_at(num_lanes) +
+           (static_cast<std::size_t>(turn) * world_size + from) * inbox_nbytes;
+  }
+  RINGCOMM_HOST_DEVICE std::size_t outbox_at(int lane) const {
+    return inbox_at(kInboxes, 0) + lane * outbox_nbytes;
+  }
+  // All but outboxes is zero before the first call.
   std::size_t counters_nbytes() const { return outbox_at(0); }
   std::size_t nbytes() const { return outbox_at(num_lanes); }
 };

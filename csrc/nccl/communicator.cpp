@@ -152,7 +152,8 @@ void Communicator::connect_memory(const Deadline& deadline) {
   if (!why_not_fused_.empty()) return;
   const fused::Layout layout{.world_size = world_size(),
                              .num_lanes = std::clamp(options_.max_ctas, 1, fused::kMaxLanes),
-                             .outbox_nbytes = options_.outbox_nbytes};
+                             .outbox_nbytes = options_.outbox_nbytes,
+                             .eager_nbytes = options_.eager_nbytes};
   auto memory = std::make_unique<FusedMemory>(group_, device_, layout);
   await_peers(
       deadline, "sharing its device's memory with all ranks",

@@ -31,10 +31,24 @@ void FusedExecutor::run(const Call& call, const Program& program, std::span<cons
                         const Reduction& reduction, cudaStream_t stream) {
   fused::Job job = fused::make_job(call, program, chunks, reduction, memory_->layout(), rank_);
   job.script = script_of(program);
-  for (int r = 0; r < job.layout.world_size; ++r) job.memory[r] = memory_->of(r);
   job.scratch = scratch_of(job.num_lanes * job.scratch_nbytes);
-  job.control = &memory_->control();
+  find_memory(job);
   check(fused::launch(job, reduction, stream), "launching the fused kernel");
+}
+
+void FusedExecutor::run_eagerly(const Chunk& buffer, const Reduction& reduction,
+                                cudaStream_t stream) {
+  if (buffer.count == 0) return;
+  const KernelKey key = kernel_key(reduction.dtype, effective_op(reduction));
+  fused::Job job = fused::make_eager_job(buffer, reduction, memory_->layout(), rank_,
+                                         fused::threads_per_block(key));
+  find_memory(job);
+  check(fused::launch_eager(job, reduction, stream), "launching the eager kernel");
+}
+
+void FusedExecutor::find_memory(fused::Job& job) const {
+  for (int r = 0; r < job.layout.world_size; ++r) job.memory[r] = memory_->of(r);
+  job.control = &memory_->control();
 }
 
 // A capture that is under way must not get it: it would be there only once that is replayed.

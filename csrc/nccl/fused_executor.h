@@ -34,6 +34,10 @@ class FusedExecutor {
   void run(const Call& call, const Program& program, std::span<const Chunk> chunks,
            const Reduction& reduction, cudaStream_t stream);
 
+  // The same for a small all-reduce, whose buffer is not in chunks.
+  bool is_eager(const Call& call) const { return fused::is_eager(call, memory_->layout()); }
+  void run_eagerly(const Chunk& buffer, const Reduction& reduction, cudaStream_t stream);
+
   // Any thread. Kernels end without their results.
   void give_up();
   // Any thread. For whom the kernels have long been waiting: " Its device waits for rank 2.", or
@@ -61,6 +65,7 @@ class FusedExecutor {
     fused::Script script;
   };
 
+  void find_memory(fused::Job& job) const;
   const fused::Script& script_of(const Program& program);
   std::byte* scratch_of(std::size_t nbytes);
 

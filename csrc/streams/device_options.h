@@ -30,6 +30,7 @@ struct DeviceOptions {
   Layout layout;
   // Of one lane of fused kernels. All lanes' together stay in a device's level 2 cache.
   std::size_t outbox_nbytes = 512 << 10;
+  std::size_t eager_nbytes = 32 << 10;  // what an all-reduce by fused kernels sends at once
   int max_ctas = 32;    // of one rank: of messages, in all channels; of a fused kernel
   bool graphs = false;  // see nccl/replays.h
 };

@@ -20,4 +20,8 @@ cudaError_t launch(const Job& job, const Reduction& reduction, cudaStream_t stre
   return cudaSuccess;
 }
 
+cudaError_t launch_eager(const Job& job, const Reduction& reduction, cudaStream_t stream) {
+  return launch(job, reduction, stream);
+}
+
 }  // namespace ringcomm::fused

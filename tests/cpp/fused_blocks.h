@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "fused/eager.h"
 #include "fused/job.h"
 #include "fused/lane.h"
 #include "fused/share.h"
@@ -28,7 +29,13 @@ using fused::Layout;
 using fused::Why;
 
 // By kernel_key(): what nvcc makes kernels of.
-using Share = void (*)(const DeviceArguments&, bool moves, const Worker&);
+class Machine;
+struct Share {
+  void (*carry_out)(const DeviceArguments&, bool moves, const Worker&) = nullptr;
+  bool (*run_eager)(Machine&, const Job&, int lane) = nullptr;
+};
+template <DType dtype, ReduceOp op>
+bool run_eager(Machine& machine, const Job& job, int lane);
 
 template <int... keys>
 constexpr std::array<Share, sizeof...(keys)> make_shares(std::integer_sequence<int, keys...>) {
@@ -36,9 +43,9 @@ constexpr std::array<Share, sizeof...(keys)> make_shares(std::integer_sequence<i
     constexpr auto dtype = static_cast<DType>(key / kNumReduceOps);
     constexpr auto op = static_cast<ReduceOp>(key % kNumReduceOps);
     if constexpr (is_kernel(dtype, op)) {
-      return fused::carry_out_share<dtype, op>;
+      return {fused::carry_out_share<dtype, op>, run_eager<dtype, op>};
     } else {
-      return nullptr;
+      return {};
     }
   };
   return {of(std::integral_constant<int, keys>())...};
@@ -120,6 +127,13 @@ class Machine {
     std::atomic_ref(flag).store(value, std::memory_order_release);
   }
 
+  void put(fused::Word& word, fused::Word value) {
+    std::atomic_ref(word).store(value, std::memory_order_relaxed);
+  }
+  fused::Word look(fused::Word& word) {
+    return std::atomic_ref(word).load(std::memory_order_relaxed);
+  }
+
   bool gives_up(std::uint32_t spins, int peer) {
     if (spins > 3) waits_for().store(peer + 1, std::memory_order_relaxed);
     sched_yield();
@@ -130,8 +144,9 @@ class Machine {
   void carry_out(bool moves) {
     delay();
     if (proof_ != nullptr) note_accesses(moves);
-    share_(block_.arguments, moves,
-           {0, 1, static_cast<std::size_t>(thread_), static_cast<std::size_t>(num_threads_)});
+    share_.carry_out(
+        block_.arguments, moves,
+        {0, 1, static_cast<std::size_t>(thread_), static_cast<std::size_t>(num_threads_)});
   }
 
  private:
@@ -169,6 +184,11 @@ class Machine {
   std::uint64_t num_barriers_ = 0;
 };
 
+template <DType dtype, ReduceOp op>
+bool run_eager(Machine& machine, const Job& job, int lane) {
+  return fused::Eager<dtype, op, Machine>(machine, job, lane).run();
+}
+
 // All lanes of a job, until they have ended. False: a wait was given up.
 inline bool run_lanes(const Job& job, Share share, int threads_per_block, Proof* proof,
                       int first_thread, std::uint64_t seed) {
@@ -183,7 +203,10 @@ inline bool run_lanes(const Job& job, Share share, int threads_per_block, Proof*
       running.emplace_back([&, l, t] {
         const std::uint64_t own = seed + l * threads_per_block + t;
         Machine machine(blocks[l], job, share, l, t, threads_per_block, proof, own);
-        if (!fused::Lane(machine, job, l).run()) came = false;
+        const bool is_eager = job.script.num_steps == 0;
+        const bool done =
+            is_eager ? share.run_eager(machine, job, l) : fused::Lane(machine, job, l).run();
+        if (!done) came = false;
       });
     }
   }

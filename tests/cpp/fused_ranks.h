@@ -59,10 +59,17 @@ class Rank : public streams::DeviceCollectives {
     if (const std::string why = fused::why_not(program, world_.layout); !why.empty()) {
       throw Error(ErrorKind::kInvalidArgument, why);
     }
-    Job job = fused::make_job(call, program, chunks, reduction, world_.layout, rank());
-    const fused::ScriptText text(program, rank());
-    std::vector<std::byte> script(text.nbytes());
-    job.script = text.write(script.data(), script.data());
+    Job job;
+    std::vector<std::byte> script;
+    if (fused::is_eager(call, world_.layout)) {
+      job = fused::make_eager_job(blocks()[0], reduction, world_.layout, rank(),
+                                  world_.threads_per_block);
+    } else {
+      job = fused::make_job(call, program, chunks, reduction, world_.layout, rank());
+      const fused::ScriptText text(program, rank());
+      script.resize(text.nbytes());
+      job.script = text.write(script.data(), script.data());
+    }
     for (int r = 0; r < world_size(); ++r) job.memory[r] = world_.memory[r].get();
     std::vector<std::byte> scratch(job.num_lanes * job.scratch_nbytes);
     job.scratch = scratch.data();

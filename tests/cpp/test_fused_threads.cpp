@@ -2,6 +2,7 @@
 // each of the waits and barriers that it is made of.
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -56,7 +57,8 @@ Scenario random_scenario(std::uint64_t seed, int num_calls, std::size_t most_nby
   // A direct exchange of 8 ranks needs 14 slots.
   s.layout = {.world_size = world_size,
               .num_lanes = 1 + static_cast<int>(random() % 3),
-              .outbox_nbytes = (16 + random() % 32) * fused::kLine};
+              .outbox_nbytes = (16 + random() % 32) * fused::kLine,
+              .eager_nbytes = random() % 3 * 8 * fused::kLine};
   for (int i = 0; i < num_calls; ++i) {
     Collective collective;
     do {
@@ -123,6 +125,24 @@ std::set<std::string> races_without(std::optional<fused::Why> left_out, bool fla
 
 }  // namespace
 
+// Again and again, so that inboxes are used anew, and of every length.
+TEST(small_all_reduces_go_eagerly) {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    std::mt19937_64 random(seed);
+    Scenario s = random_scenario(seed, 0, 1);
+    s.layout.eager_nbytes = 1024;
+    for (int i = 0; i < 30; ++i) {
+      s.calls.push_back(
+          cases::random_case(Collective::kAllReduce, s.layout.world_size, random() % 1024, random));
+    }
+    World world(s.layout, s.threads_per_block);
+    run(world, s);
+    std::uint32_t calls;
+    std::memcpy(&calls, world.memory[0].get() + s.layout.eager_calls_at(0), sizeof(calls));
+    CHECK(calls > 25);  // but for those of nothing
+  }
+}
+
 TEST(everything_is_ordered) {
   for (const std::string& race : races_without(std::nullopt, true, 40)) CHECK_WITH(false, race);
 }
@@ -135,9 +155,12 @@ TEST(no_wait_and_no_barrier_can_be_left_out) {
   CHECK(!races_without(std::nullopt, false, 10).empty());
 }
 
+namespace {
+
 // Rank 1 does not come. The host finds out, and its word ends the others' waits.
-TEST(a_wait_can_be_given_up_and_tells_for_whom_it_was) {
-  const fused::Layout layout{.world_size = 3, .num_lanes = 2, .outbox_nbytes = 1024};
+void check_giving_up(std::size_t eager_nbytes) {
+  const fused::Layout layout{
+      .world_size = 3, .num_lanes = 2, .outbox_nbytes = 1024, .eager_nbytes = eager_nbytes};
   World world(layout, 2);
   std::vector<std::thread> threads;
   for (const int r : {0, 2}) {
@@ -156,6 +179,13 @@ TEST(a_wait_can_be_given_up_and_tells_for_whom_it_was) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+TEST(a_wait_can_be_given_up_and_tells_for_whom_it_was) {
+  check_giving_up(0);
+  check_giving_up(16 << 10);
 }
 
 TEST(what_is_too_large_for_a_kernel_is_told) {
