@@ -85,7 +85,6 @@ class Shrinking {
     std::uint64_t open = 2 * round_;
     verdict().compare_exchange_strong(open, 2 * round_ + 2);
   }
-  bool is_made() { return verdict().load() == made(); }
 
   // Asked before this rank joins, as who has left joins nothing; and after, for another thread may
   // leave while it joins: who has seen that it is gone is not joined by it.
@@ -169,8 +168,10 @@ class Shrinking {
 
   bool end_together() {
     for (milliseconds pause{0};; pause = milliseconds(1)) {
-      if (is_made()) return true;
-      if (!is_open()) return false;
+      // One look: between two, an open round may become a new group.
+      const std::uint64_t now = verdict().load();
+      if (now == made()) return true;
+      if (now != 2 * round_) return false;
       if (missing_votes().empty()) {
         std::uint64_t open = 2 * round_;
         verdict().compare_exchange_strong(open, made());
@@ -179,7 +180,7 @@ class Shrinking {
       if (end_if_survivor_is_gone()) continue;
       if (caller_.is_late()) {
         come_to_nothing();
-        if (is_made()) return true;
+        if (verdict().load() == made()) return true;
         give_up(late_votes());
       }
       sleep(pause);

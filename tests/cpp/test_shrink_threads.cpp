@@ -143,6 +143,15 @@ TEST(a_death_while_the_group_is_made_begins_another_round) {
   CHECK_EQ(keys.size(), std::size_t{1});
 }
 
+// Whoever sees the round end sees how: that it is over and that it made the group are one word.
+TEST(all_who_have_voted_are_in_the_group) {
+  for (int trial = 0; trial < 1000; ++trial) {
+    ranks::with_group(4, "ring", [&](Communicator& c) {
+      CHECK(shrink(c).ranks == (std::vector<int>{0, 1, 2, 3}));
+    });
+  }
+}
+
 // fork() and ThreadSanitizer do not go together.
 #ifndef __SANITIZE_THREAD__
 
