@@ -1,8 +1,6 @@
 // A lane: what one thread block does of a call, from the first slice to the last.
 //
-// It is shm/executor.h's schedule on memory of a device. Round b of the program moves slice b of
-// every chunk; lane l carries out the rounds l, l + L, l + 2L, ... of L lanes, one after the other,
-// and in each round the steps of its rank's script in their order. A step
+// It is core/lanes.h's schedule, that of shm/executor.h, on memory of a device. A step
 //
 //   1. waits until the slices that it takes are published, and until its slot has been read by all
 //      who were to read what lay in it;
@@ -39,6 +37,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/lanes.h"
 #include "fused/job.h"
 
 namespace ringcomm::fused {
@@ -107,10 +106,9 @@ class Lane {
     return true;
   }
 
-  // The progress of a rank of which the peer's step of this round is the last that is done.
   RINGCOMM_DEVICE bool await_step(const Peer& peer, std::size_t round, Why why) {
-    const Progress before = round / job_.num_lanes * peer.num_actions;
-    return await(peer.rank, began_ + before + peer.action + 1, why);
+    const Progress done = done_with({peer.action, round}, job_.num_lanes, peer.num_actions);
+    return await(peer.rank, began_ + done, why);
   }
 
   RINGCOMM_DEVICE bool await_last_call() {
@@ -135,18 +133,15 @@ class Lane {
   RINGCOMM_DEVICE bool await_slot(int s, std::size_t round) {
     const Step* const steps = job_.script.steps;
     if (steps[s].num_readers == 0) return true;
-    // The last that did write to the slot; at the latest this very step, the last time.
-    const std::size_t lanes = job_.num_lanes;
-    do {
-      const int last = s;
-      s = steps[s].replaces;
-      if (s < last) continue;
-      if (round < lanes) return true;
-      round -= lanes;
-    } while (!job_.has_slice(steps[s].chunk, round));
+    Turn turn{s, round};
+    const bool was_used = go_back_in_slot(
+        turn, job_.num_lanes, [&](int action) { return steps[action].replaces; },
+        [&](int action, std::size_t r) { return job_.has_slice(steps[action].chunk, r); });
+    if (!was_used) return true;
+    const Step& writer = steps[turn.action];
     bool came = true;
-    for (int i = machine_.thread(); i < steps[s].num_readers; i += machine_.num_threads()) {
-      came = came && await_step(reader_of(steps[s], i), round, Why::kSlot);
+    for (int i = machine_.thread(); i < writer.num_readers; i += machine_.num_threads()) {
+      came = came && await_step(reader_of(writer, i), turn.round, Why::kSlot);
     }
     return came;
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/lanes.h"
 #include "core/status.h"
 #include "reduce/host.h"
 
@@ -130,37 +131,28 @@ bool Executor::advance(const Job& job, int l) {
   return true;
 }
 
-// The progress of a rank of which `action` of the lane's `round` is the last that is done.
-std::uint64_t Executor::after(const Job& job, std::size_t num_actions, std::size_t round,
-                              int action) const {
-  return job.began + round / num_lanes_ * num_actions + action + 1;
-}
-
 template <typename Visit>
 bool Executor::each_awaited(const Job& job, int l, Visit&& visit) {
   const Lane& lane = lanes_[l];
   const Action& action = job.program.actions[lane.action];
   const auto reached = [&](int peer, std::size_t round, int their_action) {
-    return visit(peer, after(job, job.program.num_actions[peer], round, their_action));
+    const Turn last{their_action, round};
+    return visit(peer, job.began + done_with(last, num_lanes_, job.program.num_actions[peer]));
   };
   for (const Source& source : action.from) {
     if (!group_.is_local(source.peer)) continue;
     if (!reached(source.peer, lane.round, source.action)) return false;
   }
   if (action.to.empty()) return true;
-  // The last that did write to the slot; at the latest this very action, the last time.
-  std::size_t round = lane.round;
-  int before = static_cast<int>(lane.action);
-  do {
-    const int last = std::exchange(before, job.program.actions[before].replaces);
-    if (before >= last) {
-      if (round < static_cast<std::size_t>(num_lanes_)) return true;
-      round -= num_lanes_;
-    }
-  } while (!job.has_slice(job.program.actions[before].chunk, round));
-  for (const Reader& reader : job.program.actions[before].to) {
+  Turn turn{static_cast<int>(lane.action), lane.round};
+  const std::vector<Action>& actions = job.program.actions;
+  const bool was_used = go_back_in_slot(
+      turn, num_lanes_, [&](int a) { return actions[a].replaces; },
+      [&](int a, std::size_t round) { return job.has_slice(actions[a].chunk, round); });
+  if (!was_used) return true;
+  for (const Reader& reader : actions[turn.action].to) {
     if (!group_.is_local(reader.peer)) continue;
-    if (!reached(reader.peer, round, reader.action)) return false;
+    if (!reached(reader.peer, turn.round, reader.action)) return false;
   }
   return true;
 }

@@ -1,15 +1,10 @@
 // Carries out programs over shared memory.
 //
-// The chunks of a collective are cut into slices; one round of the program moves slice b of every
-// chunk. Rounds alternate between lanes (lane = round mod their number), each with an outbox and a
-// counter of its own, so that a rank that must wait in one lane works in the other.
-//
-// Within a lane a rank does the actions of its program in their order, round after round, and says
-// after each how many it has done. That is all that peers need to know of it: programs tell which
-// of its actions publishes a slice, in which slot of its outbox, and which one takes a slice from
-// theirs. So whoever awaits a slice waits for the action that publishes it, and whoever writes to a
-// slot anew waits for the actions that take what was in it. plan/slots.h proves that this comes to
-// an end. What a rank receives it adds, keeps and sends on in one pass over the data.
+// The chunks of a collective are cut into slices as large as a slot, and rounds alternate between
+// lanes (core/lanes.h), each with an outbox and a counter of its own, so that a rank that must wait
+// in one lane works in the other. Programs tell in which slot of whose outbox a slice lies.
+// plan/slots.h proves that this comes to an end. What a rank receives it adds, keeps and sends on
+// in one pass over the data.
 //
 // What goes to ranks on other hosts, and what comes from there, lies in places of this rank's own:
 // shm/remote_slices.h.
@@ -78,7 +73,6 @@ class Executor {
   bool advance(const Job& job, int lane);
   void perform(const Job& job, int lane, const Action& action);
   bool is_read_here(const Action& action) const;
-  std::uint64_t after(const Job& job, std::size_t num_actions, std::size_t round, int action) const;
   std::byte* at(const Job& job, int lane, int chunk, const Location& location);
 
   // visit(peer, progress) for what the lane's next action waits for, as long as it returns true.

@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <utility>
 #include <vector>
 
 #include "plan/program.h"
@@ -16,6 +17,14 @@ std::vector<int> ranks_of(const Peers& peers) {
   std::vector<int> ranks;
   for (const auto& each : peers) ranks.push_back(each.peer);
   return ranks;
+}
+
+// The other end of each message: rank, and its action.
+template <typename Peers>
+std::vector<std::pair<int, int>> actions_of(const Peers& peers) {
+  std::vector<std::pair<int, int>> actions;
+  for (const auto& each : peers) actions.emplace_back(each.peer, each.action);
+  return actions;
 }
 
 }  // namespace
@@ -33,11 +42,14 @@ void bind_program(py::module_& m) {
       .def_readonly("chunk", &Action::chunk)
       .def_property_readonly("sources", [](const Action& a) { return ranks_of(a.from); })
       .def_property_readonly("readers", [](const Action& a) { return ranks_of(a.to); })
+      .def_property_readonly("published_by", [](const Action& a) { return actions_of(a.from); })
+      .def_property_readonly("taken_by", [](const Action& a) { return actions_of(a.to); })
       .def_readonly("reduce", &Action::reduce)
       .def_readonly("own", &Action::own)
       .def_readonly("store", &Action::store)
       .def_readonly("finish", &Action::finish)
       .def_readonly("slot", &Action::slot)
+      .def_readonly("replaces", &Action::replaces)
       .def_readonly("recv_step", &Action::recv_step)
       .def_readonly("send_step", &Action::send_step);
   py::class_<Program>(m, "CompiledProgram")

@@ -1,4 +1,4 @@
-"""python -m ringcomm explain: writes a plan as a picture."""
+"""python -m ringcomm explain: writes a plan as a picture, or what a lane makes of it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of plans for hosts: of each host, such as 3,2,2, or one number for all",
     )
     parser.add_argument(
+        "--timeline",
+        action="store_true",
+        help="draw what all ranks do in a lane, slice by slice, and whom they wait for (.svg)",
+    )
+    parser.add_argument(
+        "--slices",
+        type=number(1),
+        help="of a timeline, of each chunk (default: 3)",
+    )
+    parser.add_argument(
         "-o",
         "--output",
         type=Path,
         help="a page (.html), or for slides a drawing (.svg) or an animation (.gif) "
-        "(default: COLLECTIVE.html)",
+        "(default: COLLECTIVE.html, of a timeline COLLECTIVE.svg)",
     )
 
 
@@ -49,16 +59,24 @@ def run(options: argparse.Namespace) -> int:
     generate = getattr(ringcomm.plan, options.collective)
     given = {name: getattr(options, name) for name in ("algorithm", "root", "ranks_per_host")}
     arguments = {name: value for name, value in given.items() if value is not None}
-    output: Path = options.output or Path(f"{options.collective}.html")
+    suffixes = (".svg",) if options.timeline else SUFFIXES
+    output: Path = options.output or Path(f"{options.collective}{suffixes[0]}")
     try:
         for name, value in arguments.items():
             if name not in inspect.signature(generate).parameters:
                 raise ValueError(f"{options.collective} has no {name}, got {value}")
         plans = generate(world_size=options.world_size, **arguments)
         plans.verify()
-        if output.suffix not in SUFFIXES:
-            raise ValueError(f"-o must end in one of {', '.join(SUFFIXES)}, got {output}")
-        if output.suffix == ".html":
+        if output.suffix not in suffixes:
+            one_of = "one of " if len(suffixes) > 1 else ""
+            raise ValueError(f"-o must end in {one_of}{', '.join(suffixes)}, got {output}")
+        if options.slices is not None and not options.timeline:
+            raise ValueError(f"--slices is of a --timeline, got {options.slices}")
+        if options.timeline:
+            from ringcomm.explain import timeline
+
+            timeline.draw(plans, options.slices or 3, output)
+        elif output.suffix == ".html":
             output.write_text(page(plans), encoding="utf-8")
         else:
             from ringcomm.explain.drawing import draw
