@@ -59,7 +59,7 @@ cudaError_t launch(const Job& job, const Reduction& reduction, cudaStream_t stre
 }
 
 cudaError_t launch_eager(const Job& job, const Reduction& reduction, cudaStream_t stream) {
-  const KernelKey key = key_of(reduction);
+  const KernelKey key = job.gathers ? kBits : key_of(reduction);
   return launch(kernels_of(key).eager, job, key, stream);
 }
 

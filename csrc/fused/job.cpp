@@ -29,6 +29,12 @@ std::size_t slice_nbytes(const Call& call, std::size_t slot, std::size_t most, i
   return std::min(fits, std::max(share, kMinSliceNbytes));
 }
 
+std::size_t most_elements(std::span<const Chunk> chunks) {
+  std::size_t most = 0;
+  for (const Chunk& chunk : chunks) most = std::max(most, chunk.count);
+  return most;
+}
+
 Job told(const Reduction& reduction, const Layout& layout, int rank) {
   Job job{};
   job.layout = layout;
@@ -55,19 +61,26 @@ std::string why_not(const Program& program, const Layout& layout) {
   return "";
 }
 
-bool is_eager(const Call& call, const Layout& layout) {
-  return call.collective == Collective::kAllReduce && call.algorithm != kUsersPlans &&
-         call.count * element_size(call.dtype) <= layout.eager_nbytes;
+bool is_eager(const Call& call, std::span<const Chunk> blocks, const Layout& layout) {
+  // In which everybody hears of everybody, as fused/inboxes.h needs it.
+  const bool is_mutual = call.collective == Collective::kAllReduce ||
+                         call.collective == Collective::kReduceScatter ||
+                         call.collective == Collective::kAllGather;
+  return is_mutual && call.algorithm != kUsersPlans &&
+         most_elements(blocks) * element_size(call.dtype) <= layout.eager_nbytes;
 }
 
-Job make_eager_job(const Chunk& buffer, const Reduction& reduction, const Layout& layout, int rank,
-                   int threads_per_block) {
+Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
+                   const Layout& layout, int rank) {
   Job job = told(reduction, layout, rank);
   job.told.scaled_input = job.premultiplies ? 0 : -1;
-  job.pieces[0] = {buffer.input, buffer.output, buffer.count, 0};
-  // No lane without a share: then it takes something of everybody.
-  const std::size_t per_lane = threads_per_block * kPackBytes;
-  const std::size_t lanes = (buffer.count * job.element_nbytes + per_lane - 1) / per_lane;
+  job.gathers = call.collective == Collective::kAllGather;
+  job.num_pieces = static_cast<int>(blocks.size());
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    job.pieces[b] = {blocks[b].input, blocks[b].output, blocks[b].count, 0};
+  }
+  const std::size_t packs = num_packs(most_elements(blocks) * job.element_nbytes);
+  const std::size_t lanes = (packs + layout.eager_packs - 1) / layout.eager_packs;
   job.num_lanes = static_cast<int>(std::min<std::size_t>(lanes, layout.num_lanes));
   return job;
 }
@@ -75,15 +88,16 @@ Job make_eager_job(const Chunk& buffer, const Reduction& reduction, const Layout
 Job make_job(const Call& call, const Program& program, std::span<const Chunk> chunks,
              const Reduction& reduction, const Layout& layout, int rank) {
   Job job = told(reduction, layout, rank);
-  std::size_t before = 0, most = 0;  // bytes
+  job.num_pieces = static_cast<int>(chunks.size());
+  std::size_t before = 0;  // bytes
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     const std::size_t nbytes = chunks[c].count * job.element_nbytes;
     const std::size_t skew = counts_are_known(call) ? before % kPackBytes : 0;
     job.pieces[c] = {chunks[c].input, chunks[c].output, chunks[c].count,
                      static_cast<std::uint32_t>(skew)};
     before += nbytes;
-    most = std::max(most, nbytes);
   }
+  const std::size_t most = most_elements(chunks) * job.element_nbytes;
   job.slot_nbytes = slot_nbytes(program, layout);
   const std::size_t slice = slice_nbytes(call, job.slot_nbytes, most, layout.num_lanes);
   job.slice_count = slice / job.element_nbytes;

@@ -31,6 +31,11 @@ struct Piece {
   std::uint32_t skew;
 };
 
+// Of an eager message: at least one.
+RINGCOMM_HOST_DEVICE std::size_t num_packs(std::size_t nbytes) {
+  return nbytes == 0 ? 1 : (nbytes + kPackBytes - 1) / kPackBytes;
+}
+
 struct Job {
   Script script;
   Layout layout;
@@ -48,6 +53,8 @@ struct Job {
   std::size_t unit_nbytes;  // of what the kernel calculates with
   bool premultiplies;       // the own input, by told.factor
   DeviceArguments told;     // to those that finish a sum; pointers and partition are each step's
+  bool gathers;             // eagerly
+  int num_pieces;
   Piece pieces[kMaxChunks];
 
   RINGCOMM_HOST_DEVICE bool has_slice(int chunk, std::size_t round) const {
@@ -58,12 +65,12 @@ struct Job {
 // Why a program cannot be carried out by the fused kernel, the same on all ranks; empty: it can.
 std::string why_not(const Program& program, const Layout& layout);
 
-// Whether the call goes eagerly: an all-reduce of few bytes, unless its plan is a user's own. The
-// same on all ranks.
-bool is_eager(const Call& call, const Layout& layout);
-// Such a call but for memory and control, for blocks of so many threads.
-Job make_eager_job(const Chunk& buffer, const Reduction& reduction, const Layout& layout, int rank,
-                   int threads_per_block);
+// Whether the call goes eagerly: an all-reduce, reduce-scatter or all-gather of few bytes, unless
+// its plan is a user's own. The same on all ranks.
+bool is_eager(const Call& call, std::span<const Chunk> blocks, const Layout& layout);
+// Such a call but for memory and control.
+Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
+                   const Layout& layout, int rank);
 
 // Where why_not() says nothing: the call but for addresses, which are the executor's: script,
 // memory, scratch, control. All ranks cut the chunks into the same slices.

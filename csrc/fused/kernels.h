@@ -96,7 +96,14 @@ __global__ void __launch_bounds__(kThreads<dtype, op>, 1)
   __syncthreads();
   using Machine = BlockMachine<dtype, op>;
   Machine machine(arguments, job.control);
-  Eager<dtype, op, Machine>(machine, job, static_cast<int>(blockIdx.x)).run();
+  const auto lane = static_cast<int>(blockIdx.x);
+  if constexpr (dtype == kBits.dtype && op == kBits.op) {
+    if (job.gathers) {
+      EagerGather<Machine>(machine, job, lane).run();
+      return;
+    }
+  }
+  EagerSum<dtype, op, Machine>(machine, job, lane).run();
 }
 
 template <DType dtype>

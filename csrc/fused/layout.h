@@ -3,7 +3,7 @@
 //
 //   flags     [lanes][ranks]   how far each other rank has come in the lane; it writes that itself
 //   calls     [lanes]          how many calls the lane has carried out, and how many eagerly
-//   inboxes   [2][ranks]       what other ranks send eagerly (fused/eager.h)
+//   inboxes   [2][ranks]       what other ranks send eagerly (fused/inboxes.h)
 //   outboxes  [lanes]          slots that the other ranks read
 //
 // Flags lie where they are waited for, so that a wait never crosses the link between devices. What
@@ -33,7 +33,8 @@ struct Layout {
   int world_size = 0;
   int num_lanes = 0;
   std::size_t outbox_nbytes = 0;  // of one lane; a multiple of kLine
-  std::size_t eager_nbytes = 0;   // the most that a rank sends so; a multiple of kLine
+  std::size_t eager_nbytes = 0;   // the most that a rank sends another so; a multiple of kLine
+  std::size_t eager_packs = 512;  // that are dealt to a lane at once
 
   RINGCOMM_HOST_DEVICE std::size_t flag_at(int lane, int from) const {
     return (static_cast<std::size_t>(lane) * world_size + from) * kLine;

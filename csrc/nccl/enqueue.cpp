@@ -74,8 +74,8 @@ void Communicator::enqueue_program(Call call, const Program& program, std::span<
           [&] {
             api_.push_collective(call.collective);
             const auto run = [&] { executor_->run(api_, program, chunks, reduction); };
-            if (fused_ && fused_->is_eager(call)) {
-              fused_->run_eagerly(blocks().front(), reduction, stream());
+            if (fused_ && fused_->is_eager(call, blocks())) {
+              fused_->run_eagerly(call, blocks(), reduction, stream());
             } else if (fused_ && fused_->takes(program)) {
               fused_->run(call, program, chunks, reduction, stream());
             } else if (options_.graphs && !captured_ && replays_.knows(call)) {

@@ -36,12 +36,10 @@ void FusedExecutor::run(const Call& call, const Program& program, std::span<cons
   check(fused::launch(job, reduction, stream), "launching the fused kernel");
 }
 
-void FusedExecutor::run_eagerly(const Chunk& buffer, const Reduction& reduction,
-                                cudaStream_t stream) {
-  if (buffer.count == 0) return;
-  const KernelKey key = kernel_key(reduction.dtype, effective_op(reduction));
-  fused::Job job = fused::make_eager_job(buffer, reduction, memory_->layout(), rank_,
-                                         fused::threads_per_block(key));
+void FusedExecutor::run_eagerly(const Call& call, std::span<const Chunk> blocks,
+                                const Reduction& reduction, cudaStream_t stream) {
+  if (call.count == 0) return;
+  fused::Job job = fused::make_eager_job(call, blocks, reduction, memory_->layout(), rank_);
   find_memory(job);
   check(fused::launch_eager(job, reduction, stream), "launching the eager kernel");
 }

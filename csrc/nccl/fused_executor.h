@@ -34,9 +34,12 @@ class FusedExecutor {
   void run(const Call& call, const Program& program, std::span<const Chunk> chunks,
            const Reduction& reduction, cudaStream_t stream);
 
-  // The same for a small all-reduce, whose buffer is not in chunks.
-  bool is_eager(const Call& call) const { return fused::is_eager(call, memory_->layout()); }
-  void run_eagerly(const Chunk& buffer, const Reduction& reduction, cudaStream_t stream);
+  // The same for a small call, whose blocks are not cut into chunks.
+  bool is_eager(const Call& call, std::span<const Chunk> blocks) const {
+    return fused::is_eager(call, blocks, memory_->layout());
+  }
+  void run_eagerly(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
+                   cudaStream_t stream);
 
   // Any thread. Kernels end without their results.
   void give_up();

@@ -186,7 +186,13 @@ class Machine {
 
 template <DType dtype, ReduceOp op>
 bool run_eager(Machine& machine, const Job& job, int lane) {
-  return fused::Eager<dtype, op, Machine>(machine, job, lane).run();
+  return fused::EagerSum<dtype, op, Machine>(machine, job, lane).run();
+}
+
+inline bool run_lane(Machine& machine, const Job& job, Share share, int lane) {
+  if (job.script.num_steps > 0) return fused::Lane(machine, job, lane).run();
+  if (job.gathers) return fused::EagerGather<Machine>(machine, job, lane).run();
+  return share.run_eager(machine, job, lane);
 }
 
 // All lanes of a job, until they have ended. False: a wait was given up.
@@ -203,10 +209,7 @@ inline bool run_lanes(const Job& job, Share share, int threads_per_block, Proof*
       running.emplace_back([&, l, t] {
         const std::uint64_t own = seed + l * threads_per_block + t;
         Machine machine(blocks[l], job, share, l, t, threads_per_block, proof, own);
-        const bool is_eager = job.script.num_steps == 0;
-        const bool done =
-            is_eager ? share.run_eager(machine, job, l) : fused::Lane(machine, job, l).run();
-        if (!done) came = false;
+        if (!run_lane(machine, job, share, l)) came = false;
       });
     }
   }

@@ -61,9 +61,9 @@ class Rank : public streams::DeviceCollectives {
     }
     Job job;
     std::vector<std::byte> script;
-    if (fused::is_eager(call, world_.layout)) {
-      job = fused::make_eager_job(blocks()[0], reduction, world_.layout, rank(),
-                                  world_.threads_per_block);
+    if (fused::is_eager(call, blocks(), world_.layout)) {
+      if (call.count == 0) return;
+      job = fused::make_eager_job(call, blocks(), reduction, world_.layout, rank());
     } else {
       job = fused::make_job(call, program, chunks, reduction, world_.layout, rank());
       const fused::ScriptText text(program, rank());
@@ -75,7 +75,10 @@ class Rank : public streams::DeviceCollectives {
     job.scratch = scratch.data();
     job.control = &control_;
     const int first_thread = rank() * world_.num_threads();
-    if (!fused_blocks::run_lanes(job, fused_blocks::find_share(reduction), world_.threads_per_block,
+    // As on devices, kernels differ in how many they have.
+    const bool has_fewer = job.element_nbytes == 1 && world_.threads_per_block > 1;
+    const int threads_per_block = world_.threads_per_block - (has_fewer ? 1 : 0);
+    if (!fused_blocks::run_lanes(job, fused_blocks::find_share(reduction), threads_per_block,
                                  world_.proof.get(), first_thread, random_())) {
       gave_up_ = true;
     }

@@ -58,7 +58,8 @@ Scenario random_scenario(std::uint64_t seed, int num_calls, std::size_t most_nby
   s.layout = {.world_size = world_size,
               .num_lanes = 1 + static_cast<int>(random() % 3),
               .outbox_nbytes = (16 + random() % 32) * fused::kLine,
-              .eager_nbytes = random() % 3 * 8 * fused::kLine};
+              .eager_nbytes = random() % 3 * 8 * fused::kLine,
+              .eager_packs = 1 + random() % 4};
   for (int i = 0; i < num_calls; ++i) {
     Collective collective;
     do {
@@ -126,14 +127,16 @@ std::set<std::string> races_without(std::optional<fused::Why> left_out, bool fla
 }  // namespace
 
 // Again and again, so that inboxes are used anew, and of every length.
-TEST(small_all_reduces_go_eagerly) {
-  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+TEST(small_calls_go_eagerly) {
+  constexpr Collective kEager[] = {Collective::kAllReduce, Collective::kReduceScatter,
+                                   Collective::kAllGather};
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
     std::mt19937_64 random(seed);
     Scenario s = random_scenario(seed, 0, 1);
     s.layout.eager_nbytes = 1024;
     for (int i = 0; i < 30; ++i) {
       s.calls.push_back(
-          cases::random_case(Collective::kAllReduce, s.layout.world_size, random() % 1024, random));
+          cases::random_case(kEager[random() % 3], s.layout.world_size, random() % 1024, random));
     }
     World world(s.layout, s.threads_per_block);
     run(world, s);
