@@ -33,9 +33,11 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp, Work
 
 from ringcomm._delegate import announcing, by_ring, renamed
-from ringcomm._fast_path import all_reduce_now
+from ringcomm._fast_path import all_reduce_now, remember
 from ringcomm.groups import ring_group
 
+# An attribute would cost a tenth of what a small call does.
+_is_compiling = torch.compiler.is_dynamo_compiling
 _Op = ReduceOp | ReduceOp.RedOpType
 
 
@@ -75,8 +77,11 @@ def all_reduce(
         group: the default group if not given.
         async_op: return a Work instead of waiting.
     """
-    if not async_op and all_reduce_now(tensor, op, group):
-        return None
+    if not async_op and not _is_compiling():
+        if all_reduce_now(tensor, op, group):
+            return None
+        if remember(group) and all_reduce_now(tensor, op, group):
+            return None
     ring = ring_group(group)
     work = announcing(ring, dist.all_reduce, (tensor, op, ring, async_op), {})
     return cast("Work | None", work)

@@ -17,6 +17,7 @@
 #include "torch/backend.h"
 #include "torch/backend_announcing.h"
 #include "torch/bench_bindings.h"
+#include "torch/fast_path.h"
 #include "torch/flight.h"
 #include "torch/fused_bindings.h"
 #include "torch/leaving.h"
@@ -103,12 +104,6 @@ std::tuple<c10::intrusive_ptr<c10d::Backend>, std::vector<int>, std::string> shr
   return {std::move(made.backend), std::move(made.survivors.ranks), std::move(made.survivors.key)};
 }
 
-bool all_reduce_now(const c10::intrusive_ptr<c10d::Backend>& backend, const at::Tensor& tensor,
-                    c10d::ReduceOp::RedOpType op) {
-  auto* ring = dynamic_cast<AnnouncingBackend*>(backend.get());
-  return ring != nullptr && op != c10d::ReduceOp::PREMUL_SUM && ring->all_reduce_now(tensor, op);
-}
-
 void announce_refusal(const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& reason) {
   auto* ring = dynamic_cast<RingBackend*>(backend.get());
   if (ring != nullptr) ring->announce_refusal(reason, 1);
@@ -150,9 +145,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::call_guard<py::gil_scoped_release>(),
         "A new backend of the ranks that live, their ranks in the old one, and a key of their own. "
         "They all call it.");
-  m.def("all_reduce_now", &ringcomm::all_reduce_now, py::arg("backend"), py::arg("tensor"),
-        py::arg("op"), py::call_guard<py::gil_scoped_release>(),
-        "all_reduce in place on this thread; False, with nothing done, if that cannot be.");
   m.def("announce_refusal", &ringcomm::announce_refusal, py::arg("backend"), py::arg("reason"),
         py::call_guard<py::gil_scoped_release>(),
         "In place of this rank's next collective on the host: the others' raises the reason.");
@@ -172,6 +164,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         "Closes all groups, as the interpreter is about to end.");
   ringcomm::watch_signals();
   ringcomm::bind_bench(m);
+  ringcomm::bind_fast_path(m);
   ringcomm::bind_links(m);
   ringcomm::bind_plan(m);
   ringcomm::bind_reduce(m);

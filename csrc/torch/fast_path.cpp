@@ -1,0 +1,211 @@
+// What costs a small call most is not the call: an argument that pybind11 converts, an attribute of
+// torch.distributed's that is a Python function. So the functions here are Python's own (METH_
+// FASTCALL), and look at torch.distributed's state where it keeps it.
+//
+// They return False, with nothing done, wherever torch.distributed has to carry out the call: it is
+// to be recorded (a profiler, a dispatch mode, coalescing), a tensor is of a subclass, not on the
+// CPU or not contiguous, the op carries a factor, operations are under way, or the group is not
+// known here.
+#include "torch/fast_path.h"
+
+#include <Python.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/profiler/api.h>
+
+#include <array>
+#include <optional>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <unordered_map>
+
+#include "torch/backend_announcing.h"
+
+namespace py = pybind11;
+
+namespace ringcomm {
+namespace {
+
+// torch.distributed's container of its groups, which tests replace by ones of their own.
+class World {
+ public:
+  // The namespace of torch.distributed.distributed_c10d.
+  explicit World(const py::dict& names) : names_(names), world_("_world") {
+    const py::object world = names["_world"];
+    type_ = py::type::of(world);
+    const auto get = [&](const Attribute& attribute) -> py::object {
+      return world.attr(attribute.name);
+    };
+    const auto keeps = [&](const Attribute& attribute) {
+      return py::hasattr(world, attribute.kept) &&
+             get(attribute).is(py::object(world.attr(attribute.kept)));
+    };
+    keeps_ = keeps(default_group_) && keeps(coalesce_state_) && names.contains(groups_.kept) &&
+             get(groups_).is(py::object(names[groups_.kept]));
+  }
+
+  // Whether calls are carried out at once, and not coalesced.
+  bool acts() const {
+    const py::object state = attribute(coalesce_state_);
+    return PyDict_CheckExact(state.ptr()) && PyDict_GET_SIZE(state.ptr()) == 0;
+  }
+  py::object default_group() const { return attribute(default_group_); }
+  // It was made, and not destroyed.
+  bool knows(PyObject* group) const {
+    const py::object groups =
+        is_known() ? py::reinterpret_borrow<py::object>(find(groups_.kept)) : attribute(groups_);
+    const int contains = PyDict_Check(groups.ptr()) ? PyDict_Contains(groups.ptr(), group) : 0;
+    if (contains < 0) throw py::error_already_set();
+    return contains == 1;
+  }
+
+ private:
+  struct Attribute {
+    Attribute(const char* name, const char* kept) : name(name), kept(kept) {}
+    py::str name;  // a property's
+    py::str kept;  // where it takes it from
+  };
+
+  PyObject* find(const py::str& name) const {
+    PyObject* const value = PyDict_GetItemWithError(names_.ptr(), name.ptr());
+    if (value == nullptr) throw py::error_already_set();
+    return value;
+  }
+  bool is_known() const {
+    return keeps_ && Py_TYPE(find(world_)) == reinterpret_cast<PyTypeObject*>(type_.ptr());
+  }
+  py::object attribute(const Attribute& attribute) const {
+    const py::str& name = is_known() ? attribute.kept : attribute.name;
+    PyObject* const value = PyObject_GetAttr(find(world_), name.ptr());
+    if (value == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(value);
+  }
+
+  const py::dict names_;
+  const py::str world_;
+  py::object type_;
+  const Attribute default_group_{"default_pg", "_default_pg"};
+  const Attribute coalesce_state_{"pg_coalesce_state", "_pg_coalesce_state"};
+  const Attribute groups_{"pg_map", "_pg_map"};
+  bool keeps_ = false;
+};
+
+class FastPath {
+ public:
+  FastPath(const py::dict& names, const py::object& ops) : world_(names) {
+    const py::dict members = ops.attr("__members__");
+    for (const auto& [name, member] : members) {
+      const auto op = member.cast<c10d::ReduceOp::RedOpType>();
+      if (op != c10d::ReduceOp::PREMUL_SUM) {
+        ops_.at(static_cast<std::size_t>(op)) = py::reinterpret_borrow<py::object>(member);
+      }
+    }
+  }
+
+  // By a weak reference to the group, `forget` is called before its number belongs to another.
+  void remember(PyObject* group, const c10::intrusive_ptr<c10d::Backend>& backend) {
+    if (dynamic_cast<AnnouncingBackend*>(backend.get()) != nullptr) backends_[group] = backend;
+  }
+  void forget(PyObject* group) { backends_.erase(group); }
+  std::size_t num_groups() const { return backends_.size(); }
+
+  bool all_reduce(PyObject* tensor, PyObject* op, PyObject* group) {
+    if (!is_plain(tensor)) return false;
+    const std::optional<c10d::ReduceOp::RedOpType> known_op = find(op);
+    if (!known_op) return false;
+    // While Python goes on elsewhere, the group may end.
+    const c10::intrusive_ptr<c10d::Backend> ring = find_ring(group);
+    if (!ring) return false;
+    const at::Tensor& data = THPVariable_Unpack(tensor);
+    const py::gil_scoped_release release;
+    return static_cast<AnnouncingBackend&>(*ring).all_reduce_now(data, *known_op);
+  }
+
+ private:
+  static bool is_plain(PyObject* tensor) {
+    return Py_TYPE(tensor) == reinterpret_cast<PyTypeObject*>(THPVariableClass);
+  }
+
+  std::optional<c10d::ReduceOp::RedOpType> find(PyObject* op) const {
+    for (std::size_t i = 0; i < ops_.size(); ++i) {
+      if (ops_[i].ptr() == op) return static_cast<c10d::ReduceOp::RedOpType>(i);
+    }
+    return std::nullopt;
+  }
+
+  // Null: torch.distributed has to do it.
+  c10::intrusive_ptr<c10d::Backend> find_ring(PyObject* group) const {
+    if (torch::profiler::impl::profilerEnabled()) return {};
+    if (c10::impl::TorchDispatchModeTLS::stack_len() > 0) return {};
+    if (backends_.empty() || !world_.acts()) return {};
+    py::object default_group;
+    if (group == Py_None) {
+      default_group = world_.default_group();
+      group = default_group.ptr();
+    }
+    const auto known = backends_.find(group);
+    if (known == backends_.end() || !world_.knows(group)) return {};
+    return known->second;
+  }
+
+  const World world_;
+  std::array<py::object, 16> ops_;
+  std::unordered_map<PyObject*, c10::intrusive_ptr<c10d::Backend>> backends_;
+};
+
+// Never destroyed, as threads may call until the process ends. Guarded by the GIL.
+FastPath* fast_path = nullptr;
+
+template <typename Call>
+PyObject* call_fast(Call&& call) {
+  try {
+    return PyBool_FromLong(fast_path != nullptr && call(*fast_path));
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (...) {
+    torch::translate_exception_to_python(std::current_exception());
+  }
+  return nullptr;
+}
+
+PyObject* all_reduce_now(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
+  if (num_args != 3) {
+    PyErr_Format(PyExc_TypeError, "all_reduce_now takes tensor, op and group, got %zd arguments",
+                 num_args);
+    return nullptr;
+  }
+  return call_fast([&](FastPath& path) { return path.all_reduce(args[0], args[1], args[2]); });
+}
+
+PyMethodDef kAllReduceNow = {
+    "all_reduce_now", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(all_reduce_now)),
+    METH_FASTCALL,
+    "all_reduce_now(tensor, op, group): all_reduce in place on this "
+    "thread; False, with nothing done, if torch.distributed has to do it."};
+
+}  // namespace
+
+void bind_fast_path(py::module_& m) {
+  m.attr("all_reduce_now") = py::reinterpret_steal<py::object>(
+      PyCFunction_NewEx(&kAllReduceNow, nullptr, m.attr("__name__").ptr()));
+  m.def(
+      "watch_groups",
+      [](const py::dict& names, const py::object& ops) {
+        if (fast_path == nullptr) fast_path = new FastPath(names, ops);
+      },
+      py::arg("names"), py::arg("ops"),
+      "With the namespace of torch.distributed.distributed_c10d and the type of ops.");
+  m.def(
+      "remember_group",
+      [](const py::object& group, const c10::intrusive_ptr<c10d::Backend>& backend) {
+        fast_path->remember(group.ptr(), backend);
+      },
+      py::arg("group"), py::arg("backend"), "From now on, fast calls find the group's backend.");
+  m.def(
+      "forget_group",
+      [](std::uintptr_t group) { fast_path->forget(reinterpret_cast<PyObject*>(group)); },
+      py::arg("id"), "By id(group), when the group ends.");
+  m.def("num_remembered_groups", [] { return fast_path->num_groups(); }, "That fast calls find.");
+}
+
+}  // namespace ringcomm
