@@ -26,68 +26,72 @@ namespace py = pybind11;
 namespace ringcomm {
 namespace {
 
-// torch.distributed's container of its groups, which tests replace by ones of their own.
+// Interned: a name is found by its address.
+py::str interned(const char* name) {
+  return py::reinterpret_steal<py::str>(PyUnicode_InternFromString(name));
+}
+
+py::object attribute(PyObject* of, const py::str& name) {
+  PyObject* const value = PyObject_GetAttr(of, name.ptr());
+  if (value == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(value);
+}
+
+// torch.distributed's container of its groups, which tests replace by ones of their own. What its
+// properties return lies somewhere; if that place is known they need not be called.
 class World {
  public:
   // The namespace of torch.distributed.distributed_c10d.
-  explicit World(const py::dict& names) : names_(names), world_("_world") {
+  explicit World(const py::dict& names) : names_(names) {
     const py::object world = names["_world"];
-    type_ = py::type::of(world);
-    const auto get = [&](const Attribute& attribute) -> py::object {
-      return world.attr(attribute.name);
+    const auto keeps = [&](const Property& property) {
+      return py::hasattr(world, property.kept) &&
+             attribute(world.ptr(), property.name).is(attribute(world.ptr(), property.kept));
     };
-    const auto keeps = [&](const Attribute& attribute) {
-      return py::hasattr(world, attribute.kept) &&
-             get(attribute).is(py::object(world.attr(attribute.kept)));
-    };
-    keeps_ = keeps(default_group_) && keeps(coalesce_state_) && names.contains(groups_.kept) &&
-             get(groups_).is(py::object(names[groups_.kept]));
+    const bool is_known = keeps(default_group_) && keeps(coalesce_state_) &&
+                          names.contains(groups_.kept) &&
+                          attribute(world.ptr(), groups_.name).is(py::object(names[groups_.kept]));
+    if (is_known) known_type_ = py::type::of(world);
   }
 
-  // Whether calls are carried out at once, and not coalesced.
-  bool acts() const {
-    const py::object state = attribute(coalesce_state_);
-    return PyDict_CheckExact(state.ptr()) && PyDict_GET_SIZE(state.ptr()) == 0;
-  }
-  py::object default_group() const { return attribute(default_group_); }
-  // It was made, and not destroyed.
-  bool knows(PyObject* group) const {
-    const py::object groups =
-        is_known() ? py::reinterpret_borrow<py::object>(find(groups_.kept)) : attribute(groups_);
-    const int contains = PyDict_Check(groups.ptr()) ? PyDict_Contains(groups.ptr(), group) : 0;
+  // A call of `group`, or the default group if None: the group, if torch.distributed knows it and
+  // does not coalesce calls; else null.
+  py::object group_to_call(PyObject* group) const {
+    PyObject* const world = find(world_);
+    const bool is_known = reinterpret_cast<PyObject*>(Py_TYPE(world)) == known_type_.ptr();
+    const auto get = [&](const Property& property) {
+      return attribute(world, is_known ? property.kept : property.name);
+    };
+    const py::object coalescing = get(coalesce_state_);
+    if (PyObject_IsTrue(coalescing.ptr()) != 0) return {};
+    const py::object called =
+        group == Py_None ? get(default_group_) : py::reinterpret_borrow<py::object>(group);
+    const py::object groups = is_known ? py::reinterpret_borrow<py::object>(find(groups_.kept))
+                                       : attribute(world, groups_.name);
+    const int contains = PySequence_Contains(groups.ptr(), called.ptr());
     if (contains < 0) throw py::error_already_set();
-    return contains == 1;
+    return contains == 1 ? called : py::object();
   }
 
  private:
-  struct Attribute {
-    Attribute(const char* name, const char* kept) : name(name), kept(kept) {}
-    py::str name;  // a property's
-    py::str kept;  // where it takes it from
+  struct Property {
+    Property(const char* name, const char* kept) : name(interned(name)), kept(interned(kept)) {}
+    py::str name;
+    py::str kept;
   };
 
   PyObject* find(const py::str& name) const {
     PyObject* const value = PyDict_GetItemWithError(names_.ptr(), name.ptr());
-    if (value == nullptr) throw py::error_already_set();
+    if (value == nullptr) throw py::key_error(std::string(name));
     return value;
-  }
-  bool is_known() const {
-    return keeps_ && Py_TYPE(find(world_)) == reinterpret_cast<PyTypeObject*>(type_.ptr());
-  }
-  py::object attribute(const Attribute& attribute) const {
-    const py::str& name = is_known() ? attribute.kept : attribute.name;
-    PyObject* const value = PyObject_GetAttr(find(world_), name.ptr());
-    if (value == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(value);
   }
 
   const py::dict names_;
-  const py::str world_;
-  py::object type_;
-  const Attribute default_group_{"default_pg", "_default_pg"};
-  const Attribute coalesce_state_{"pg_coalesce_state", "_pg_coalesce_state"};
-  const Attribute groups_{"pg_map", "_pg_map"};
-  bool keeps_ = false;
+  const py::str world_ = interned("_world");
+  const Property default_group_{"default_pg", "_default_pg"};
+  const Property coalesce_state_{"pg_coalesce_state", "_pg_coalesce_state"};
+  const Property groups_{"pg_map", "_pg_map"};
+  py::object known_type_;
 };
 
 class FastPath {
@@ -137,15 +141,9 @@ class FastPath {
   c10::intrusive_ptr<c10d::Backend> find_ring(PyObject* group) const {
     if (torch::profiler::impl::profilerEnabled()) return {};
     if (c10::impl::TorchDispatchModeTLS::stack_len() > 0) return {};
-    if (backends_.empty() || !world_.acts()) return {};
-    py::object default_group;
-    if (group == Py_None) {
-      default_group = world_.default_group();
-      group = default_group.ptr();
-    }
-    const auto known = backends_.find(group);
-    if (known == backends_.end() || !world_.knows(group)) return {};
-    return known->second;
+    const py::object called = world_.group_to_call(group);
+    const auto known = backends_.find(called.ptr());
+    return known == backends_.end() ? c10::intrusive_ptr<c10d::Backend>() : known->second;
   }
 
   const World world_;
