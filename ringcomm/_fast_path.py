@@ -1,4 +1,4 @@
-"""Calls without torch.distributed's dispatcher, where nothing watches (csrc/torch/fast_path.cpp)."""
+"""Calls that skip torch.distributed's dispatcher, where nothing watches: csrc/torch/fast_path.h."""
 
 from __future__ import annotations
 

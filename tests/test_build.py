@@ -327,7 +327,7 @@ def test_arrows_between_folders_go_one_way():
 
 
 # The half of the backend that serves CPU tensors, by shared memory.
-HOST_HALF = re.compile(r"backend\w*|arguments|(status_)?bindings|message_work|sparse")
+HOST_HALF = re.compile(r"backend\w*|arguments|(status_)?bindings|fast_path|message_work|sparse")
 
 
 def test_who_needs_a_group_needs_no_shared_memory():
