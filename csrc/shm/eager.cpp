@@ -79,7 +79,12 @@ void Eager::read(const Chunks& blocks, const Reduction& reduction, Exchange& exc
     const std::size_t offset = total_count(blocks, promise.before) * element_nbytes;
     if (promise.from.size() > 1) {
       inputs_.clear();
-      for (const int r : promise.from) inputs_.push_back(exchange.payload_of(r) + offset);
+      // What is sent may be scaled; else the own input is as good, and nearer.
+      const bool own_is_sent = reduction.op == ReduceOp::kPremulSum;
+      for (const int r : promise.from) {
+        const bool is_own = r == rank_ && !own_is_sent;
+        inputs_.push_back(is_own ? block.input : exchange.payload_of(r) + offset);
+      }
       void* output = block.output;
       reduce_host(reduction, inputs_.data(), static_cast<int>(inputs_.size()), &output, 1,
                   block.count);

@@ -27,7 +27,7 @@ std::size_t by_world_size(int world_size, const Limit (&limits)[n], std::size_t 
 // An all-to-all announces two counts for each rank.
 std::size_t eager_nbytes_of(int n) {
   const std::size_t counts = 2 * static_cast<std::size_t>(n) * sizeof(std::uint64_t);
-  return std::max(by_world_size(n, {{8, 32 * kKiB}, {32, 16 * kKiB}}, 8 * kKiB),
+  return std::max(by_world_size(n, {{2, 64 * kKiB}, {8, 32 * kKiB}, {32, 16 * kKiB}}, 8 * kKiB),
                   round_up(counts, kPage));
 }
 
