@@ -24,8 +24,12 @@ Collectives::Collectives(int rank, int world_size, Selection selection)
   for (int c = 0; c < kNumCollectives; ++c) {
     const auto collective = static_cast<Collective>(c);
     const Algorithm& by_neighbours = default_algorithm(collective);
-    const Algorithm* direct = find_algorithm(collective, "direct");
-    automatic_[c] = {id_of(by_neighbours), id_of(direct != nullptr ? *direct : by_neighbours)};
+    const auto id_or = [&](const char* name, AlgorithmId otherwise) {
+      const Algorithm* const found = find_algorithm(collective, name);
+      return found != nullptr ? id_of(*found) : otherwise;
+    };
+    const AlgorithmId direct = id_or("direct", id_of(by_neighbours));
+    automatic_[c] = {id_of(by_neighbours), direct, id_or("one_shot", direct)};
   }
 }
 
@@ -39,7 +43,7 @@ void Collectives::place(const Placement& placement) {
     if (by_neighbours == nullptr) continue;
     const Algorithm* direct =
         exchanges ? find_algorithm(collective, "hierarchical_direct") : by_neighbours;
-    automatic_[c] = {id_of(*by_neighbours), id_of(*direct)};
+    automatic_[c] = {id_of(*by_neighbours), id_of(*direct), id_of(*direct)};
   }
   doubling_ = id_of(*find_algorithm(Collective::kAllReduce, "hierarchical_doubling"));
   doubling_most_ =
@@ -53,8 +57,8 @@ AlgorithmId Collectives::choose(const Call& call) const {
       static_cast<double>(call.count * element_size(call.dtype)) <= doubling_most_) {
     return doubling_;
   }
-  const bool direct = goes_direct(call.collective, call.count, call.dtype);
-  return automatic_[static_cast<int>(call.collective)][direct];
+  const Way way = way_of(call.collective, call.count, call.dtype);
+  return automatic_[static_cast<int>(call.collective)][static_cast<int>(way)];
 }
 
 void Collectives::reduce_by(Call call, const Reduce& reduce, Timeout timeout) {

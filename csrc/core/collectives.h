@@ -49,6 +49,13 @@ class Collectives {
                   Timeout timeout);
 
  protected:
+  enum class Way {
+    kByNeighbours,
+    kDirect,  // everybody sends right to whom it is for
+    kAtOnce,  // an all-reduce: everybody sends all it has to everybody
+  };
+  static constexpr int kNumWays = 3;
+
   Collectives(int rank, int world_size, Selection selection);
   // The ranks are on several hosts: what is not selected goes by two levels where it can.
   void place(const Placement& placement);
@@ -63,9 +70,8 @@ class Collectives {
   std::span<const Chunk> chunks(const Call& call, int num_chunks);
 
  private:
-  // Where nothing has been selected: whether everybody sends right to whom it is for, instead of
-  // from neighbour to neighbour.
-  virtual bool goes_direct(Collective collective, std::size_t count, DType dtype) const = 0;
+  // Where nothing has been selected.
+  virtual Way way_of(Collective collective, std::size_t count, DType dtype) const = 0;
   // `call` has no sequence number yet, and no Call::plan.
   virtual void carry_out(Call call, const Reduction& reduction, Timeout timeout) = 0;
 
@@ -76,8 +82,7 @@ class Collectives {
   const int rank_;
   const int world_size_;
   Programs programs_;
-  // By collective, and by whether it goes directly.
-  std::array<std::array<AlgorithmId, 2>, kNumCollectives> automatic_{};
+  std::array<std::array<AlgorithmId, kNumWays>, kNumCollectives> automatic_{};
   // Across hosts, of an all-reduce of at most so many bytes.
   AlgorithmId doubling_ = 0;
   double doubling_most_ = 0;

@@ -13,6 +13,10 @@ namespace {
 // Whoever leaves waits so long for what it has sent to be on its way to other hosts.
 constexpr std::chrono::milliseconds kLastMail{1000};
 
+constexpr std::size_t kMostAtOnce = 512 << 10;  // bytes
+// Ranks. Every one more takes two slots of each outbox, and slices become shorter.
+constexpr int kMostDirect = 16;
+
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 44;  // that any host has memory for
 
 const Invitation& checked(const Invitation& invitation) {
@@ -62,11 +66,20 @@ void Communicator::monitored_barrier(bool wait_all_ranks, Timeout timeout) {
   shm::monitored_barrier(group_, ++barriers_, wait_all_ranks, Deadline::in(timeout));
 }
 
-// 16- and 8-bit floats lose a little with every rounding, and a direct plan rounds once where a
-// ring rounds at every hop. With full precision the two are equally good, and the ring keeps to two
-// neighbours.
-bool Communicator::goes_direct(Collective, std::size_t, DType dtype) const {
-  return element_size(dtype) < 4;
+// Floats of 16 and 8 bits lose a little with every rounding, and a direct plan rounds once where a
+// ring rounds at every hop. The rest is by measurement, on one host.
+Collectives::Way Communicator::way_of(Collective collective, std::size_t count, DType dtype) const {
+  const bool is_on_one_host = group_.placement().num_hosts() == 1;
+  // Two ranks move as much either way, and wait for each other once less.
+  const bool is_small = count * element_size(dtype) <= kMostAtOnce;
+  if (collective == Collective::kAllReduce && world_size() == 2 && is_small && is_on_one_host) {
+    return Way::kAtOnce;
+  }
+  const bool waits_less = collective == Collective::kAllReduce ||
+                          collective == Collective::kAllGather ||
+                          collective == Collective::kReduceScatter;
+  const bool is_faster = waits_less && world_size() <= kMostDirect && is_on_one_host;
+  return element_size(dtype) < 4 || is_faster ? Way::kDirect : Way::kByNeighbours;
 }
 
 shm::Eager& Communicator::eager_way(const Call& call) {

@@ -70,7 +70,7 @@ class Communicator : public Collectives {
  private:
   void close(const std::string& reason, shm::Closed how);
 
-  bool goes_direct(Collective collective, std::size_t count, DType dtype) const override;
+  Way way_of(Collective collective, std::size_t count, DType dtype) const override;
   void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;
 
   void eagerly(shm::Eager& eager, Call& call, const Reduction& reduction, const Deadline& deadline);

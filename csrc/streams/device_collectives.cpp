@@ -11,10 +11,13 @@ namespace ringcomm::streams {
 // 16- and 8-bit floats once; a ring keeps to two neighbours. Where a step of the ring takes less
 // time on the wire than its calls on the host, the calls decide. A direct broadcast's root sends
 // the buffer n-1 times, where a chain's sends it once, but needs slices that are worth their calls.
-bool DeviceCollectives::goes_direct(Collective collective, std::size_t count, DType dtype) const {
+Collectives::Way DeviceCollectives::way_of(Collective collective, std::size_t count,
+                                           DType dtype) const {
   const std::size_t nbytes = count * element_size(dtype);  // of the whole buffer
-  if (collective == Collective::kBroadcast) return nbytes < 2 * kMinSliceNbytes;
-  return element_size(dtype) < 4 || nbytes < world_size() * kMinSliceNbytes;
+  const bool is_direct = collective == Collective::kBroadcast
+                             ? nbytes < 2 * kMinSliceNbytes
+                             : element_size(dtype) < 4 || nbytes < world_size() * kMinSliceNbytes;
+  return is_direct ? Way::kDirect : Way::kByNeighbours;
 }
 
 void DeviceCollectives::carry_out(Call call, const Reduction& reduction, Timeout timeout) {

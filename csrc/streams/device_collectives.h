@@ -22,7 +22,7 @@ class DeviceCollectives : public ringcomm::Collectives {
   // to know.
   virtual void announce_refused(Call /*call*/, Timeout /*timeout*/) {}
 
-  bool goes_direct(Collective collective, std::size_t count, DType dtype) const override;
+  Way way_of(Collective collective, std::size_t count, DType dtype) const override;
   void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;
 };
 
