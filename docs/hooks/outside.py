@@ -51,7 +51,7 @@ def shown(path: Path) -> str:
     """The page that shows a file of source code."""
     name = path.relative_to(ROOT).as_posix()
     code = f"~~~~{{.{LANGUAGES[path.suffix]}}}\n{path.read_text()}~~~~\n"
-    return f"---\nsearch:\n  exclude: true\n---\n# `{name}`\n\n{code}"
+    return f"---\nhide: [toc]\nsearch:\n  exclude: true\n---\n# `{name}`\n\n{code}"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
