@@ -35,7 +35,7 @@ OF_TORCH = {"ReduceOp", "Work", "get_rank", "get_world_size", "plan"}  # and a p
 @pytest.mark.skipif(bool(MISSING), reason=f"no {', '.join(MISSING)}: pip install -e '.[docs]'")
 def test_the_site_builds(tmp_path: Path) -> None:
     """Strict: a link or an anchor that leads nowhere is an error, and so is an unknown name."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]  # --quiet would hide them
     result = subprocess.run(
         [*command, "-f", str(ROOT / "docs" / "mkdocs.yml"), "-d", str(tmp_path / "site")],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

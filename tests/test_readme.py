@@ -24,18 +24,19 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("text", PROGRAMS)
-def test_programs(text: str, tmp_path: Path) -> None:
+def test_programs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each runs on two ranks; some stand on the imports and the tensor of those before them."""
     if "import torch\n" not in text:
         text = "import torch, ringcomm\nimport torch.distributed as dist\n" + text
         text = text.replace('("gloo")\n', '("gloo")\ntensor = torch.ones(2)\n')
     program = tmp_path / "program.py"
     program.write_text(text)
+    monkeypatch.chdir(tmp_path)
     run_ranks([str(program)], 2, timeout=120)
 
 
 def test_programs_were_found() -> None:
-    assert len(PROGRAMS) == 8
+    assert len(PROGRAMS) == 9
 
 
 def test_plan_table() -> None:
