@@ -13,8 +13,13 @@ import ringcomm
 from ringcomm.cli import main
 from ringcomm.launch import run_ranks
 
-# Their programs are run elsewhere: test_docs.py, test_guide.py, hosts/test_ray.py.
-ELSEWHERE = [FOLDER / name for name in ("start.md", "howto/own_algorithm.md", "howto/hosts.md")]
+# Their programs are run elsewhere.
+ELSEWHERE = {
+    FOLDER / "start.md": "test_docs.py",
+    FOLDER / "howto/own_algorithm.md": "test_guide.py",
+    FOLDER / "howto/hosts.md": "hosts/test_ray.py",
+    FOLDER / "howto/frameworks.md": "clients/test_frameworks.py",
+}
 PROGRAMS = [
     pytest.param(program, id=f"{path.relative_to(ROOT)}-{index}")
     for path in PAGES
