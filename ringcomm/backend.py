@@ -18,7 +18,7 @@ from ringcomm.host import given_name
 from ringcomm.options import Options, choices, hosts
 from ringcomm.plan.simulator import link
 
-# On CUDA devices; see the README's table of environment variables.
+# On CUDA devices; see docs/pages/reference/environment.md.
 DEFAULT_CHANNELS = _C.streams.Layout().num_channels
 DEFAULT_SLICE_NBYTES = _C.streams.Layout().slice_nbytes
 DEFAULT_MAX_CTAS = _C.streams.MAX_CTAS

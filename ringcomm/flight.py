@@ -14,7 +14,7 @@ from ringcomm.environment import natural, switch
 
 DEFAULT_RECORDS = 2000
 
-# Where torch's Flight Recorder is told to write; see the README's table.
+# Where torch's Flight Recorder is told to write; see docs/pages/reference/environment.md.
 _PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 

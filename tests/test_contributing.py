@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md and the README's table of folders name is there; no folder is left out."""
+"""What CONTRIBUTING.md and the table of folders name is there; no folder is left out."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import test_core_cpp
+from documents import page
 
 from ringcomm.cli import COMMANDS
 from ringcomm.plan.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-README = (ROOT / "README.md").read_text()
-TABLE = README[README.index("| where | what |") : README.index("Arrows go one way")]
+HOW_IT_WORKS = page("design/how_it_works.md")
+TABLE = HOW_IT_WORKS[HOW_IT_WORKS.index("| where | what |") : HOW_IT_WORKS.index("Arrows go")]
+ALGORITHM_PAGE = page("design/algorithms.md")
 PATH = re.compile(r"(?<![\w/-])(?:\.ci|benchmarks|csrc|examples|ringcomm|tests)/[\w./]*")
 
 
@@ -40,10 +42,13 @@ def test_the_table_has_all_folders() -> None:
 
 
 def test_the_table_of_algorithms_has_all() -> None:
-    start = README.index("| algorithm | of |")
-    listed = set(re.findall(r"^\| \[`(\w+)`\]", README[start : README.index("\n\n", start)], re.M))
+    table = ALGORITHM_PAGE[ALGORITHM_PAGE.index("| algorithm | of |") :].split("\n\n")[0]
+    listed = set(re.findall(r"^\| \[`(\w+)`\]", table, re.M))
     names = {name for names in ALGORITHMS.values() for name in names}
-    assert listed == names - {"dissemination"}  # which is for barriers, whose data nobody sends
+    shown = names - {"dissemination"}  # which is for barriers, whose data nobody sends
+    assert listed == shown
+    drawn = set(re.findall(r"^<!-- plan: \w+ (\w+) ", ALGORITHM_PAGE, re.M))
+    assert drawn == shown - {"ring"}  # which has a page of its own
 
 
 def test_the_tests_of_the_core_are_there() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from documents import blocks, page
 from ranks import Rank, on_processes, outcomes
 from torch.distributed import PrefixStore
 
@@ -24,8 +24,7 @@ import ringcomm
 
 SHORT = timedelta(seconds=1)
 PATIENCE = 60.0
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
-README_BLOCKS = [text for _, text in re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)]
+SHOWN = blocks(page("howto/debugging.md"), "")
 NAMES = ("_all_gather_base", "_reduce_scatter_base", "all_gather", "all_reduce")
 NAMES += ("all_reduce_barrier", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter")
 NAMES += ("scatter", "send 0->1")
@@ -122,7 +121,7 @@ def test_the_analyzer_names_the_rank_that_does_not_come(
         assert f"What this rank did last is recorded in {tmp_path}/rank_{rank}" in errors[rank]
     assert sorted(os.listdir(tmp_path)) == [f"rank_{rank}" for rank in range(4)]
     text = analysis(tmp_path)
-    (shown,) = [block for block in README_BLOCKS if "missing ranks: {2}" in block]
+    (shown,) = [block for block in SHOWN if "missing ranks: {2}" in block]
     shown = shown.replace("all_reduce", name)
     if name == "_all_gather_base":
         shown = shown.replace("output sizes: [[1000]]", "output sizes: [[4000]]")

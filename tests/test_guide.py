@@ -1,4 +1,4 @@
-"""docs/own_algorithm.md: what it shows is what one gets."""
+"""docs/pages/howto/own_algorithm.md: what it shows is what one gets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-GUIDE = (ROOT / "docs" / "own_algorithm.md").read_text()
+GUIDE = (ROOT / "docs" / "pages" / "howto" / "own_algorithm.md").read_text()
 EXAMPLE = (ROOT / "examples" / "own_all_reduce.py").read_text()
 
 

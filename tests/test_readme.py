@@ -1,4 +1,4 @@
-"""What the README shows is so."""
+"""What the README and the pages of the documentation show is so."""
 
 from __future__ import annotations
 
@@ -7,37 +7,47 @@ import shlex
 from pathlib import Path
 
 import pytest
+from documents import FOLDER, PAGES, ROOT, blocks, page
 
 import ringcomm
 from ringcomm.cli import main
 from ringcomm.launch import run_ranks
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
-PYTHON, SHELL, PLAIN = (
-    re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
-    for language in ("python", "sh", "")
-)
+# Their programs are run elsewhere.
+ELSEWHERE = {
+    FOLDER / "start.md": "test_docs.py",
+    FOLDER / "howto/own_algorithm.md": "test_guide.py",
+    FOLDER / "howto/hosts.md": "hosts/test_ray.py",
+    FOLDER / "howto/frameworks.md": "clients/test_frameworks.py",
+}
+PROGRAMS = [
+    pytest.param(program, id=f"{path.relative_to(ROOT)}-{index}")
+    for path in PAGES
+    if path not in ELSEWHERE
+    for index, program in enumerate(blocks(path.read_text(), "python"))
+]
 
 
-@pytest.mark.parametrize("index", range(len(PYTHON)))
-def test_programs(index: int, tmp_path: Path) -> None:
-    """Each runs on two ranks; the last stands on the imports and the tensor of those before it."""
-    text = PYTHON[index]
+@pytest.mark.parametrize("text", PROGRAMS)
+def test_programs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each runs on two ranks; some stand on the imports and the tensor of those before them."""
     if "import torch\n" not in text:
         text = "import torch, ringcomm\nimport torch.distributed as dist\n" + text
         text = text.replace('("gloo")\n', '("gloo")\ntensor = torch.ones(2)\n')
     program = tmp_path / "program.py"
     program.write_text(text)
+    monkeypatch.chdir(tmp_path)
     run_ranks([str(program)], 2, timeout=120)
 
 
 def test_programs_were_found() -> None:
-    assert len(PYTHON) == 4
+    assert len(PROGRAMS) == 9
 
 
 def test_plan_table() -> None:
     printed = str(ringcomm.plan.all_reduce("ring", world_size=4)).splitlines()
-    (shown,) = [block for block in PLAIN if block.startswith("all_reduce (ring)")]
+    plain = blocks(page("design/ring.md"), "")
+    (shown,) = [block for block in plain if block.startswith("all_reduce (ring)")]
     lines = [line for line in shown.splitlines() if line.strip(" .")]
     assert len(lines) == 12
     for line in lines:
@@ -45,7 +55,8 @@ def test_plan_table() -> None:
 
 
 def test_exported_names() -> None:
-    section = README[README.index("There are `all_reduce`") : README.index("A synchronous")]
+    text = page("use.md")
+    section = text[text.index("There are `all_reduce`") : text.index("A synchronous")]
     names = set(re.findall(r"`(\w+)`", section))
     rest = {"ReduceOp", "Work", "get_rank", "get_world_size", "init", "plan"}
     assert names | rest == set(ringcomm.__all__)
@@ -54,7 +65,9 @@ def test_exported_names() -> None:
 @pytest.mark.parametrize("command", ["simulate", "cost"])
 def test_output_of_commands(command: str, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    (shell,) = [block for block in SHELL if block.startswith(f"python -m ringcomm {command} ")]
+    text = page("howto/simulate.md")
+    start = f"python -m ringcomm {command} "
+    (shell,) = [block for block in blocks(text, "sh") if block.startswith(start)]
     assert main(shlex.split(shell.replace("\\\n", ""))[3:]) == 0
     printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    assert "\n".join(["```", *printed, "```"]) in README
+    assert "\n".join(["```", *printed, "```"]) in text

@@ -1,9 +1,15 @@
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-class PlanError(RuntimeError): ...
+class PlanError(RuntimeError):
+    """A plan is wrong, or the plans of the ranks do not fit together."""
 
 class Transfer:
+    """One message of a step: these chunks, to or from this peer.
+
+    `reduce`, on what is received, adds it to what is there instead of replacing it.
+    """
+
     def __init__(
         self, peer: int, first_chunk: int, num_chunks: int = 1, reduce: bool = False
     ) -> None: ...
@@ -17,6 +23,8 @@ class Transfer:
     def reduce(self) -> bool: ...
 
 class Step:
+    """What a rank sends and receives at once. It begins when the step before it is done."""
+
     def __init__(
         self, sends: Sequence[Transfer] = ..., recvs: Sequence[Transfer] = ...
     ) -> None: ...
@@ -26,6 +34,8 @@ class Step:
     def recvs(self) -> list[Transfer]: ...
 
 class Plan:
+    """What one rank does in a collective: its steps, over a buffer that is cut into chunks."""
+
     def __init__(self, num_chunks: int, steps: Sequence[Step]) -> None: ...
     @property
     def num_chunks(self) -> int: ...

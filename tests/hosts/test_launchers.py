@@ -1,4 +1,4 @@
-"""torchrun and mpirun with two hosts, as docs/hosts.md has it."""
+"""torchrun and mpirun with two hosts, as docs/pages/howto/hosts.md has it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ dist.destroy_process_group()
 """
 
 
-DOCUMENT = (ROOT / "docs/hosts.md").read_text()
+DOCUMENT = (ROOT / "docs/pages/howto/hosts.md").read_text()
 
 
 def torchrun(backend: str, script: Path) -> list[str]:

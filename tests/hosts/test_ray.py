@@ -1,4 +1,4 @@
-"""Ray Train on two nodes of this machine that play hosts, as docs/hosts.md has it."""
+"""Ray Train on two nodes of this machine that play hosts, as docs/pages/howto/hosts.md has it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def recipe() -> str:
     return found
 
 
-DOCUMENT = (ROOT / "docs/hosts.md").read_text()
+DOCUMENT = (ROOT / "docs/pages/howto/hosts.md").read_text()
 
 
 @pytest.fixture
