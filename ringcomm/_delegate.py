@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup
 
 from ringcomm import _C
+from ringcomm._fast_path import Now, remember
 from ringcomm.groups import ring_group
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -46,17 +47,23 @@ def tell_all(backend: Backend, refused: Refused) -> None:
     _C.announce_refusal(backend, refused.reason)
 
 
-def by_ring(function: F, tell: Tell = tell_all) -> Callable[[Callable[[], None]], F]:
+def by_ring(
+    function: F, tell: Tell = tell_all, now: Now | None = None
+) -> Callable[[Callable[[], None]], F]:
     """Makes a definition call `function`, on the ring of the group that it is given.
 
     The definition gives the name and the docstring, `function` the arguments and their types.
-    `tell` is called where torch refuses them.
+    `tell` is called where torch refuses them. `now` is asked first whether it does it all.
     """
     position = list(inspect.signature(function).parameters).index("group")
 
     def decorate(definition: Callable[[], None]) -> F:
         @functools.wraps(definition)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if now is not None:
+                if now(*args, **kwargs):
+                    return None
+                remember(args[position] if len(args) > position else kwargs.get("group"))
             if len(args) > position:
                 ring = ring_group(args[position])
                 args = (*args[:position], ring, *args[position + 1 :])

@@ -1,9 +1,13 @@
-"""Calls that skip torch.distributed's dispatcher, where nothing watches: csrc/torch/fast_path.h."""
+"""Calls that skip torch.distributed's dispatcher, where nothing watches: csrc/torch/fast_path.h.
+
+Each function returns False, with nothing done, where torch.distributed has to carry out the call.
+"""
 
 from __future__ import annotations
 
 import weakref
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -12,9 +16,57 @@ from torch.distributed import ProcessGroup, ReduceOp
 from ringcomm import _C
 from ringcomm.groups import ring_group
 
+Now = Callable[..., bool]
+
+# An attribute would cost a tenth of what a small call does.
+_is_compiling = torch.compiler.is_dynamo_compiling
+_SUM = ReduceOp.SUM
+
 all_reduce_now = _C.all_reduce_now
 
+
+def reduce_scatter_now(
+    *args: Any, op: Any = _SUM, group: Any = None, async_op: bool = False, **others: Any
+) -> bool:
+    """reduce_scatter_tensor(output, input, op, group)."""
+    if async_op or others or _is_compiling():
+        return False
+    if len(args) == 2:
+        return _C.reduce_scatter_now(*args, op, group)
+    if len(args) == 3:
+        return _C.reduce_scatter_now(*args, group)
+    return len(args) == 4 and _C.reduce_scatter_now(*args)
+
+
+def all_gather_now(*args: Any, group: Any = None, async_op: bool = False, **others: Any) -> bool:
+    """all_gather_into_tensor(output, input, group)."""
+    if async_op or others or _is_compiling():
+        return False
+    if len(args) == 2:
+        return _C.all_gather_now(*args, group)
+    return len(args) == 3 and _C.all_gather_now(*args)
+
+
+def broadcast_now(
+    *args: Any, src: Any = None, group: Any = None, async_op: bool = False, **others: Any
+) -> bool:
+    """broadcast(tensor, src) in the default group."""
+    if async_op or others or group is not None or _is_compiling():
+        return False
+    if len(args) == 1:
+        return _C.broadcast_now(*args, src)
+    return len(args) == 2 and _C.broadcast_now(*args)
+
+
+def barrier_now(group: Any = None, async_op: bool = False, **others: Any) -> bool:
+    """barrier(group), which does not wait for a device if there is none."""
+    if async_op or others or _HAS_DEVICES or _is_compiling():
+        return False
+    return _C.barrier_now(group)
+
+
 _CPU = torch.device("cpu")
+_HAS_DEVICES = torch.accelerator.is_available()
 _remembered: set[int] = set()
 
 _C.watch_groups(vars(c10d), ReduceOp.RedOpType)

@@ -33,7 +33,14 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp, Work
 
 from ringcomm._delegate import announcing, by_ring, renamed
-from ringcomm._fast_path import all_reduce_now, remember
+from ringcomm._fast_path import (
+    all_gather_now,
+    all_reduce_now,
+    barrier_now,
+    broadcast_now,
+    reduce_scatter_now,
+    remember,
+)
 from ringcomm.groups import ring_group
 
 # An attribute would cost a tenth of what a small call does.
@@ -100,7 +107,7 @@ def reduce_scatter() -> None:
     """
 
 
-@by_ring(renamed(dist.reduce_scatter_tensor, "reduce_scatter_single"))
+@by_ring(renamed(dist.reduce_scatter_tensor, "reduce_scatter_single"), now=reduce_scatter_now)
 def reduce_scatter_tensor() -> None:
     """Rank r's output becomes the sum (or what `op` says) of all ranks' r-th part of input.
 
@@ -125,7 +132,7 @@ def all_gather() -> None:
     """
 
 
-@by_ring(renamed(dist.all_gather_into_tensor, "all_gather_single"))
+@by_ring(renamed(dist.all_gather_into_tensor, "all_gather_single"), now=all_gather_now)
 def all_gather_into_tensor() -> None:
     """output_tensor becomes all ranks' input_tensors, one after the other, on every rank.
 
@@ -137,7 +144,7 @@ def all_gather_into_tensor() -> None:
     """
 
 
-@by_ring(dist.broadcast)
+@by_ring(dist.broadcast, now=broadcast_now)
 def broadcast() -> None:
     """Every rank's tensor becomes that of one rank.
 
@@ -218,7 +225,7 @@ def all_to_all_single() -> None:
     """
 
 
-@by_ring(dist.barrier)
+@by_ring(dist.barrier, now=barrier_now)
 def barrier() -> None:
     """Waits until all ranks have come here.
 

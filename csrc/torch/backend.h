@@ -179,9 +179,14 @@ class RingBackend : public c10d::Backend {
 
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
 
-  // all_reduce in place, on the calling thread, without a Work. False if that cannot be done now
-  // (operations are queued, or the tensor is not flat), and then nothing has been done.
+  // On the calling thread, without a Work. False if that cannot be (operations are queued, a tensor
+  // is not flat, or would have to be copied), and then nothing has been done.
   bool all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  bool reduce_scatter_now(const at::Tensor& output, const at::Tensor& input,
+                          const c10d::ReduceOp& op);
+  bool all_gather_now(const at::Tensor& output, const at::Tensor& input);
+  bool broadcast_now(const at::Tensor& tensor, int root);
+  bool barrier_now();
 
  private:
   struct Submission {
@@ -213,6 +218,9 @@ class RingBackend : public c10d::Backend {
   //
   // The body calls the collectives, which become calls that the communicator carries out.
   WorkPtr submit(Operation operation, Operation::Body body);
+  // record(timeout) makes the operation's mark, body(communicator, timeout) carries it out.
+  template <typename Record, typename Body>
+  bool at_once(Record record, Body body);
   WorkPtr begin(Submission submission, Coalescing* coalescing);
   WorkPtr begin_on_host(Submission submission, Coalescing* coalescing);
 

@@ -164,4 +164,17 @@ bool AnnouncingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::Red
   return announcing(tensor, 1, [&] { return RingBackend::all_reduce_now(tensor, op); });
 }
 
+bool AnnouncingBackend::reduce_scatter_now(const at::Tensor& output, const at::Tensor& input,
+                                           const c10d::ReduceOp& op) {
+  return announcing(output, 1, [&] { return RingBackend::reduce_scatter_now(output, input, op); });
+}
+
+bool AnnouncingBackend::all_gather_now(const at::Tensor& output, const at::Tensor& input) {
+  return announcing(input, 1, [&] { return RingBackend::all_gather_now(output, input); });
+}
+
+bool AnnouncingBackend::broadcast_now(const at::Tensor& tensor, int root) {
+  return announcing(tensor, 1, [&] { return RingBackend::broadcast_now(tensor, root); });
+}
+
 }  // namespace ringcomm

@@ -45,6 +45,10 @@ class AnnouncingBackend final : public RingBackend {
                         std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& opts) override;
   bool all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  bool reduce_scatter_now(const at::Tensor& output, const at::Tensor& input,
+                          const c10d::ReduceOp& op);
+  bool all_gather_now(const at::Tensor& output, const at::Tensor& input);
+  bool broadcast_now(const at::Tensor& tensor, int root);
 
   WorkPtr send(Tensors& tensors, int peer, int tag) override;
   WorkPtr recv(Tensors& tensors, int peer, int tag) override;

@@ -1,10 +1,7 @@
 // Collectives that combine values: all-reduce, reduce, reduce-scatter. Each checks its arguments,
 // brings the tensors into shape and submits what the collectives are to do with them.
-#include "core/flight_dump.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"
-#include "torch/errors.h"
-#include "torch/leaving.h"
 #include "torch/sparse.h"
 
 namespace ringcomm {
@@ -26,31 +23,6 @@ RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::Allred
                                          timeout);
                   data.commit();
                 });
-}
-
-bool RingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const char* what = "all_reduce";
-  check_output(tensor, what);
-  if (coalescing_ || !tensor.is_cpu() || !lies_flat(tensor)) return false;
-  if (tensor.is_complex()) return false;  // torch makes it real first: another dtype to the peers
-  const Elements elements = elements_to_reduce(tensor.scalar_type(), op, what);
-  const Reduce reduce = make_reduce(elements, op, what);
-  check_usable();
-  const Inside inside;
-  if (!queue_->try_enter()) return false;
-  ++sequence_;
-  const FlightMark mark = flight_->all_reduce(tensor, options_->timeout);
-  const std::exception_ptr error = error_of([&] {
-    void* buffer = tensor.data_ptr();
-    communicator_->all_reduce(buffer, buffer, elements.count(tensor), reduce, options_->timeout);
-  });
-  queue_->leave();
-  if (error) {
-    call_abort_hooks(*hooks_, error);
-    rethrow_for_torch(failed(mark, error));
-  }
-  mark.complete();
-  return true;
 }
 
 RingBackend::WorkPtr RingBackend::allreduce_sparse(Tensors& tensors,

@@ -15,6 +15,7 @@
 #include <torch/csrc/profiler/api.h>
 
 #include <array>
+#include <limits>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <unordered_map>
@@ -114,15 +115,44 @@ class FastPath {
   std::size_t num_groups() const { return backends_.size(); }
 
   bool all_reduce(PyObject* tensor, PyObject* op, PyObject* group) {
-    if (!is_plain(tensor)) return false;
     const std::optional<c10d::ReduceOp::RedOpType> known_op = find(op);
-    if (!known_op) return false;
-    // While Python goes on elsewhere, the group may end.
-    const c10::intrusive_ptr<c10d::Backend> ring = find_ring(group);
-    if (!ring) return false;
-    const at::Tensor& data = THPVariable_Unpack(tensor);
-    const py::gil_scoped_release release;
-    return static_cast<AnnouncingBackend&>(*ring).all_reduce_now(data, *known_op);
+    if (!known_op || !is_plain(tensor)) return false;
+    return call(group, [&](AnnouncingBackend& ring) {
+      return ring.all_reduce_now(THPVariable_Unpack(tensor), *known_op);
+    });
+  }
+
+  bool reduce_scatter(PyObject* output, PyObject* input, PyObject* op, PyObject* group) {
+    const std::optional<c10d::ReduceOp::RedOpType> known_op = find(op);
+    if (!known_op || !is_plain(output) || !is_plain(input)) return false;
+    return call(group, [&](AnnouncingBackend& ring) {
+      return ring.reduce_scatter_now(THPVariable_Unpack(output), THPVariable_Unpack(input),
+                                     *known_op);
+    });
+  }
+
+  bool all_gather(PyObject* output, PyObject* input, PyObject* group) {
+    if (!is_plain(output) || !is_plain(input)) return false;
+    return call(group, [&](AnnouncingBackend& ring) {
+      return ring.all_gather_now(THPVariable_Unpack(output), THPVariable_Unpack(input));
+    });
+  }
+
+  // Of the default group, in which global ranks are the group's.
+  bool broadcast(PyObject* tensor, PyObject* root) {
+    if (!is_plain(tensor) || !PyLong_CheckExact(root)) return false;
+    const long rank = PyLong_AsLong(root);
+    if (rank < 0 || rank > std::numeric_limits<int>::max()) {
+      PyErr_Clear();  // of a number that is no long
+      return false;
+    }
+    return call(Py_None, [&](AnnouncingBackend& ring) {
+      return ring.broadcast_now(THPVariable_Unpack(tensor), static_cast<int>(rank));
+    });
+  }
+
+  bool barrier(PyObject* group) {
+    return call(group, [](AnnouncingBackend& ring) { return ring.barrier_now(); });
   }
 
  private:
@@ -137,13 +167,18 @@ class FastPath {
     return std::nullopt;
   }
 
-  // Null: torch.distributed has to do it.
-  c10::intrusive_ptr<c10d::Backend> find_ring(PyObject* group) const {
-    if (torch::profiler::impl::profilerEnabled()) return {};
-    if (c10::impl::TorchDispatchModeTLS::stack_len() > 0) return {};
+  // carry_out(ring), without the GIL, where the group's ring can be called now.
+  template <typename CarryOut>
+  bool call(PyObject* group, CarryOut&& carry_out) const {
+    if (torch::profiler::impl::profilerEnabled()) return false;
+    if (c10::impl::TorchDispatchModeTLS::stack_len() > 0) return false;
     const py::object called = world_.group_to_call(group);
     const auto known = backends_.find(called.ptr());
-    return known == backends_.end() ? c10::intrusive_ptr<c10d::Backend>() : known->second;
+    if (known == backends_.end()) return false;
+    // While Python goes on elsewhere, the group may end.
+    const c10::intrusive_ptr<c10d::Backend> ring = known->second;
+    const py::gil_scoped_release release;
+    return carry_out(static_cast<AnnouncingBackend&>(*ring));
   }
 
   const World world_;
@@ -154,10 +189,14 @@ class FastPath {
 // Never destroyed, as threads may call until the process ends. Guarded by the GIL.
 FastPath* fast_path = nullptr;
 
-template <typename Call>
-PyObject* call_fast(Call&& call) {
+// A Python function of `n` arguments, all by position.
+template <int n, typename Call>
+PyObject* call_fast(PyObject* const* args, Py_ssize_t num_args, Call&& call) {
+  if (num_args != n) {
+    return PyErr_Format(PyExc_TypeError, "takes %d arguments, got %zd", n, num_args);
+  }
   try {
-    return PyBool_FromLong(fast_path != nullptr && call(*fast_path));
+    return PyBool_FromLong(fast_path != nullptr && call(*fast_path, args));
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (...) {
@@ -166,26 +205,51 @@ PyObject* call_fast(Call&& call) {
   return nullptr;
 }
 
-PyObject* all_reduce_now(PyObject*, PyObject* const* args, Py_ssize_t num_args) {
-  if (num_args != 3) {
-    PyErr_Format(PyExc_TypeError, "all_reduce_now takes tensor, op and group, got %zd arguments",
-                 num_args);
-    return nullptr;
-  }
-  return call_fast([&](FastPath& path) { return path.all_reduce(args[0], args[1], args[2]); });
+using Args = PyObject* const*;
+
+PyObject* all_reduce_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<3>(args, num_args,
+                      [](FastPath& path, Args a) { return path.all_reduce(a[0], a[1], a[2]); });
+}
+PyObject* reduce_scatter_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
+    return path.reduce_scatter(a[0], a[1], a[2], a[3]);
+  });
+}
+PyObject* all_gather_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<3>(args, num_args,
+                      [](FastPath& path, Args a) { return path.all_gather(a[0], a[1], a[2]); });
+}
+PyObject* broadcast_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<2>(args, num_args,
+                      [](FastPath& path, Args a) { return path.broadcast(a[0], a[1]); });
+}
+PyObject* barrier_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<1>(args, num_args, [](FastPath& path, Args a) { return path.barrier(a[0]); });
 }
 
-PyMethodDef kAllReduceNow = {
-    "all_reduce_now", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(all_reduce_now)),
-    METH_FASTCALL,
-    "all_reduce_now(tensor, op, group): all_reduce in place on this "
-    "thread; False, with nothing done, if torch.distributed has to do it."};
+template <PyObject* (*function)(PyObject*, Args, Py_ssize_t)>
+PyMethodDef method(const char* name, const char* doc) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
+          METH_FASTCALL, doc};
+}
+
+PyMethodDef methods[] = {
+    method<all_reduce_now>("all_reduce_now", "all_reduce_now(tensor, op, group) -> bool"),
+    method<reduce_scatter_now>("reduce_scatter_now",
+                               "reduce_scatter_now(output, input, op, group) -> bool"),
+    method<all_gather_now>("all_gather_now", "all_gather_now(output, input, group) -> bool"),
+    method<broadcast_now>("broadcast_now", "broadcast_now(tensor, src) -> bool"),
+    method<barrier_now>("barrier_now", "barrier_now(group) -> bool"),
+};
 
 }  // namespace
 
 void bind_fast_path(py::module_& m) {
-  m.attr("all_reduce_now") = py::reinterpret_steal<py::object>(
-      PyCFunction_NewEx(&kAllReduceNow, nullptr, m.attr("__name__").ptr()));
+  for (PyMethodDef& method : methods) {
+    m.attr(method.ml_name) = py::reinterpret_steal<py::object>(
+        PyCFunction_NewEx(&method, nullptr, m.attr("__name__").ptr()));
+  }
   m.def(
       "watch_groups",
       [](const py::dict& names, const py::object& ops) {

@@ -143,12 +143,14 @@ FlightMark GroupFlight::collective(c10d::OpType type, const std::vector<at::Tens
   return {recorder_, group_, id};
 }
 
-FlightMark GroupFlight::all_reduce(const at::Tensor& tensor, std::chrono::milliseconds timeout) {
+FlightMark GroupFlight::begun(c10d::OpType type, const at::Tensor* input, const at::Tensor* output,
+                              std::chrono::milliseconds timeout) {
   if (recorder_ == nullptr) return {};
   const auto id =
-      recorder_->create_collective(operation(timeout, true), "all_reduce", [&](Entry& entry) {
-        add(entry.inputs, tensor);
-        entry.in_place = true;
+      recorder_->create_collective(operation(timeout, true), name_of(type), [&](Entry& entry) {
+        if (input != nullptr) add(entry.inputs, *input);
+        entry.in_place = input == output;
+        if (!entry.in_place) add(entry.outputs, *output);
       });
   return {recorder_, group_, id};
 }

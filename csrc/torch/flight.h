@@ -38,8 +38,9 @@ class GroupFlight {
 
   FlightMark collective(c10d::OpType type, const std::vector<at::Tensor>& inputs,
                         const std::vector<at::Tensor>& outputs, std::chrono::milliseconds timeout);
-  // In place, and begun.
-  FlightMark all_reduce(const at::Tensor& tensor, std::chrono::milliseconds timeout);
+  // Begun, of one input and one output, which may be the same, or of none.
+  FlightMark begun(c10d::OpType type, const at::Tensor* input, const at::Tensor* output,
+                   std::chrono::milliseconds timeout);
   FlightMark message(const FlightRecorder::MessageRecord& message, const at::Tensor& tensor,
                      std::chrono::milliseconds timeout);
   // A collective that the other ranks count, and that is none here.

@@ -1,0 +1,116 @@
+// Collectives that are carried out at once, on the thread that calls, without a Work: as the
+// methods of the same name do it, where nothing has to be copied and nothing is queued. Each
+// returns False, with nothing done, where that cannot be.
+#include "core/flight_dump.h"
+#include "torch/arguments.h"
+#include "torch/backend.h"
+#include "torch/errors.h"
+#include "torch/leaving.h"
+
+namespace ringcomm {
+namespace {
+
+bool can_stay(const at::Tensor& tensor) { return tensor.is_cpu() && lies_flat(tensor); }
+
+}  // namespace
+
+template <typename Record, typename Body>
+bool RingBackend::at_once(Record record, Body body) {
+  if (coalescing_) return false;
+  check_usable();
+  const Inside inside;
+  if (!queue_->try_enter()) return false;
+  ++sequence_;
+  const FlightMark mark = record(options_->timeout);
+  const std::exception_ptr error = error_of([&] { body(*communicator_, options_->timeout); });
+  queue_->leave();
+  if (error) {
+    call_abort_hooks(*hooks_, error);
+    rethrow_for_torch(failed(mark, error));
+  }
+  mark.complete();
+  return true;
+}
+
+bool RingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+  const char* what = "all_reduce";
+  check_output(tensor, what);
+  // Of complex numbers torch makes pairs first: another dtype to the peers.
+  if (!can_stay(tensor) || tensor.is_complex()) return false;
+  const Elements elements = elements_to_reduce(tensor.scalar_type(), op, what);
+  const Reduce reduce = make_reduce(elements, op, what);
+  return at_once(
+      [&](auto timeout) {
+        return flight_->begun(c10d::OpType::ALLREDUCE, &tensor, &tensor, timeout);
+      },
+      [&](Communicator& communicator, auto timeout) {
+        void* buffer = tensor.data_ptr();
+        communicator.all_reduce(buffer, buffer, elements.count(tensor), reduce, timeout);
+      });
+}
+
+bool RingBackend::reduce_scatter_now(const at::Tensor& output, const at::Tensor& input,
+                                     const c10d::ReduceOp& op) {
+  const char* what = "reduce_scatter_tensor";
+  check_output(output, what);
+  check_tensor(input, what);
+  check_alike(input, output, what);
+  check_numel(input.numel(), output.numel() * size_, what, "input tensor");
+  if (!can_stay(output) || !can_stay(input) || input.is_complex()) return false;
+  if (!is_piece(input, output, rank_) && overlap(input, output)) return false;
+  const Elements elements = elements_to_reduce(output.scalar_type(), op, what);
+  const Reduce reduce = make_reduce(elements, op, what);
+  return at_once(
+      [&](auto timeout) {
+        return flight_->begun(c10d::OpType::_REDUCE_SCATTER_BASE, &input, &output, timeout);
+      },
+      [&](Communicator& communicator, auto timeout) {
+        communicator.reduce_scatter(pieces<Input>(input, elements, size_), output.data_ptr(),
+                                    reduce, timeout);
+      });
+}
+
+bool RingBackend::all_gather_now(const at::Tensor& output, const at::Tensor& input) {
+  const char* what = "all_gather_into_tensor";
+  check_output(output, what);
+  check_tensor(input, what);
+  check_alike(input, output, what);
+  check_numel(output.numel(), input.numel() * size_, what, "output tensor");
+  if (!can_stay(output) || !can_stay(input) || input.is_complex()) return false;
+  if (!is_piece(output, input, rank_) && overlap(input, output)) return false;
+  const Elements elements = elements_to_move(input.scalar_type());
+  return at_once(
+      [&](auto timeout) {
+        return flight_->begun(c10d::OpType::_ALLGATHER_BASE, &input, &output, timeout);
+      },
+      [&](Communicator& communicator, auto timeout) {
+        communicator.all_gather(input.const_data_ptr(), pieces<Output>(output, elements, size_),
+                                elements, timeout);
+      });
+}
+
+bool RingBackend::broadcast_now(const at::Tensor& tensor, int root) {
+  const char* what = "broadcast";
+  check_tensor(tensor, what);
+  check_root(root, size_, what);
+  if (root != rank_) check_output(tensor, what);
+  if (!can_stay(tensor) || tensor.is_complex()) return false;
+  const Elements elements = elements_to_move(tensor.scalar_type());
+  return at_once(
+      [&](auto timeout) {
+        return flight_->begun(c10d::OpType::BROADCAST, &tensor, &tensor, timeout);
+      },
+      [&](Communicator& communicator, auto timeout) {
+        communicator.broadcast(tensor.data_ptr(), elements.count(tensor), elements, root, timeout);
+      });
+}
+
+bool RingBackend::barrier_now() {
+  return at_once(
+      [&](auto timeout) {
+        return flight_->begun(c10d::OpType::BARRIER, nullptr, nullptr, timeout);
+      },
+      [](Communicator& communicator, auto timeout) { communicator.barrier(timeout); });
+}
+
+}  // namespace ringcomm
