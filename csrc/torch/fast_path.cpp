@@ -55,23 +55,19 @@ class World {
     if (is_known) known_type_ = py::type::of(world);
   }
 
-  // A call of `group`, or the default group if None: the group, if torch.distributed knows it and
-  // does not coalesce calls; else null.
+  // The group that is called, the default group if None; null while calls are coalesced.
   py::object group_to_call(PyObject* group) const {
-    PyObject* const world = find(world_);
-    const bool is_known = reinterpret_cast<PyObject*>(Py_TYPE(world)) == known_type_.ptr();
-    const auto get = [&](const Property& property) {
-      return attribute(world, is_known ? property.kept : property.name);
-    };
     const py::object coalescing = get(coalesce_state_);
     if (PyObject_IsTrue(coalescing.ptr()) != 0) return {};
-    const py::object called =
-        group == Py_None ? get(default_group_) : py::reinterpret_borrow<py::object>(group);
-    const py::object groups = is_known ? py::reinterpret_borrow<py::object>(find(groups_.kept))
-                                       : attribute(world, groups_.name);
-    const int contains = PySequence_Contains(groups.ptr(), called.ptr());
+    return group == Py_None ? get(default_group_) : py::reinterpret_borrow<py::object>(group);
+  }
+  // Whether the group was made, and not destroyed.
+  bool knows(const py::object& group) const {
+    const py::object groups = is_known() ? py::reinterpret_borrow<py::object>(find(groups_.kept))
+                                         : attribute(find(world_), groups_.name);
+    const int contains = PySequence_Contains(groups.ptr(), group.ptr());
     if (contains < 0) throw py::error_already_set();
-    return contains == 1 ? called : py::object();
+    return contains == 1;
   }
 
  private:
@@ -85,6 +81,13 @@ class World {
     PyObject* const value = PyDict_GetItemWithError(names_.ptr(), name.ptr());
     if (value == nullptr) throw py::key_error(std::string(name));
     return value;
+  }
+
+  bool is_known() const {
+    return reinterpret_cast<PyObject*>(Py_TYPE(find(world_))) == known_type_.ptr();
+  }
+  py::object get(const Property& property) const {
+    return attribute(find(world_), is_known() ? property.kept : property.name);
   }
 
   const py::dict names_;
@@ -174,7 +177,7 @@ class FastPath {
     if (c10::impl::TorchDispatchModeTLS::stack_len() > 0) return false;
     const py::object called = world_.group_to_call(group);
     const auto known = backends_.find(called.ptr());
-    if (known == backends_.end()) return false;
+    if (known == backends_.end() || !world_.knows(called)) return false;
     // While Python goes on elsewhere, the group may end.
     const c10::intrusive_ptr<c10d::Backend> ring = known->second;
     const py::gil_scoped_release release;
