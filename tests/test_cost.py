@@ -311,13 +311,27 @@ def test_command(capsys, monkeypatch, tmp_path):
     assert printed.splitlines()[-1] == f"wrote {plot}"
 
 
-def test_narrow_terminals_cut_no_figure(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["cost", "--dp", "64", "--tp", "8", "--pp", "4", "--zero", "3"]) == 0
+LARGE = ["--dp", "64", "--tp", "8", "--pp", "4", "--zero", "3", "--seq-len", "131072"]
+
+
+@pytest.mark.parametrize("columns", [20, 80, 90])
+def test_narrow_terminals_cut_no_word(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["cost", *LARGE]) == 0
+    words = sorted(capsys.readouterr().out.split())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["cost", *LARGE]) == 0
     printed = capsys.readouterr().out
-    assert "…" not in printed
+    assert sorted(printed.split()) == words
     (row,) = [line for line in printed.splitlines() if "TP, QKV" in line]
-    assert re.search(r"all-gather +inside +33.6 MB 89.0 µs +26.1 µs +3.42 no +tp ≤ 3", row)
+    assert re.search(r"all-gather +inside +1.07 GB 2.11 ms +834 µs +2.53 no +tp ≤ 3", row)
+
+
+def test_a_pipe_has_80_columns(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["cost", *LARGE]) == 0
+    _, table = capsys.readouterr().out.split("fits")
+    assert max(map(len, table.splitlines())) == 80
 
 
 def test_command_finds_what_is_not_hidden(capsys, monkeypatch):

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ringcomm.arguments import number
 from ringcomm.bench import plot
+from ringcomm.cli.whole import print_folded
 from ringcomm.cost import (
     BFLOAT16,
     FLOAT32,
@@ -137,9 +138,9 @@ def run(options: argparse.Namespace) -> int:
     )
     precision = BFLOAT16 if machine.element_nbytes == 2 else FLOAT32
     memory = training_memory(model, layout, precision, options.recompute)
-    console.print(_memory_table(memory, machine))
+    print_folded(_memory_table(memory, machine))
     if found:
-        console.print(_overlap_table(found))
+        print_folded(_overlap_table(found))
     if layout.pp > 1:
         bubble = pipeline_bubble_fraction(layout.pp, layout.micro_batches)
         console.print(f"pipeline: stages idle {bubble:.1%} of a step", highlight=False)
@@ -160,9 +161,8 @@ def _memory_table(memory: Memory, machine: Machine) -> Table:
         title=f"\nmemory of the fullest rank, Adam and {8 * machine.element_nbytes}-bit floats",
         box=None,
     )
-    for part in dataclasses.fields(memory):
-        table.add_column(part.name, justify="right")
-    table.add_column("together", justify="right")
+    for name in (*(part.name for part in dataclasses.fields(memory)), "together"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("fits")
     cells = [f"{getattr(memory, part.name) / 1e9:.1f} GB" for part in dataclasses.fields(memory)]
     fits = memory.total <= machine.memory
@@ -175,19 +175,21 @@ def _overlap_table(found: Sequence[Overlap]) -> Table:
         title="\ncommunication and the computation to hide it behind, both at peak rates",
         box=None,
         padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
-    numbers = ("data", "sent", "computed", "ratio")
-    for name in ("beside", "collective", "hosts", *numbers, "hidden", "crossover"):
-        if name in numbers:  # which a narrow terminal must not cut; words may fold
-            table.add_column(name, justify="right", no_wrap=True)
-        else:
-            table.add_column(name, overflow="fold")
+    for name in ("beside", "collective", "hosts"):
+        table.add_column(name)
+    for name in ("data", "sent", "computed", "ratio"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("hidden")
+    bounds = (" ".join(one.crossover.split()[:2]) for one in found)  # such as ≥ 14,835
+    table.add_column("crossover", min_width=max(map(len, bounds)))
     for one in found:
         table.add_row(
             one.name,
             one.collective,
             "across" if one.crosses_hosts else "inside",
-            f"{one.nbytes / 1e6:,.1f} MB",
+            _readable(one.nbytes),
             readable_seconds(one.communication),
             readable_seconds(one.computation),
             f"{one.ratio:.2f}",
@@ -195,6 +197,10 @@ def _overlap_table(found: Sequence[Overlap]) -> Table:
             one.crossover,
         )
     return table
+
+
+def _readable(nbytes: float) -> str:
+    return f"{nbytes / 1e6:.1f} MB" if nbytes < 1e9 else f"{nbytes / 1e9:.2f} GB"
 
 
 def _answer(yes: bool) -> str:
