@@ -60,9 +60,10 @@ def test_extension_missing(copy: Path) -> None:
     assert "Traceback" not in result.stderr
     imported = python(copy, "-c", "import ringcomm", "-m", "ringcomm")
     assert imported.returncode == 1 and "ImportError: ringcomm's extension" in imported.stderr
-    demo = python(copy, "-m", "ringcomm", "demo")
-    assert demo.returncode == 1 and "was not built" in demo.stderr
-    assert "Traceback" not in demo.stderr
+    for other in ("demo", "cost"):
+        refused = python(copy, "-m", "ringcomm", other)
+        assert refused.returncode == 1 and "was not built" in refused.stderr
+        assert "Traceback" not in refused.stderr
 
 
 def test_extension_for_another_torch(copy: Path) -> None:

@@ -12,8 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import ringcomm
-from ringcomm import _toolchain, host
+from ringcomm import _library, _toolchain, host
 
 SHARED_MEMORY = "/dev/shm"
 SHARED_MEMORY_NEEDED = 64 << 20  # bytes; what a container usually has
@@ -117,7 +116,7 @@ def _nccl(problems: list[str]) -> str:
 
 def _links(problems: list[str]) -> str:
     """What will carry bytes between hosts."""
-    if ringcomm.unusable is not None:
+    if _library.load() is not None:
         return "not known"
     from ringcomm import links
 
@@ -186,8 +185,8 @@ def _has_memfds() -> bool:
 
 
 def _build(problems: list[str]) -> str:
-    if ringcomm.unusable is not None:
-        problems.append(str(ringcomm.unusable))
+    if (unusable := _library.load()) is not None:
+        problems.append(str(unusable))
     try:
         from ringcomm import _build_info
     except ImportError:
@@ -196,7 +195,7 @@ def _build(problems: list[str]) -> str:
 
 
 def _self_check(problems: list[str]) -> str:
-    if ringcomm.unusable is not None:
+    if _library.load() is not None:
         return "not run"
     from ringcomm.launch import RanksFailedError, run_ranks
 
