@@ -15,7 +15,8 @@ its step does not add to a step alone:
     hidden = 1 - (DDP - alone) / all-reduce
 
 It is "none" where DDP adds more than that all-reduce takes, as it can where the communication takes
-the same cores as backward, or others do. Times are medians over the samples of the slowest rank's time.
+the same cores as backward, or others do. Times are medians over the samples of the slowest rank's
+time.
 """
 
 from __future__ import annotations

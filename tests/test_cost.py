@@ -307,7 +307,11 @@ def test_command(capsys, monkeypatch, tmp_path):
     (row,) = [line for line in printed.splitlines() if "ZeRO-3, forward" in line]
     # 436.224 MB * 7/8 at 450 GB/s and 7 * 3.4 us; 4096 tokens * (436 Mflop + attention) at 989 T
     assert re.search(r"inside +436.2 MB +872 µs +2.08 ms +0.42 +yes +≥ 1,924 tokens", row)
-    assert "ZeRO-3, forward: all-gather" in plot.read_text()
+    drawn = plot.read_text()
+    assert "dp 8, tp 1, pp 1, ZeRO 3, sequences of 4,096 tokens" in drawn
+    for label in ("ZeRO-3, forward: all-gather", "ZeRO-3, backward: gather, scatter"):
+        assert label in drawn
+    assert "#1f77b4" in drawn and "#ff7f0e" not in drawn  # both are one line, the first colour's
     assert printed.splitlines()[-1] == f"wrote {plot}"
 
 

@@ -103,6 +103,11 @@ def run(options: argparse.Namespace) -> int:
     )
     cost_tables.show(model, options.machine, machine, layout, options.recompute)
     if options.plot:
-        cost_tables.draw(options.plot, model, machine, layout)
+        title = (
+            f"{options.model} on {options.machine}: "
+            f"dp {layout.dp}, tp {layout.tp}, pp {layout.pp}, ZeRO {layout.zero}, "
+            f"sequences of {layout.seq_len:,} tokens"
+        )
+        cost_tables.draw(options.plot, title, model, machine, layout)
         print(f"wrote {options.plot.resolve()}")
     return 0

@@ -103,8 +103,11 @@ def _label(one: Overlap) -> str:
     return f"{one.name}: {one.collective}"
 
 
-def draw(path: Path, model: Transformer, machine: Machine, layout: Layout) -> None:
-    """The ratio of each communication over tokens: of a shorter sequence, then of more of them."""
+def draw(path: Path, title: str, model: Transformer, machine: Machine, layout: Layout) -> None:
+    """The ratio of each communication over tokens: of a shorter sequence, then of more of them.
+
+    What has the same ratios everywhere shares a line.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5), layout="constrained")
@@ -114,8 +117,12 @@ def draw(path: Path, model: Transformer, machine: Machine, layout: Layout) -> No
     layouts += [dataclasses.replace(layout, micro_batch=1 << i) for i in range(7)]
     lines = [overlaps(model, machine, one) for one in layouts]
     tokens = [one.num_tokens for one in layouts]
+    labels: dict[tuple[str, ...], list[str]] = {}
     for series in zip(*lines, strict=True):
-        axes.plot(tokens, [one.ratio for one in series], marker="o", ms=3, label=_label(series[0]))
+        labels.setdefault(tuple(f"{one.ratio:.6g}" for one in series), []).append(_label(series[0]))
+    for ratios, names in labels.items():
+        axes.plot(tokens, list(map(float, ratios)), marker="o", ms=3, label="\n".join(names))
+    axes.set_title(title, fontsize=9)
     axes.axhline(1, color="gray", ls="--", label="as long as the computation: hidden below")
     axes.axvline(layout.num_tokens, color="gray", ls=":", label="this layout")
     axes.set_xscale("log", base=2)
