@@ -187,6 +187,24 @@ def test_the_source_distribution_is_whole(tmp_path):
     assert [name for name in missing if not name.startswith(".")] == []
 
 
+def test_the_wheel_has_what_is_no_python(tmp_path):
+    """And setuptools has nothing to say of it: the stubs in _C/ are not a package."""
+    command = ("setup.py", "-q", "egg_info", "--egg-base", tmp_path, "build_py", "-d", tmp_path)
+    result = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert "absent from the `packages`" not in result.stderr
+    package = tmp_path / "ringcomm"
+    built = ("_C.", "__pycache__")
+    missing = [
+        str(path)
+        for path in (ROOT / "ringcomm").rglob("*")
+        if path.is_file() and not any(word in str(path) for word in built)
+        if not (package / path.relative_to(ROOT / "ringcomm")).exists()
+    ]
+    assert missing == []
+
+
 def test_headers_of_torch_are_compiled_once(setup_script, tmp_path):
     calls = []
 
