@@ -135,8 +135,8 @@ def run(options: argparse.Namespace) -> int:
     from ringcomm.bench import plot
     from ringcomm.bench.mpirun import mpirun
     from ringcomm.bench.run import run as run_rank
-    from ringcomm.groups import launched
     from ringcomm.launch import RanksFailedError, run_ranks
+    from ringcomm.launchers import launched
 
     try:
         if options.plot:

@@ -37,8 +37,8 @@ def run(options: argparse.Namespace) -> int:
         )
         return 1
     from ringcomm.cli import demo_rank
-    from ringcomm.groups import launched
     from ringcomm.launch import RanksFailedError, run_ranks
+    from ringcomm.launchers import launched
 
     if launched():
         return demo_rank.run(options.epochs)
