@@ -46,6 +46,7 @@ if (sys.argv[0], _module) != ("-m", "ringcomm"):
     from ringcomm.live import status
     from ringcomm.options import Options
     from ringcomm.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
+    from ringcomm.process_group import ProcessGroupRing
     from ringcomm.shrink import shrink
     from ringcomm.topology import topology
 
@@ -54,6 +55,7 @@ if (sys.argv[0], _module) != ("-m", "ringcomm"):
 __all__ = [
     "Options",
     "P2POp",
+    "ProcessGroupRing",
     "ReduceOp",
     "Work",
     "all_gather",
