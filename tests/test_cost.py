@@ -315,6 +315,21 @@ def test_command(capsys, monkeypatch, tmp_path):
     assert printed.splitlines()[-1] == f"wrote {plot}"
 
 
+def test_command_for_machines(capsys):
+    options = ["--dp", "8", "--zero", "3", "--pp", "2", "--micro-batches", "4"]
+    assert main(["cost", "--json", *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    layout = cost.Layout(dp=8, zero=3, pp=2, micro_batches=4)
+    machine = cost.MACHINES["h100-nvlink"]
+    assert found["memory"]["total"] == cost.training_memory(LLAMA, layout).total
+    assert found["memory"]["fits"] is True
+    assert found["layout"]["world_size"] == 16
+    assert [(one["name"], one["ratio"], one["hidden"]) for one in found["overlaps"]] == [
+        (one.name, one.ratio, one.hidden) for one in cost.overlaps(LLAMA, machine, layout)
+    ]
+    assert found["pipeline_bubble"] == 0.2
+
+
 LARGE = ["--dp", "64", "--tp", "8", "--pp", "4", "--zero", "3", "--seq-len", "131072"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -74,6 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the ratios over the tokens of a micro-batch, as .png, .svg or .pdf",
     )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="for machines: one JSON object, in bytes, seconds and operations per second",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -101,7 +107,10 @@ def run(options: argparse.Namespace) -> int:
         options.micro_batch,
         options.micro_batches,
     )
-    cost_tables.show(model, options.machine, machine, layout, options.recompute)
+    if options.json:
+        print(json.dumps(cost_tables.as_json(model, machine, layout, options.recompute)))
+    else:
+        cost_tables.show(model, options.machine, machine, layout, options.recompute)
     if options.plot:
         title = (
             f"{options.model} on {options.machine}: "
@@ -109,5 +118,6 @@ def run(options: argparse.Namespace) -> int:
             f"sequences of {layout.seq_len:,} tokens"
         )
         cost_tables.draw(options.plot, title, model, machine, layout)
-        print(f"wrote {options.plot.resolve()}")
+        if not options.json:
+            print(f"wrote {options.plot.resolve()}")
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -38,14 +39,34 @@ def show(model: Transformer, name: str, machine: Machine, layout: Layout, recomp
         soft_wrap=True,
         highlight=False,
     )
-    precision = BFLOAT16 if machine.element_nbytes == 2 else FLOAT32
-    memory = training_memory(model, layout, precision, recompute)
-    print_folded(_memory_table(memory, machine))
+    print_folded(_memory_table(_memory(model, machine, layout, recompute), machine))
     if found:
         print_folded(_overlap_table(found))
     if layout.pp > 1:
         bubble = pipeline_bubble_fraction(layout.pp, layout.micro_batches)
         console.print(f"pipeline: stages idle {bubble:.1%} of a step", highlight=False)
+
+
+def as_json(model: Transformer, machine: Machine, layout: Layout, recompute: str) -> dict[str, Any]:
+    """The same in bytes, seconds and operations per second."""
+    memory = _memory(model, machine, layout, recompute)
+    return {
+        "model": dataclasses.asdict(model) | {"num_params": model.num_params},
+        "machine": dataclasses.asdict(machine),
+        "layout": dataclasses.asdict(layout) | {"world_size": layout.world_size},
+        "memory": dataclasses.asdict(memory)
+        | {"total": memory.total, "fits": memory.total <= machine.memory},
+        "overlaps": [
+            dataclasses.asdict(one) | {"ratio": one.ratio, "hidden": one.hidden}
+            for one in overlaps(model, machine, layout)
+        ],
+        "pipeline_bubble": pipeline_bubble_fraction(layout.pp, layout.micro_batches),
+    }
+
+
+def _memory(model: Transformer, machine: Machine, layout: Layout, recompute: str) -> Memory:
+    precision = BFLOAT16 if machine.element_nbytes == 2 else FLOAT32
+    return training_memory(model, layout, precision, recompute)
 
 
 def _memory_table(memory: Memory, machine: Machine) -> Table:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pieces of a chunk that follow each other (default: whole chunks)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="as .png, .svg or .pdf")
+    parser.add_argument(
+        "--json", action="store_true", help="for machines: one JSON list, times in seconds"
+    )
 
 
 @dataclass(frozen=True)
@@ -141,10 +145,14 @@ def run(options: argparse.Namespace) -> int:
     except (ValueError, plot.PlotError) as error:
         print(error, file=sys.stderr)
         return 2
-    print_whole(_table(options, rows))
+    if options.json:
+        print(json.dumps([asdict(row) | {"cheapest": row.cheapest} for row in rows]))
+    else:
+        print_whole(_table(options, rows))
     if options.plot:
         _draw(options, rows)
-        print(f"wrote {options.plot.resolve()}")
+        if not options.json:
+            print(f"wrote {options.plot.resolve()}")
     return 0
 
 
