@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from ringcomm._toolchain import pip_install
 from ringcomm.arguments import number
 
 
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
     except ModuleNotFoundError:
         print(
             "The demo trains on scikit-learn's digits, and scikit-learn is not installed. "
-            f"Install it: {sys.executable} -m pip install scikit-learn",
+            f"Install it: {pip_install()} scikit-learn",
             file=sys.stderr,
         )
         return 1

@@ -103,7 +103,8 @@ def _torch(problems: list[str]) -> str:
     try:
         import torch
     except ImportError as error:
-        problems.append(f"torch cannot be imported: {error}. Install it: pip install torch")
+        install = f"{_toolchain.pip_install()} torch"
+        problems.append(f"torch cannot be imported: {error}. Install it: {install}")
         return "none"
     return f"{torch.__version__}, {Path(torch.__file__).parent}"
 
