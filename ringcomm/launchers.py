@@ -17,11 +17,14 @@ class Launcher(NamedTuple):
     """Environment variables in which a launcher tells a process what it is.
 
     Args:
-        rank, world_size: of it.
-        on_host: a variable that tells whether all ranks are on one host, and with which value; that
-            of `world_size` if None. Empty: nothing tells.
-        job: which together name the job. Where none is set, the process that started the ranks
-            does, `started_by` being those that it sets.
+        name: of the launcher.
+        rank: this holds the process's rank.
+        world_size: this holds the number of ranks.
+        on_host: this tells whether all ranks are on one host: it then has the value that follows,
+            or if that is None, the same as `world_size`. Empty: nothing tells.
+        job: these together name the job.
+        started_by: where they are not set, the process that started the ranks names it; it does
+            not have these variables as a rank has them. Empty: that is not known.
     """
 
     name: str
@@ -117,9 +120,8 @@ def _job(launcher: Launcher) -> str | None:
     variable, _ = launcher.on_host
     if not os.environ.get(variable) or _on_hosts(launcher):
         return None
-    named = [f"{name}={os.environ[name]}" for name in launcher.job if os.environ.get(name)]
-    if named:
-        return " ".join(named)
+    if launcher.job and all(os.environ.get(name) for name in launcher.job):
+        return " ".join(f"{name}={os.environ[name]}" for name in launcher.job)
     return _parent_of_all(launcher.started_by) if launcher.started_by else None
 
 

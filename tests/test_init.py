@@ -158,6 +158,7 @@ def test_other_users_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyP
             "MASTER_PORT and MASTER_ADDR are not set",
         ),
         ({**OPEN_MPI, "MASTER_ADDR": "node0"}, "Open MPI, but MASTER_PORT is not set"),
+        ({name: SRUN[name] for name in SRUN if name != "SLURM_STEP_ID"}, "MASTER_PORT is not set"),
         ({**SRUN, "SLURM_STEP_NUM_NODES": "2"}, "srun, but MASTER_PORT and MASTER_ADDR are not"),
     ],
 )
