@@ -96,6 +96,39 @@ def installer() -> Path | None:
     return interpreter if "/" in command and interpreter.name.startswith("python") else None
 
 
+def uvs_target(parent: Path) -> Path | None:
+    """The interpreter that uv installs for, if it is the parent process; uv itself is asked.
+
+    Its VIRTUAL_ENV, as seen here, is the throw-away environment; its own is the user's.
+    """
+    try:
+        uv = (parent / "exe").resolve()
+        if uv.name != "uv":
+            return None
+        options = [os.fsdecode(part) for part in (parent / "cmdline").read_bytes().split(b"\0")]
+        entries = (parent / "environ").read_bytes().split(b"\0")
+        environ = dict(map(os.fsdecode, entry.split(b"=", 1)) for entry in entries if b"=" in entry)
+        wanted = environ.get("UV_PYTHON")
+        for option, following in zip(options, [*options[1:], ""], strict=True):
+            name, _, value = option.partition("=")
+            if name in ("-p", "--python"):
+                wanted = value or following
+        if "pip" not in options:  # but sync, run, add: a project's environment
+            wanted = environ.get("UV_PROJECT_ENVIRONMENT", wanted)
+        system = ["--system"] if "--system" in options else []
+        answer = subprocess.run(
+            [uv, "python", "find", *system, *([wanted] if wanted else [])],
+            cwd=(parent / "cwd").resolve(),
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return Path(answer.stdout.strip())
+
+
 def interpreters() -> Iterator[str | Path]:
     """Interpreters that may belong to the environment installed into, the surest first."""
     prefix = Path(sys.prefix).resolve()
@@ -104,8 +137,8 @@ def interpreters() -> Iterator[str | Path]:
         yield sys.executable
         return
     # Otherwise the interpreter belongs to a throw-away environment (uv, pip's venv-isolation).
-    if pip := installer():
-        yield pip
+    if surest := installer() or uvs_target(Path("/proc") / str(os.getppid())):
+        yield surest
         return
     if virtual_env := os.environ.get("VIRTUAL_ENV"):
         yield Path(virtual_env) / "bin" / "python"

@@ -14,8 +14,9 @@ its step does not add to a step alone:
 
     hidden = 1 - (DDP - alone) / all-reduce
 
-It is below 0 if DDP costs more than it hides, as it can where the communication takes the same
-cores as backward. Times are medians over the samples of the slowest rank's time.
+It is "none" where DDP adds more than that all-reduce takes, as it can where the communication takes
+the same cores as backward, or others do. Times are medians over the samples of the slowest rank's
+time.
 """
 
 from __future__ import annotations
@@ -184,9 +185,10 @@ def measure(
     return result
 
 
-def hidden_share(seconds: dict[str, float]) -> float:
+def hidden_share(seconds: dict[str, float]) -> str:
     added = seconds["DDP"] - seconds["alone"]
-    return 1 - added / seconds["all-reduce"]
+    share = 1 - added / seconds["all-reduce"]
+    return f"{share:.0%}" if share >= 0 else "none"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -198,7 +200,7 @@ def run(options: argparse.Namespace) -> None:
     for name in options.models:
         for backend, seconds in measure(name, contenders, device, options.iters).items():
             times = (readable_seconds(seconds[way]) for way in (*WAYS, "all-reduce"))
-            table.add_row(name, backend, *times, f"{hidden_share(seconds):.0%}")
+            table.add_row(name, backend, *times, hidden_share(seconds))
     if dist.get_rank() == 0:
         console = Console(soft_wrap=True, highlight=False)
         for name in options.models:

@@ -12,11 +12,13 @@ try:
 except importlib.metadata.PackageNotFoundError:  # found by its path, not installed
     __version__ = "unknown"
 
-# Why the library cannot be used. Only `python -m ringcomm` gets to see it: its command "doctor"
-# must run where the import fails.
-unusable: ImportError | None = None
+# Python imports the package before the __main__ that it is told to run, with this argv[0]. Then the
+# rest waits for `ringcomm._library`: usage errors need no torch, and the doctor must run where the
+# import fails.
+_options = zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+_module = next((value for option, value in _options if option == "-m"), None)
 
-try:
+if (sys.argv[0], _module) != ("-m", "ringcomm"):
     from ringcomm import _build_check
 
     _build_check.check_build()
@@ -44,21 +46,16 @@ try:
     from ringcomm.live import status
     from ringcomm.options import Options
     from ringcomm.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
+    from ringcomm.process_group import ProcessGroupRing
     from ringcomm.shrink import shrink
     from ringcomm.topology import topology
 
     backend.register()
-except ImportError as error:
-    # Python imports the package before the __main__ that it is told to run, with this argv[0].
-    if sys.argv[0] != "-m" or ("-m", "ringcomm") not in zip(
-        sys.orig_argv, sys.orig_argv[1:], strict=False
-    ):
-        raise
-    unusable = error
 
 __all__ = [
     "Options",
     "P2POp",
+    "ProcessGroupRing",
     "ReduceOp",
     "Work",
     "all_gather",

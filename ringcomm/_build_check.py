@@ -13,12 +13,14 @@ from pathlib import Path
 
 import torch
 
+from ringcomm._toolchain import pip_install
+
 PACKAGE = Path(__file__).resolve().parent
 
 
 def _build_command() -> str:
     """The command that builds the extension for this interpreter's torch."""
-    pip = f"{sys.executable} -m pip install"
+    pip = pip_install()
     if (PACKAGE.parent / "setup.py").exists():
         return f"{pip} -e {PACKAGE.parent}"
     return f"{pip} --force-reinstall --no-deps --no-cache-dir PATH_TO_RINGCOMM_SOURCES"

@@ -5,6 +5,7 @@ It needs neither torch nor the extension module; setup.py loads it by its path.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -28,6 +29,13 @@ def output_of(*command: str) -> str:
     return subprocess.run(
         command, text=True, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ).stdout
+
+
+def pip_install() -> str:
+    """The command that installs into this environment; one that uv has made has no pip."""
+    if importlib.util.find_spec("pip") is None and shutil.which("uv"):
+        return f"uv pip install --python {sys.executable}"
+    return f"{sys.executable} -m pip install"
 
 
 def find_nvcc() -> str | None:

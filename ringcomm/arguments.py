@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from types import ModuleType
 
+from ringcomm import _library
+
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -22,6 +24,7 @@ def nbytes(text: str) -> int:
 
 def module(text: str) -> ModuleType:
     """A module by its name, imported, such as one that registers plans."""
+    _library.need()
     try:
         return importlib.import_module(text)
     except ImportError as error:

@@ -8,7 +8,8 @@ Whatever is said here of one function holds for all:
 
 - dtypes: all of torch can be moved; reduced are float64, float32, float16, bfloat16, float8_e4m3fn,
   float8_e5m2, int64, int32, int16, int8, uint8, bool; complex where torch.distributed allows it.
-- op: SUM, AVG, PRODUCT, MIN and MAX for all of these, BAND, BOR and BXOR for integers and bool.
+- op: SUM, PRODUCT, MIN and MAX for all of these, AVG for all but bool, BAND, BOR and BXOR for
+  integers and bool.
   Integers wrap around, but for AVG: that is the exact mean, truncated toward zero. For it all
   ranks' values are added at once, by "direct" whatever algorithm is selected.
 - Tensors may have any shape, strides and storage offset. Counts and dtypes must agree between

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -10,20 +9,12 @@ from typing import Any, cast
 
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
-from torch._C._distributed_c10d import HashStore
 from torch.distributed import ProcessGroup
 
+from ringcomm.launchers import launched as launched
+from ringcomm.launchers import rendezvous
 from ringcomm.options import Options
 from ringcomm.plan.algorithms import RanksPerHost
-
-# Where launchers write a process's rank and the world size. Slurm sets SLURM_STEP_NUM_TASKS for
-# tasks that srun started, and not for a batch script, which is one process.
-_LAUNCHERS = (
-    ("torchrun", "RANK", "WORLD_SIZE"),
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("MPICH", "PMI_RANK", "PMI_SIZE"),
-    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-)
 
 
 def init(
@@ -35,8 +26,9 @@ def init(
     """Makes this process a rank of the default group; all ranks call it.
 
     Without a default group, makes one of the backend "ring" from the environment of torchrun, Open
-    MPI, MPICH or srun; with none of these, a world of this one process. If there is a default
-    group, of "ring" or another backend, it stays as it is. Calling it again is harmless.
+    MPI, MPICH (Intel MPI) or srun; with none of these, a world of this one process. On one host,
+    ranks of the last three need nothing else; on several, MASTER_ADDR and MASTER_PORT. If there is
+    a default group, of "ring" or another backend, it stays as it is. Calling it again is harmless.
 
     Args:
         timeout: how long an operation may take, in a group that this call makes. If not given,
@@ -54,7 +46,8 @@ def init(
     """
     options = _options(algorithm, ranks_per_host)
     if not dist.is_initialized():
-        dist.init_process_group("ring", timeout=timeout, pg_options=options, **_rendezvous())
+        meeting = rendezvous(timeout)
+        dist.init_process_group("ring", timeout=timeout, pg_options=options, **meeting)
         return ring_group(None)
     group = c10d._get_default_group()
     if options is not None and (_backend_for_cpu(group) == "ring" or group in _riding):
@@ -71,37 +64,6 @@ def _options(
     if algorithm is None and ranks_per_host is None:
         return None
     return Options(algorithm, ranks_per_host)
-
-
-def launched() -> bool:
-    """Whether a launcher has started this process as one of several ranks."""
-    return any(rank in os.environ or size in os.environ for _, rank, size in _LAUNCHERS)
-
-
-def _rendezvous() -> dict[str, Any]:
-    """What init_process_group must know to find the other ranks."""
-    for launcher, rank, world_size in _LAUNCHERS:
-        if rank not in os.environ and world_size not in os.environ:
-            continue
-        wanted = [rank, world_size, "MASTER_PORT"]
-        if launcher == "torchrun":
-            wanted.append("MASTER_ADDR")
-        if missing := [name for name in wanted if not os.environ.get(name)]:
-            raise ValueError(
-                f"this process seems to be started by {launcher}, but "
-                f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set. All "
-                "ranks need their rank, the world size and one free port to meet at, such as "
-                "MASTER_PORT=29500"
-            )
-        if launcher == "torchrun":
-            return {"init_method": "env://"}
-        address = os.environ.get("MASTER_ADDR", "127.0.0.1")
-        return {
-            "init_method": f"tcp://{address}:{os.environ['MASTER_PORT']}",
-            "rank": int(os.environ[rank]),
-            "world_size": int(os.environ[world_size]),
-        }
-    return {"store": HashStore(), "rank": 0, "world_size": 1}
 
 
 def new_group(

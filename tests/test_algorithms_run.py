@@ -15,7 +15,7 @@ from plan_simulator import Simulator
 from ranks import Rank, on_processes, outcomes
 
 import ringcomm
-from ringcomm import Options, plan
+from ringcomm import Options, launchers, plan
 from ringcomm.plan import Plan, PlanError, Plans, Step, Transfer, registry
 from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.plan.plans import ROOTED
@@ -341,9 +341,9 @@ def inits_twice(rank: Rank) -> None:
 
 
 def test_init_gives_a_new_group_its_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
-    for _, *names in ringcomm.groups._LAUNCHERS:
-        for name in names:
-            monkeypatch.delenv(name, raising=False)
+    for launcher in launchers.LAUNCHERS:
+        monkeypatch.delenv(launcher.rank, raising=False)
+        monkeypatch.delenv(launcher.world_size, raising=False)
     on_processes(inits_twice, 1)
 
 

@@ -54,6 +54,7 @@ def isolated(setup_script, monkeypatch):
     """setup.py as uv or pip's venv-isolation run it: a throw-away interpreter without torch."""
     monkeypatch.setattr(setup_script.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(setup_script, "installer", lambda: None)
+    monkeypatch.setattr(setup_script, "uvs_target", lambda parent: None)
     monkeypatch.setattr(setuptools, "__file__", f"{sys.prefix}/lib/setuptools/__init__.py")
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
@@ -104,6 +105,59 @@ def test_installer_is_the_parent_interpreter(tmp_path):
     python = tmp_path / "bin" / "python"
     answer = subprocess.run([python, "-c", parent], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == str(python)
+
+
+def uv_process(directory: Path, *arguments: str, **environment: str) -> Path:
+    """What /proc has of a uv that answers with its arguments and its own VIRTUAL_ENV."""
+    uv = directory / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text('#!/bin/sh\necho "$VIRTUAL_ENV:$(basename "$PWD"):$*"\n')
+    uv.chmod(0o755)
+    process, cwd = directory / "proc", directory / "cwd"
+    process.mkdir()
+    cwd.mkdir()
+    (process / "exe").symlink_to(uv)
+    (process / "cwd").symlink_to(cwd)
+    (process / "cmdline").write_bytes(b"".join(f"{one}\0".encode() for one in ("uv", *arguments)))
+    entries = {"PATH": os.environ["PATH"], "VIRTUAL_ENV": "the user's", **environment}
+    text = "".join(f"{name}={value}\0" for name, value in entries.items())
+    (process / "environ").write_bytes(text.encode())
+    return process
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "asked"),
+    [
+        ("pip install -e .", {}, ""),
+        ("pip install --python other -e .", {}, " other"),
+        ("pip install --python=other -e .", {"UV_PYTHON": "3.12"}, " other"),
+        ("pip install -e . -p ../env", {}, " ../env"),
+        ("pip install --system -e .", {"UV_PYTHON": "3.12"}, " --system 3.12"),
+        ("pip install -e .", {"UV_PROJECT_ENVIRONMENT": "/env"}, ""),
+        ("sync", {"UV_PROJECT_ENVIRONMENT": "/env", "UV_PYTHON": "3.12"}, " /env"),
+    ],
+)
+def test_uv_is_asked_for_whom_it_installs(setup_script, tmp_path, arguments, environment, asked):
+    process = uv_process(tmp_path, *arguments.split(), **environment)
+    answer = setup_script.uvs_target(process)
+    assert str(answer) == f"the user's:cwd:python find{asked}"
+
+
+def test_other_parents_are_not_asked(setup_script, tmp_path):
+    process = uv_process(tmp_path, "pip", "install", ".")
+    (tmp_path / "bin" / "uv").rename(tmp_path / "bin" / "make")
+    (process / "exe").unlink()
+    (process / "exe").symlink_to(tmp_path / "bin" / "make")
+    assert setup_script.uvs_target(process) is None
+    assert setup_script.uvs_target(tmp_path / "gone") is None
+
+
+def test_uv_in_the_parent_process_is_as_sure(isolated, monkeypatch, tmp_path):
+    target = environment_with_torch(tmp_path / "target", "2.12.0")
+    other = environment_with_torch(tmp_path / "other", "2.14.0")
+    monkeypatch.setattr(isolated, "uvs_target", lambda parent: target / "bin" / "python")
+    monkeypatch.setenv("VIRTUAL_ENV", str(other))
+    assert isolated.find_torch().torch == "2.12.0"
 
 
 def test_environments_that_do_not_help_are_passed_over(isolated, monkeypatch, tmp_path):
@@ -185,6 +239,24 @@ def test_the_source_distribution_is_whole(tmp_path):
         pytest.skip("no checkout of git")
     missing = [name for name in listed.stdout.splitlines() if name not in packed]
     assert [name for name in missing if not name.startswith(".")] == []
+
+
+def test_the_wheel_has_what_is_no_python(tmp_path):
+    """And setuptools has nothing to say of it: the stubs in _C/ are not a package."""
+    command = ("setup.py", "-q", "egg_info", "--egg-base", tmp_path, "build_py", "-d", tmp_path)
+    result = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert "absent from the `packages`" not in result.stderr
+    package = tmp_path / "ringcomm"
+    built = ("_C.", "__pycache__")
+    missing = [
+        str(path)
+        for path in (ROOT / "ringcomm").rglob("*")
+        if path.is_file() and not any(word in str(path) for word in built)
+        if not (package / path.relative_to(ROOT / "ringcomm")).exists()
+    ]
+    assert missing == []
 
 
 def test_headers_of_torch_are_compiled_once(setup_script, tmp_path):
@@ -277,6 +349,19 @@ def test_import_under_another_torch_names_both_and_the_command(tmp_path):
     assert "ImportError: ringcomm was built for torch 2.11.0+cu999 (CUDA 99.9)" in error
     assert f"torch {torch.__version__} (CUDA {torch.version.cuda or 'none'}) is running" in error
     assert f"{sys.executable} -m pip install " in error
+
+
+def test_environments_of_uv_are_told_of_uv(monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name)
+    )
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    uv = f"uv pip install --python {sys.executable}"
+    assert _toolchain.pip_install() == uv
+    assert _build_check._build_command() == f"{uv} -e {ROOT}"
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert _toolchain.pip_install() == f"{sys.executable} -m pip install"
 
 
 def test_import_without_a_build_says_so(tmp_path):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import ringcomm
-from ringcomm.cli import COMMANDS, main
+from ringcomm import cost, plan
+from ringcomm.cli import COMMANDS, main, names
+from ringcomm.plan.plans import COLLECTIVES
 
 PROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text()
 
@@ -32,3 +36,36 @@ def test_every_command_says_what_it_does(capsys, command: str) -> None:
     usage, description, *_ = said(capsys, command, "--help").split("\n\n")
     assert usage.startswith(f"usage: python -m ringcomm {command} ")
     assert len(description) > 20 and not description.startswith(("options:", "positional"))
+
+
+def imported(*arguments: str, code: int) -> set[str]:
+    """The packages that a command imports; it ends with `code`."""
+    command = [sys.executable, "-X", "importtime", "-m", "ringcomm", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == code, result.stderr
+    return set(re.findall(r"^import time: .*\| +(\w+)$", result.stderr, re.M))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_does_not_wait_for_torch(command: str) -> None:
+    packages = imported(command, "--help", code=0)
+    assert "ringcomm" in packages
+    assert not packages & {"torch", "numpy", "matplotlib"}
+
+
+WRONG = [[], ["dance"], ["demo", "--nproc", "0"], ["cost", "--gpus"], ["simulate", "--gpus"]]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_usage_errors_do_not_wait_for_torch(wrong: list[str]) -> None:
+    assert "torch" not in imported(*wrong, code=2)
+
+
+def test_names_in_help_are_those_of_the_library() -> None:
+    assert tuple(COLLECTIVES) == names.COLLECTIVES
+    assert tuple(cost.MODELS) == names.MODELS
+    assert tuple(cost.MACHINES) == names.MACHINES
+    assert {
+        name: f"{link.latency * 1e6:g} us, {link.bandwidth / 1e9:g} GB/s"
+        for name, link in plan.LINKS.items()
+    } == names.LINKS

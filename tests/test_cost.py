@@ -307,17 +307,50 @@ def test_command(capsys, monkeypatch, tmp_path):
     (row,) = [line for line in printed.splitlines() if "ZeRO-3, forward" in line]
     # 436.224 MB * 7/8 at 450 GB/s and 7 * 3.4 us; 4096 tokens * (436 Mflop + attention) at 989 T
     assert re.search(r"inside +436.2 MB +872 µs +2.08 ms +0.42 +yes +≥ 1,924 tokens", row)
-    assert "ZeRO-3, forward: all-gather" in plot.read_text()
+    drawn = plot.read_text()
+    assert "dp 8, tp 1, pp 1, ZeRO 3, sequences of 4,096 tokens" in drawn
+    for label in ("ZeRO-3, forward: all-gather", "ZeRO-3, backward: gather, scatter"):
+        assert label in drawn
+    assert "#1f77b4" in drawn and "#ff7f0e" not in drawn  # both are one line, the first colour's
     assert printed.splitlines()[-1] == f"wrote {plot}"
 
 
-def test_narrow_terminals_cut_no_figure(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["cost", "--dp", "64", "--tp", "8", "--pp", "4", "--zero", "3"]) == 0
+def test_command_for_machines(capsys):
+    options = ["--dp", "8", "--zero", "3", "--pp", "2", "--micro-batches", "4"]
+    assert main(["cost", "--json", *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    layout = cost.Layout(dp=8, zero=3, pp=2, micro_batches=4)
+    machine = cost.MACHINES["h100-nvlink"]
+    assert found["memory"]["total"] == cost.training_memory(LLAMA, layout).total
+    assert found["memory"]["fits"] is True
+    assert found["layout"]["world_size"] == 16
+    assert [(one["name"], one["ratio"], one["hidden"]) for one in found["overlaps"]] == [
+        (one.name, one.ratio, one.hidden) for one in cost.overlaps(LLAMA, machine, layout)
+    ]
+    assert found["pipeline_bubble"] == 0.2
+
+
+LARGE = ["--dp", "64", "--tp", "8", "--pp", "4", "--zero", "3", "--seq-len", "131072"]
+
+
+@pytest.mark.parametrize("columns", [20, 80, 90])
+def test_narrow_terminals_cut_no_word(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["cost", *LARGE]) == 0
+    words = sorted(capsys.readouterr().out.split())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["cost", *LARGE]) == 0
     printed = capsys.readouterr().out
-    assert "…" not in printed
+    assert sorted(printed.split()) == words
     (row,) = [line for line in printed.splitlines() if "TP, QKV" in line]
-    assert re.search(r"all-gather +inside +33.6 MB 89.0 µs +26.1 µs +3.42 no +tp ≤ 3", row)
+    assert re.search(r"all-gather +inside +1.07 GB 2.11 ms +834 µs +2.53 no +tp ≤ 3", row)
+
+
+def test_a_pipe_has_80_columns(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["cost", *LARGE]) == 0
+    _, table = capsys.readouterr().out.split("fits")
+    assert max(map(len, table.splitlines())) == 80
 
 
 def test_command_finds_what_is_not_hidden(capsys, monkeypatch):

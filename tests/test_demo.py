@@ -94,11 +94,8 @@ def test_ranks_that_do_not_end_are_killed() -> None:
 
 
 def test_readable() -> None:
-    assert [readable_nbytes(n) for n in (1, 1024, 38440, 3 << 20)] == [
-        "1 B",
-        "1 KiB",
-        "38440 B",
-        "3 MiB",
-    ]
+    nbytes = [readable_nbytes(n) for n in (0, 1, 1023, 1024, 38440, 3 << 19, 3 << 20, 5 << 30)]
+    assert nbytes == ["0 B", "1 B", "1023 B", "1 KiB", "37.5 KiB", "1536 KiB", "3 MiB", "5120 MiB"]
+    assert readable_nbytes((3 << 20) + 300_000) == "3.3 MiB"
     times = [readable_seconds(s) for s in (1.234e-6, 123.4e-6, 12.34e-3, 1.5)]
     assert times == ["1.23 µs", "123 µs", "12.3 ms", "1500 ms"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import re
 import shutil
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import ringcomm
 from ringcomm.cli import doctor
 
 PACKAGE = Path(doctor.__file__).resolve().parents[1]
@@ -51,6 +54,43 @@ def test_all_is_well() -> None:
         assert re.search(rf"^NCCL +{major}\.{minor}\.{patch}", result.stdout, re.M)
 
 
+def run_here(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
+    """The doctor in this process, without its self-check, which takes seconds."""
+    parser = argparse.ArgumentParser()
+    doctor.add_arguments(parser)
+    return doctor.run(parser.parse_args(options)), capsys.readouterr().out
+
+
+def test_for_machines(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "_self_check", lambda problems: "two ranks, right sums")
+    code, printed = run_here(capsys, "--json")
+    found = json.loads(printed)
+    assert (code, found["problems"]) == (0, [])
+    assert found["checks"]["torch"].startswith(torch.__version__)
+    assert found["checks"]["ringcomm"].startswith(f"{ringcomm.__version__}, {PACKAGE}")
+
+    monkeypatch.setattr(doctor, "_self_check", lambda problems: problems.append("it hangs") or "")
+    code, printed = run_here(capsys, "--json")
+    assert (code, json.loads(printed)["problems"]) == (1, ["it hangs"])
+
+
+def test_for_an_issue(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "_self_check", lambda problems: "two ranks, right sums")
+    monkeypatch.setattr(doctor.platform, "node", lambda: "secret7")
+    monkeypatch.setattr(doctor.host, "guess", lambda: "secret7, one with others")
+    monkeypatch.setenv("HOME", str(PACKAGE.parent))
+    monkeypatch.setenv("RINGCOMM_ALGORITHM", "ring")
+    monkeypatch.setenv("RINGCOMM_HOSTID", "rack-secret7-x")
+    monkeypatch.setenv("AWS_SECRET", "of nobody's business")
+    code, printed = run_here(capsys, "--report")
+    assert code == 0
+    assert printed.startswith("```\nringcomm ") and printed.endswith("\n```\n")
+    assert "\nRINGCOMM_ALGORITHM=ring\nRINGCOMM_HOSTID=rack-HOST-x\n" in printed
+    assert "Nothing is wrong." in printed and ", ~/ringcomm\n" in printed
+    for private in ("secret7", "business", str(PACKAGE.parent)):
+        assert private not in printed
+
+
 def test_extension_missing(copy: Path) -> None:
     for module in copy.glob("_C*.so"):
         module.unlink()
@@ -60,9 +100,10 @@ def test_extension_missing(copy: Path) -> None:
     assert "Traceback" not in result.stderr
     imported = python(copy, "-c", "import ringcomm", "-m", "ringcomm")
     assert imported.returncode == 1 and "ImportError: ringcomm's extension" in imported.stderr
-    demo = python(copy, "-m", "ringcomm", "demo")
-    assert demo.returncode == 1 and "was not built" in demo.stderr
-    assert "Traceback" not in demo.stderr
+    for other in ("demo", "cost"):
+        refused = python(copy, "-m", "ringcomm", other)
+        assert refused.returncode == 1 and "was not built" in refused.stderr
+        assert "Traceback" not in refused.stderr
 
 
 def test_extension_for_another_torch(copy: Path) -> None:

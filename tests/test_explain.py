@@ -13,6 +13,7 @@ from plan_simulator import Simulator
 
 import ringcomm
 from ringcomm.cli import main
+from ringcomm.explain import drawing
 from ringcomm.explain.contributions import follow
 from ringcomm.explain.drawing import draw
 from ringcomm.explain.page import page
@@ -181,7 +182,10 @@ def test_stepping_through_the_page(browser: object, tmp_path: Path, algorithm: s
         assert {
             text.removesuffix("added").removesuffix("copied") for text in shown.text("li")
         } == lines
-        assert sorted(shown.text(".token text")) == sorted(str(chunk) for _, _, chunk in sent)
+        coming = [send.first_chunk for plan in plans for send in plan.steps[0].sends]
+        tokens = [chunk for _, _, chunk in sent] if step else coming
+        assert sorted(shown.text(".token text")) == sorted(map(str, tokens))
+        assert len(shown.text(".coming")) == (step == 0)
     (caption,) = shown.text("#caption")
     assert caption == f"step {plans.num_steps} of {plans.num_steps}, all-gather"
 
@@ -196,6 +200,38 @@ def test_stepping_through_the_page(browser: object, tmp_path: Path, algorithm: s
 
 def own_sets(plans: Plans) -> list[list[set[int]]]:
     return [[{rank}] * plans.num_chunks for rank in range(plans.world_size)]
+
+
+def test_small_stripes_are_seen(browser: object, tmp_path: Path) -> None:
+    """Of 40 ranks each has a place of 2 pixels or more in a cell, apart from the others'."""
+    from selenium.webdriver.common.keys import Keys
+
+    plans = ringcomm.plan.all_gather("direct", world_size=40)
+    shown = Page(browser, plans, tmp_path)
+    sizes = browser.execute_script(
+        "const cell = document.querySelectorAll('tbody tr')[3].cells[4];"
+        "return [cell.clientWidth / columns, cell.clientHeight / rows, rows * columns]"
+    )
+    assert sizes[0] >= 2 and sizes[1] >= 2 and sizes[2] >= 40
+    assert shown.colors(3, 3) == 1
+    assert shown.colors(3, 4) == 0
+    shown.press(Keys.END)
+    assert shown.cells() == [[{chunk} for chunk in range(40)] for _ in range(40)]
+
+
+@pytest.mark.parametrize("world_size", [5, 12, 16])
+def test_narrow_windows_show_all_chunks(browser: object, tmp_path: Path, world_size: int) -> None:
+    size = browser.get_window_size()
+    try:
+        browser.set_window_size(500, 900)
+        Page(browser, ringcomm.plan.all_reduce(world_size=world_size), tmp_path)
+        wanted, there = browser.execute_script(
+            "const section = document.getElementById('buffers').parentElement;"
+            "return [section.scrollWidth, section.clientWidth]"
+        )
+    finally:
+        browser.set_window_size(size["width"], size["height"])
+    assert wanted <= there
 
 
 def test_slider_playing_and_dark_mode(browser: object, tmp_path: Path) -> None:
@@ -236,8 +272,24 @@ def test_drawings(tmp_path: Path, suffix: str) -> None:
     else:
         text = path.read_text()
         assert text.count("<!-- step ") == plans.num_steps
-        # A stripe for each rank in each cell of each state, whatever its colour.
-        assert text.count("QuadMesh") == plans.num_steps + 1
+        assert text.count("<image ") == plans.num_steps + 1
+
+
+def test_a_sheet_is_small(tmp_path: Path) -> None:
+    path = tmp_path / "ring.svg"
+    draw(ringcomm.plan.all_reduce(world_size=8), path)
+    assert path.stat().st_size < 600_000  # with a path for each stripe it is 1.8 MB
+
+
+def test_stripes_are_who_is_in_a_cell() -> None:
+    """Of 3 ranks and 2 chunks: rank 1 holds the data of ranks 0 and 2 in chunk 1, and no more."""
+    image = drawing._stripes(3, [[0, 0], [0, 0b101], [0, 0]])
+    height, width = image.shape[0] // 3, image.shape[1] // 2
+    colors = {tuple(round(255 * part) for part in drawing._color(rank, 3)) for rank in (0, 2)}
+    cell = image[height : 2 * height, width:].reshape(-1, 3)
+    assert {tuple(pixel) for pixel in cell.tolist()} == colors | {(255, 255, 255)}
+    image[height : 2 * height, width:] = 255
+    assert (image == 255).all()
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

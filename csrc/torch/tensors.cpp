@@ -165,11 +165,11 @@ Elements elements_to_reduce(at::ScalarType type, const c10d::ReduceOp& op, const
   at::ScalarType real = type;
   if (is_complex) {
     TORCH_CHECK_VALUE(c10d::isComplexViewAsRealAllowed(op), "ring: ", what,
-                      ": op=", name(op_of(op, what)), " is not defined for dtype=", type);
+                      ": op=", name(op_of(op, what)), " is not defined for dtype=", name_of(type));
     real = c10::toRealValueType(type);
   }
   const auto dtype = dtype_of(real);
-  TORCH_CHECK_VALUE(dtype.has_value(), "ring: ", what, ": dtype=", type,
+  TORCH_CHECK_VALUE(dtype.has_value(), "ring: ", what, ": dtype=", name_of(type),
                     " cannot be reduced; it can be moved (all_gather, broadcast, ...)");
   return is_complex ? made_of(*dtype, 2, type) : Elements(*dtype);
 }

@@ -1,13 +1,11 @@
-"""What can be measured, under nccl-tests' names, and what a choice of it means."""
+"""What can be measured, under nccl-tests' names, and what a choice of it means.
+
+Its names are in --help, which does not wait for torch: what needs torch is imported in `check`.
+"""
 
 from __future__ import annotations
 
 import argparse
-
-import torch
-
-from ringcomm.options import Options, choices
-from ringcomm.plan.algorithms import host_of
 
 COLLECTIVES = (
     "all_reduce",
@@ -67,6 +65,11 @@ def check(options: argparse.Namespace, world_size: int) -> None:
     Raises:
         ValueError: the options do not fit together, or do not fit this machine.
     """
+    import torch
+
+    from ringcomm.options import Options, choices
+    from ringcomm.plan.algorithms import host_of
+
     sizes(options)
     for algorithm in options.algorithms:
         choices(Options(algorithm))

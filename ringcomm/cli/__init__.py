@@ -8,9 +8,11 @@ import sys
 from collections.abc import Sequence
 
 import ringcomm
+from ringcomm import _library
 
 # Each names its module, which has `add_arguments(parser)` and `run(options)` and is imported when
-# the command is given: the doctor must work where little else does.
+# the command is given. What needs torch it imports in `run`: --help and usage errors come at once,
+# and the doctor must work where little else does.
 COMMANDS = {
     "demo": "train a small network data-parallel, check it, and compare with gloo",
     "bench": "time collectives over the ring, gloo, NCCL and MPI",
@@ -41,13 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "command", choices=COMMANDS, metavar="COMMAND", help="COMMAND --help shows its own"
     )
     command = parser.parse_args(arguments[:1]).command
-    if ringcomm.unusable is not None and command != "doctor":
-        print(f"{ringcomm.unusable}\n`python -m ringcomm doctor` says more.", file=sys.stderr)
-        return 1
     module = importlib.import_module(f"ringcomm.cli.{command}")
     does = f"{COMMANDS[command].capitalize()}."
     parser = argparse.ArgumentParser(prog=f"python -m ringcomm {command}", description=does)
     module.add_arguments(parser)
     options = parser.parse_args(arguments[1:], argparse.Namespace(command_line=arguments))
+    if command != "doctor":
+        _library.need()
     code: int = module.run(options)
     return code

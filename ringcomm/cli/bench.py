@@ -7,12 +7,7 @@ import sys
 from pathlib import Path
 
 from ringcomm.arguments import module, nbytes, number, ranks_per_host, several
-from ringcomm.bench import plot
-from ringcomm.bench.mpirun import mpirun
 from ringcomm.bench.options import ALL_OPS, BACKENDS, COLLECTIVES, DTYPES, OPS, check
-from ringcomm.bench.run import run as run_rank
-from ringcomm.groups import launched
-from ringcomm.launch import RanksFailedError, run_ranks
 
 _DESCRIPTION = """\
 Times collectives, with the options and columns of nccl-tests. The backends are measured in turn
@@ -137,6 +132,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Returns the exit code: 1 if a result was wrong or the benchmark could not run."""
+    from ringcomm.bench import plot
+    from ringcomm.bench.mpirun import mpirun
+    from ringcomm.bench.run import run as run_rank
+    from ringcomm.launch import RanksFailedError, run_ranks
+    from ringcomm.launchers import launched
+
     try:
         if options.plot:
             plot.check(options.plot)

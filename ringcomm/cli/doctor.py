@@ -4,29 +4,76 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ringcomm
-from ringcomm import _toolchain, host
+from ringcomm import _library, _toolchain, host
 
 SHARED_MEMORY = "/dev/shm"
 SHARED_MEMORY_NEEDED = 64 << 20  # bytes; what a container usually has
 SELF_CHECK_TIMEOUT = 60.0  # seconds
+# Of the environment, what decides how ranks find each other and send.
+_SETTING = re.compile(r"(RINGCOMM|NCCL|GLOO|UCX|CUDA_VISIBLE|OMP_NUM)_?\w*$")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the command, of which it has none."""
+    """Adds the options of the command."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="for machines: one JSON object")
+    how.add_argument(
+        "--report",
+        action="store_true",
+        help="for an issue: as Markdown, with the settings of the environment, without the names "
+        "of this host and of the home directory",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the report. Returns 1 if something is wrong, else 0."""
+    problems: list[str] = []
+    if options.json:
+        found = dict(_checks(problems))
+        print(json.dumps({"checks": found, "problems": problems}))
+    elif options.report:
+        print(_for_an_issue("".join(_lines(problems))))
+    else:
+        for line in _lines(problems):
+            print(line, end="", flush=True)
+    return 1 if problems else 0
+
+
+def _lines(problems: list[str]) -> Iterator[str]:
+    for name, text in _checks(problems):
+        first, *others = text.splitlines()
+        yield "\n".join([f"{name:12}{first}", *(f"{'':12}{line}" for line in others)]) + "\n"
+    said = [f"Problem: {problem}" for problem in problems] or ["Nothing is wrong."]
+    yield "\n" + "\n".join(said) + "\n"
+
+
+def _for_an_issue(text: str) -> str:
+    """In a block of code, and without what is nobody's business."""
+    settings = [
+        f"{name}={value}" for name, value in sorted(os.environ.items()) if _SETTING.match(name)
+    ]
+    text += "\n" + ("\n".join(settings) or "no settings in the environment") + "\n"
+    if (home := str(Path.home())) != "/":
+        text = text.replace(home, "~")
+    text = re.sub(rf"\b{re.escape(platform.node())}\b", "HOST", text)
+    return f"```\n{text}```"
+
+
+def _checks(problems: list[str]) -> Iterator[tuple[str, str]]:
+    """What is found under each name; adds what is wrong to `problems`."""
     checks: dict[str, Callable[[list[str]], str]] = {
+        "ringcomm": _version,
         "Python": _python,
         "torch": _torch,
         "CUDA": _cuda,
@@ -40,16 +87,12 @@ def run(options: argparse.Namespace) -> int:
         "build": _build,
         "self-check": _self_check,
     }
-    problems: list[str] = []
     for name, check in checks.items():
-        first, *others = check(problems).splitlines()
-        print(f"{name:12}{first}", *(f"{'':12}{line}" for line in others), sep="\n", flush=True)
-    print()
-    if not problems:
-        print("Nothing is wrong.")
-        return 0
-    print(*(f"Problem: {problem}" for problem in problems), sep="\n")
-    return 1
+        yield name, check(problems)
+
+
+def _version(problems: list[str]) -> str:
+    return f"{ringcomm.__version__}, {Path(ringcomm.__file__).parent}"
 
 
 def _python(problems: list[str]) -> str:
@@ -60,7 +103,8 @@ def _torch(problems: list[str]) -> str:
     try:
         import torch
     except ImportError as error:
-        problems.append(f"torch cannot be imported: {error}. Install it: pip install torch")
+        install = f"{_toolchain.pip_install()} torch"
+        problems.append(f"torch cannot be imported: {error}. Install it: {install}")
         return "none"
     return f"{torch.__version__}, {Path(torch.__file__).parent}"
 
@@ -117,7 +161,7 @@ def _nccl(problems: list[str]) -> str:
 
 def _links(problems: list[str]) -> str:
     """What will carry bytes between hosts."""
-    if ringcomm.unusable is not None:
+    if _library.load() is not None:
         return "not known"
     from ringcomm import links
 
@@ -186,8 +230,8 @@ def _has_memfds() -> bool:
 
 
 def _build(problems: list[str]) -> str:
-    if ringcomm.unusable is not None:
-        problems.append(str(ringcomm.unusable))
+    if (unusable := _library.load()) is not None:
+        problems.append(str(unusable))
     try:
         from ringcomm import _build_info
     except ImportError:
@@ -196,7 +240,7 @@ def _build(problems: list[str]) -> str:
 
 
 def _self_check(problems: list[str]) -> str:
-    if ringcomm.unusable is not None:
+    if _library.load() is not None:
         return "not run"
     from ringcomm.launch import RanksFailedError, run_ranks
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import ringcomm
 from ringcomm.arguments import module, number, ranks_per_host
-from ringcomm.explain.page import page
-from ringcomm.plan.plans import COLLECTIVES
+from ringcomm.cli.names import COLLECTIVES
 
 SUFFIXES = (".html", ".svg", ".gif")
 
@@ -77,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
 
             timeline.draw(plans, options.slices or 3, output)
         elif output.suffix == ".html":
+            from ringcomm.explain.page import page
+
             output.write_text(page(plans), encoding="utf-8")
         else:
             from ringcomm.explain.drawing import draw

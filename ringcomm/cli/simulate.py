@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from ringcomm import _library
 from ringcomm.arguments import module, nbytes, number
-from ringcomm.bench import plot
+from ringcomm.cli import names
 from ringcomm.cli.whole import print_whole
-from ringcomm.plan import LINKS, Link, Network, simulate
-from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.units import readable_nbytes, readable_seconds
+
+if TYPE_CHECKING:
+    from ringcomm.plan import Link
 
 _COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 _STEP = 4  # from size to size in a range
@@ -24,6 +28,9 @@ _STEP = 4  # from size to size in a range
 
 def link(text: str) -> Link:
     """As `Link.parse`."""
+    _library.need()
+    from ringcomm.plan import Link
+
     try:
         return Link.parse(text)
     except ValueError as error:
@@ -57,10 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Simulates the plans of a collective on a network, transfer by transfer, and marks the "
         "cheapest. Links are "
-        + ", ".join(
-            f"{name} ({one.latency * 1e6:g} us, {one.bandwidth / 1e9:g} GB/s)"
-            for name, one in LINKS.items()
-        )
+        + ", ".join(f"{name} ({what})" for name, what in names.LINKS.items())
         + ": bandwidth in each direction by data sheet, latency as NCCL's tuning model has it, and "
         "no overhead per message, which flatters plans of many small ones."
     )
@@ -85,13 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--link",
         type=link,
-        default="nvlink4",
         help="inside hosts: a name, or latency:bandwidth[:overhead] such as 5us:25GB/s:1us "
         "(default: nvlink4)",
     )
-    parser.add_argument(
-        "--across", type=link, default="ndr", help="between hosts, likewise (default: ndr)"
-    )
+    parser.add_argument("--across", type=link, help="between hosts, likewise (default: ndr)")
     parser.add_argument(
         "--ranks-per-host", type=number(1), default=8, help="(default: %(default)s)"
     )
@@ -105,6 +106,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="pieces of a chunk that follow each other (default: whole chunks)",
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="as .png, .svg or .pdf")
+    parser.add_argument(
+        "--json", action="store_true", help="for machines: one JSON list, times in seconds"
+    )
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,12 @@ class Row:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the table, and draws it if asked. Returns the exit code."""
+    from ringcomm.bench import plot
+    from ringcomm.plan import LINKS
+    from ringcomm.plan.algorithms import ALGORITHMS
+
+    options.link = options.link or LINKS["nvlink4"]
+    options.across = options.across or LINKS["ndr"]
     options.algorithm = options.algorithm or list(ALGORITHMS[options.collective])
     try:
         if options.plot:
@@ -135,14 +145,20 @@ def run(options: argparse.Namespace) -> int:
     except (ValueError, plot.PlotError) as error:
         print(error, file=sys.stderr)
         return 2
-    print_whole(_table(options, rows))
+    if options.json:
+        print(json.dumps([asdict(row) | {"cheapest": row.cheapest} for row in rows]))
+    else:
+        print_whole(_table(options, rows))
     if options.plot:
         _draw(options, rows)
-        print(f"wrote {options.plot.resolve()}")
+        if not options.json:
+            print(f"wrote {options.plot.resolve()}")
     return 0
 
 
 def _row(options: argparse.Namespace, world_size: int, size: int) -> Row:
+    from ringcomm.plan import Network, simulate
+
     network = Network(
         inside=options.link,
         across=options.across,

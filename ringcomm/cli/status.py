@@ -6,13 +6,15 @@ import argparse
 import dataclasses
 import json
 import time
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ringcomm.live import GroupStatus, RankStatus, running
+if TYPE_CHECKING:
+    from ringcomm.live import GroupStatus, RankStatus
 
 
 def _seconds(text: str) -> float:
@@ -44,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the groups. Returns 0."""
+    from ringcomm.live import running
+
     if options.watch is None:
         _print(running(), options.json)
         return 0

@@ -18,13 +18,28 @@ function sources(mask) {
   return [...Array(n).keys()].filter((rank) => (mask >> BigInt(rank)) & 1n);
 }
 
+// A cell has a stripe for each rank, or several rows of them where they would be thinner than 2
+// pixels: so many are seen in a row of a cell as page.css makes it.
+const many = data.num_chunks > 16;
+const shape = many ? 1 : 2; // of a cell, width over height
+const columns = n <= (many ? 6 : 16) ? n : Math.ceil(Math.sqrt(shape * n));
+const rows = Math.ceil(n / columns);
+
 function stripes(mask) {
-  const parts = [];
-  for (let rank = 0; rank < n; ++rank) {
-    const fill = (mask >> BigInt(rank)) & 1n ? color(rank) : "transparent";
-    parts.push(`${fill} ${(100 * rank) / n}% ${(100 * (rank + 1)) / n}%`);
+  const layers = [];
+  for (let row = 0; row < rows; ++row) {
+    const parts = [];
+    for (let column = 0; column < columns; ++column) {
+      const rank = row * columns + column;
+      const fill = (mask >> BigInt(rank)) & 1n ? color(rank) : "transparent";
+      parts.push(`${fill} ${(100 * column) / columns}% ${(100 * (column + 1)) / columns}%`);
+    }
+    const top = rows === 1 ? 0 : (100 * row) / (rows - 1);
+    layers.push(
+      `linear-gradient(to right, ${parts.join(", ")}) 0 ${top}% / 100% ${100 / rows}% no-repeat`,
+    );
   }
-  return `linear-gradient(to right, ${parts.join(", ")})`;
+  return layers.join(", ");
 }
 
 // ---- The table of buffers
@@ -33,12 +48,12 @@ const cells = [];
 
 function buildTable() {
   const table = at("buffers");
-  table.classList.toggle("many", data.num_chunks > 16);
+  table.classList.toggle("many", many);
+  table.style.setProperty("--cell", `${Math.min(16, Math.max(12, 2 * columns))}px`);
   const head = table.createTHead().insertRow();
-  head.append(document.createElement("th"));
-  for (let chunk = 0; chunk < data.num_chunks; ++chunk) {
+  for (let chunk = -1; chunk < data.num_chunks; ++chunk) {
     const th = document.createElement("th");
-    th.textContent = data.num_chunks > 16 ? "" : `chunk ${chunk}`;
+    th.textContent = chunk < 0 ? "chunk" : many ? "" : chunk;
     head.append(th);
   }
   const body = table.createTBody();
@@ -55,6 +70,8 @@ function buildTable() {
     span.style.background = color(rank);
     at("legend").append(span);
   }
+  // What does not shrink goes below the ring rather than beyond the edge.
+  if (many) table.parentElement.style.flexBasis = `${table.offsetWidth}px`;
 }
 
 function stateAfter(step) {
@@ -76,7 +93,7 @@ function paintTable(step) {
       const held = sources(mask).join("+");
       if (cell.dataset.sources !== held) {
         cell.dataset.sources = held;
-        cell.style.backgroundImage = stripes(mask);
+        cell.style.background = stripes(mask);
         cell.title = held ? `chunk ${chunk}: of rank ${held}` : `chunk ${chunk}: nothing yet`;
       }
       cell.classList.toggle("complete", mask === complete[chunk]);
@@ -127,6 +144,7 @@ function label(move) {
 // at a part of their way.
 function drawArrows(step) {
   arrows.replaceChildren();
+  arrows.classList.remove("coming");
   if (step < 0) return () => {};
   const tokens = data.steps[step].moves.map((move) => {
     const [x0, y0] = place(move.from);
@@ -193,7 +211,8 @@ function settle(step) {
   frame = 0;
   shown = step;
   describe(step);
-  drawArrows(step - 1)(0.5);
+  drawArrows(Math.min(Math.max(0, step - 1), data.steps.length - 1))(0.5);
+  arrows.classList.toggle("coming", step === 0);
   paintTable(step);
   document.body.dataset.step = step; // for whoever drives the page
 }

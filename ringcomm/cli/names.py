@@ -1,0 +1,30 @@
+"""What --help names, once more: where it is defined, torch is imported, which takes seconds.
+
+tests/test_cli.py compares it with what it names.
+"""
+
+from __future__ import annotations
+
+# The keys of ringcomm.plan.plans.COLLECTIVES.
+COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "reduce",
+    "all_gather",
+    "gather",
+    "scatter",
+    "broadcast",
+    "all_to_all",
+    "barrier",
+)
+# Of ringcomm.plan, with latency and bandwidth.
+LINKS = {
+    "nvlink4": "3.4 us, 450 GB/s",
+    "pcie5": "5.7 us, 64 GB/s",
+    "pcie4": "5.7 us, 32 GB/s",
+    "ndr": "14 us, 50 GB/s",
+    "100gbe": "14 us, 12.5 GB/s",
+}
+# Of ringcomm.cost.
+MODELS = ("gpt2", "gpt2-xl", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
+MACHINES = ("h100-nvlink", "h200-nvlink", "h100-pcie", "h100-100gbe")

@@ -1,0 +1,149 @@
+"""What launchers say to the ranks they start, and how these find each other by it."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.distributed_c10d import default_pg_timeout
+
+from ringcomm.meeting import meet
+
+
+class Launcher(NamedTuple):
+    """Environment variables in which a launcher tells a process what it is.
+
+    Args:
+        name: of the launcher.
+        rank: this holds the process's rank.
+        world_size: this holds the number of ranks.
+        on_host: this tells whether all ranks are on one host: it then has the value that follows,
+            or if that is None, the same as `world_size`. Empty: nothing tells.
+        job: these together name the job.
+        started_by: where they are not set, the process that started the ranks names it; it does
+            not have these variables as a rank has them. Empty: that is not known.
+    """
+
+    name: str
+    rank: str
+    world_size: str
+    on_host: tuple[str, str | None] = ("", None)
+    job: tuple[str, ...] = ()
+    started_by: tuple[str, ...] = ()
+
+
+# Slurm sets SLURM_STEP_NUM_TASKS for tasks that srun started, and not for a batch script, which is
+# one process.
+LAUNCHERS = (
+    Launcher("torchrun", "RANK", "WORLD_SIZE"),
+    Launcher(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        on_host=("OMPI_COMM_WORLD_LOCAL_SIZE", None),
+        job=("PMIX_NAMESPACE",),
+    ),
+    Launcher(
+        "MPICH",
+        "PMI_RANK",
+        "PMI_SIZE",
+        on_host=("MPI_LOCALNRANKS", None),
+        job=("I_MPI_HYDRA_UUID",),  # Intel's
+        started_by=("PMI_RANK", "PMI_SIZE", "PMI_FD"),
+    ),
+    Launcher(
+        "srun",
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        on_host=("SLURM_STEP_NUM_NODES", "1"),
+        job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    ),
+)
+
+
+def launched() -> bool:
+    """Whether a launcher has started this process as one of several ranks."""
+    return _launcher() is not None
+
+
+def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
+    """What init_process_group must know to find the other ranks.
+
+    Raises:
+        ValueError: the environment is incomplete; the message names what is missing.
+        torch.distributed.DistBackendError: as `ringcomm.meeting.meet`.
+    """
+    launcher = _launcher()
+    if launcher is None:
+        return {"store": HashStore(), "rank": 0, "world_size": 1}
+    wanted = [launcher.rank, launcher.world_size]
+    meets = ("MASTER_PORT", "MASTER_ADDR")
+    job = None if any(os.environ.get(name) for name in meets) else _job(launcher)
+    if job is None:
+        wanted += meets if launcher.name == "torchrun" or _on_hosts(launcher) else meets[:1]
+    if missing := [name for name in wanted if not os.environ.get(name)]:
+        raise ValueError(
+            f"this process seems to be started by {launcher.name}, but {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not set. All ranks need their rank, the world "
+            "size and one free port to meet at, such as MASTER_PORT=29500; where they are on "
+            "several hosts, also the address of rank 0's, such as MASTER_ADDR=node0"
+        )
+    if launcher.name == "torchrun":
+        return {"init_method": "env://"}
+    rank, world_size = int(os.environ[launcher.rank]), int(os.environ[launcher.world_size])
+    ranks = {"rank": rank, "world_size": world_size}
+    if job is not None:
+        return {"store": meet(job, rank, world_size, timeout or default_pg_timeout), **ranks}
+    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    return {"init_method": f"tcp://{address}:{os.environ['MASTER_PORT']}", **ranks}
+
+
+def _launcher() -> Launcher | None:
+    return next(
+        (one for one in LAUNCHERS if one.rank in os.environ or one.world_size in os.environ), None
+    )
+
+
+def _on_hosts(launcher: Launcher) -> bool:
+    """Whether the launcher says that ranks are on several hosts."""
+    variable, value = launcher.on_host
+    if not os.environ.get(variable):
+        return False
+    return os.environ[variable] != (value or os.environ.get(launcher.world_size))
+
+
+def _job(launcher: Launcher) -> str | None:
+    """What only the ranks of this job have in common, if all are on this host; None if not told."""
+    variable, _ = launcher.on_host
+    if not os.environ.get(variable) or _on_hosts(launcher):
+        return None
+    if launcher.job and all(os.environ.get(name) for name in launcher.job):
+        return " ".join(f"{name}={os.environ[name]}" for name in launcher.job)
+    return _parent_of_all(launcher.started_by) if launcher.started_by else None
+
+
+def _parent_of_all(variables: tuple[str, ...]) -> str | None:
+    """The nearest ancestor that has not these variables as this process has them, and its start."""
+    ours = _environment("self", variables)
+    process = os.getppid()
+    while process > 1:
+        try:
+            theirs = _environment(str(process), variables)
+            stat = Path(f"/proc/{process}/stat").read_text()
+        except OSError:
+            return None
+        fields = stat[stat.rindex(")") + 2 :].split()  # from the third on: state, parent, ...
+        if theirs != ours:
+            return f"process {process} started {fields[19]}"
+        process = int(fields[1])
+    return None
+
+
+def _environment(process: str, variables: tuple[str, ...]) -> dict[bytes, bytes]:
+    """Of these variables, what the process was started with."""
+    entries = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    found = dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
+    return {name: found[name] for name in map(str.encode, variables) if name in found}

@@ -1,0 +1,113 @@
+"""How ranks of one host that a launcher has started find each other, with no port to choose.
+
+Rank 0 makes the store on a port that the system chooses, and tells it to the others over a socket
+whose name follows from the job. The name is in Linux's abstract namespace: it leaves no file, and
+is free again when its process ends. Both sides look whose process the other is.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import hashlib
+import os
+import socket
+import struct
+import threading
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
+
+_ADDRESS = "127.0.0.1"
+_PORT = struct.Struct("!H")
+_LONGEST_PAUSE = 0.05  # seconds between attempts to reach rank 0
+
+# Jobs by the number of times that this process has met the others, as each time has its own name.
+_times: collections.Counter[str] = collections.Counter()
+
+
+def meet(job: str, rank: int, world_size: int, timeout: timedelta) -> TCPStore:
+    """The store that all ranks of a job share; all of them call it, equally often.
+
+    Args:
+        job: differs between jobs of a user on this host, and is the same for all ranks of one.
+        timeout: how long to wait for rank 0, and that of the store.
+
+    Raises:
+        torch.distributed.DistBackendError: rank 0 did not come in time, its place is taken, or
+            the socket of that name is another user's.
+    """
+    _times[job] += 1
+    digest = hashlib.sha256(f"{os.getuid()} {job} {_times[job]}".encode()).hexdigest()
+    name = f"\0ringcomm-{digest[:32]}"
+    if rank != 0:
+        port = _ask(name, rank, timeout)
+        return TCPStore(_ADDRESS, port, world_size, is_master=False, timeout=timeout)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(name)
+    except OSError:
+        listener.close()
+        raise dist.DistBackendError(
+            "ring: another process of this job is rank 0 already. What a rank has started is not a "
+            "rank itself; start it without the launcher's variables"
+        ) from None
+    listener.listen(world_size)
+    listener.settimeout(timeout.total_seconds())
+    store = TCPStore(
+        _ADDRESS, 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False
+    )
+    answering = (listener, store.port, world_size - 1)
+    threading.Thread(target=_answer, args=answering, daemon=True).start()
+    return store
+
+
+def _answer(listener: socket.socket, port: int, others: int) -> None:
+    """Tells the port to as many processes of this user as there are other ranks."""
+    with listener:
+        while others > 0:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # the time is up
+                return
+            with connection, contextlib.suppress(OSError):  # who has gone meanwhile does not count
+                if _user_of(connection) == os.getuid():
+                    connection.sendall(_PORT.pack(port))
+                    others -= 1
+
+
+def _ask(name: str, rank: int, timeout: timedelta) -> int:
+    deadline = time.monotonic() + timeout.total_seconds()
+    pause = 0.001
+    while time.monotonic() < deadline:
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                connection.connect(name)
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
+                if _user_of(connection) != os.getuid():
+                    raise dist.DistBackendError(
+                        f"ring: the socket by which rank {rank} would find rank 0 is that of user "
+                        f"{_user_of(connection)}; set MASTER_PORT to a free port instead"
+                    )
+                answer = connection.recv(_PORT.size, socket.MSG_WAITALL)
+                if len(answer) == _PORT.size:
+                    return int(_PORT.unpack(answer)[0])
+            except OSError:  # it is not there yet, or no more
+                pass
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    raise dist.DistBackendError(
+        f"ring: rank {rank} waited {timeout.total_seconds():g} s for rank 0 of its job on this "
+        "host. Timed out: is it running, and does it call ringcomm.init()? Where ranks do not "
+        "share a network namespace, set MASTER_ADDR and MASTER_PORT"
+    )
+
+
+def _user_of(connection: socket.socket) -> int:
+    """Whose process is at the other end."""
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+    )
+    return int(struct.unpack("3i", credentials)[1])
