@@ -16,7 +16,7 @@ from ranks import Rank, on_processes
 from torch.distributed import ReduceOp
 
 import ringcomm
-from ringcomm import _C, _fast_path
+from ringcomm import _C, _delegate, _fast_path
 
 WORLD_SIZE = 3
 COUNT = 7
@@ -380,6 +380,82 @@ def which_path(rank: Rank) -> None:
 @pytest.mark.parametrize("backend", ["ring", "gloo"])
 def test_fast_path_is_taken_unless_something_watches(backend: str) -> None:
     on_processes(which_path, WORLD_SIZE, backend=backend)
+
+
+def which_path_of_others(rank: Rank) -> None:
+    n, me = rank.world_size, rank.rank
+    ringcomm.init()
+    subgroup = ringcomm.new_group()
+    mine = torch.arange(4.0) + 4 * me
+    everybodys = torch.arange(4.0 * n)
+    parts = torch.ones(3 * n)
+    slow = [0]
+    real = _delegate.announcing
+
+    def announcing(*args: Any) -> Any:
+        slow[0] += 1
+        return real(*args)
+
+    def is_fast(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        before = slow[0]
+        call(*args, **kwargs)
+        return slow[0] == before
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(_delegate, "announcing", announcing)
+        ringcomm.barrier()
+        ringcomm.barrier(subgroup)  # the first of a group makes it known
+        assert is_fast(ringcomm.barrier)
+        assert is_fast(ringcomm.barrier, group=subgroup)
+        assert not is_fast(ringcomm.barrier, device_ids=[0])
+
+        for group in (None, subgroup):
+            out = torch.zeros(4 * n)
+            assert is_fast(ringcomm.all_gather_into_tensor, out, mine, group=group)
+            assert torch.equal(out, everybodys)
+            own = out.zero_()[4 * me : 4 * me + 4].copy_(mine)  # in place
+            assert is_fast(ringcomm.all_gather_into_tensor, out, own, group)
+            assert torch.equal(out, everybodys)
+            shifted = out[4 * me + 1 - me % 2 * 2 :][:4] if 0 < me < n - 1 else mine.clone()
+            expected = [torch.empty(4) for _ in range(n)]
+            ringcomm.all_gather(expected, shifted.clone())
+            overlaps = shifted.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
+            assert is_fast(ringcomm.all_gather_into_tensor, out, shifted, group) is not overlaps
+            assert torch.equal(out, torch.cat(expected))
+
+            got = torch.zeros(3)
+            assert is_fast(ringcomm.reduce_scatter_tensor, got, parts, group=group)
+            assert torch.equal(got, torch.full((3,), float(n)))
+            assert is_fast(ringcomm.reduce_scatter_tensor, got, parts, ReduceOp.AVG, group)
+            assert torch.equal(got, torch.ones(3))
+            kwargs = {"op": ReduceOp.MAX, "group": group}
+            assert is_fast(ringcomm.reduce_scatter_tensor, got, parts * me, **kwargs)
+            assert torch.equal(got, torch.full((3,), n - 1.0))
+            apart = torch.ones(3 * n, 2)[:, 0]
+            assert not is_fast(ringcomm.reduce_scatter_tensor, got, apart, group=group)
+            assert torch.equal(got, torch.full((3,), float(n)))
+
+        for src in range(n):
+            tensor = mine.clone()
+            assert is_fast(ringcomm.broadcast, tensor, src)
+            assert torch.equal(tensor, everybodys[4 * src :][:4])
+            assert is_fast(ringcomm.broadcast, tensor.copy_(mine), src=src)
+            assert torch.equal(tensor, everybodys[4 * src :][:4])
+        assert not is_fast(ringcomm.broadcast, tensor, 0, subgroup)
+        assert not is_fast(ringcomm.broadcast, torch.ones(4, 4).t(), 0)
+        work = ringcomm.broadcast(tensor, 0, async_op=True)
+        assert work is not None and work.wait()
+
+        # Refused here, told there.
+        with pytest.raises((ValueError, dist.DistBackendError), match="must have"):
+            ringcomm.all_gather_into_tensor(torch.zeros(4 * n + (me == 0)), mine)
+        with pytest.raises((ValueError, dist.DistBackendError), match="the root is rank 9"):
+            ringcomm.broadcast(tensor, 9) if me == 0 else ringcomm.broadcast(tensor, 0)
+    ringcomm.barrier()
+
+
+def test_fast_paths_of_other_collectives() -> None:
+    on_processes(which_path_of_others, WORLD_SIZE, backend="ring")
 
 
 def coalesced(rank: Rank) -> None:

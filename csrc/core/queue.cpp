@@ -74,7 +74,9 @@ void Queue::State::run_front(Levels::iterator from, std::unique_lock<std::mutex>
                std::make_move_iterator(level->operations.end()));
   levels.erase(level);
   lock.unlock();
-  operation = {};  // without the lock: it may hold the last reference to the queue
+  // Without the lock: it may hold the last reference to the queue.
+  operation.run = operation.complete = nullptr;
+  operation.held.reset();
   lock.lock();
 }
 

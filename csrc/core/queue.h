@@ -31,8 +31,9 @@ namespace ringcomm {
 class Queue {
  public:
   struct Operation {
-    std::function<void()> run;       // in turn; must not throw
-    std::function<void()> complete;  // runs the callbacks; must not throw
+    std::function<void()> run;             // in turn; must not throw
+    std::function<void()> complete;        // runs the callbacks; must not throw
+    std::shared_ptr<void> held = nullptr;  // let go of when both are gone, and what they hold
   };
 
   Queue() : state_(std::make_shared<State>()) {}

@@ -225,7 +225,9 @@ RingBackend::WorkPtr RingBackend::begin_on_host(Submission submission, Coalescin
                     work->start();
                     *error = error_of([&] { body(*host); });
                   },
-                  [work, error] { work->complete(*error); }});
+                  [work, error] { work->complete(*error); },
+                  // Tensors that go with it may need Python.
+                  std::make_shared<Inside>()});
   if (coalescing != nullptr) coalescing->parts.push_back(work);
   return work;
 }

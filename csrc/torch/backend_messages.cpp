@@ -4,6 +4,7 @@
 #include "torch/arguments.h"
 #include "torch/backend.h"
 #include "torch/errors.h"
+#include "torch/leaving.h"
 #include "torch/message_work.h"
 
 namespace ringcomm {
@@ -56,7 +57,15 @@ RingBackend::WorkPtr RingBackend::send_or_recv_on_host(shm::Message::Kind kind, 
   message->deadline = Deadline::in(operation.timeout);
   const Report report = operation.report;
   auto work = c10::make_intrusive<MessageWork>(rank_, std::move(operation), communicator_);
-  message->on_done = [work, kind, data = std::move(data)](std::exception_ptr error) {
+  // Last to go: tensors that go with the rest may need Python.
+  struct Held {
+    std::shared_ptr<Inside> inside = std::make_shared<Inside>();
+    c10::intrusive_ptr<MessageWork> work;
+    Writable data;
+  };
+  message->on_done = [held = Held{.work = work, .data = std::move(data)},
+                      kind](std::exception_ptr error) {
+    const auto& [inside, work, data] = held;
     if (!error && kind == shm::Message::Kind::kRecv) data.commit();
     work->complete(error, work->sourceRank());
   };

@@ -38,6 +38,31 @@ std::shared_future<void> submit(
   return done->get_future().share();
 }
 
+// Whoever waits until `held` is gone finds nothing of the operation left.
+TEST(what_is_held_goes_last) {
+  struct Tells {
+    ~Tells() { gone.push_back(name); }
+    std::vector<std::string>& gone;
+    const std::string name;
+  };
+  for (const bool helps : {false, true}) {
+    std::vector<std::string> gone;
+    {
+      Queue queue;
+      const auto make = [&](const char* name) { return std::make_shared<Tells>(gone, name); };
+      const bool entered = queue.try_enter();  // so that nobody else runs it
+      CHECK(entered);
+      queue.submit(
+          {[a = make("run")] {}, [b = make("complete")] {}, std::shared_ptr<void>(make("held"))});
+      CHECK(gone.empty());
+      queue.leave();
+      if (helps) queue.help();
+    }
+    CHECK_EQ(gone.size(), 3u);
+    CHECK_EQ(gone.back(), "held");
+  }
+}
+
 TEST(operations_run_in_order_and_one_at_a_time) {
   std::vector<int> order;  // unguarded: the turn is the lock
   std::atomic<int> running{0};
