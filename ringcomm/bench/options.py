@@ -6,6 +6,7 @@ Its names are in --help, which does not wait for torch: what needs torch is impo
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 COLLECTIVES = (
     "all_reduce",
@@ -20,6 +21,7 @@ COLLECTIVES = (
     "barrier",
 )
 BACKENDS = ("ring", "ringcomm", "gloo", "nccl", "mpi")
+PREFIXED = "mpi:"  # and the folder of one MPI of several
 # nccl-tests' names, and torch's.
 DTYPES = {
     "int8": "int8",
@@ -36,6 +38,25 @@ DTYPES = {
 }
 OPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 ALL_OPS = OPS[:5]  # what "all" means: the others are for integers only
+
+
+def backends(text: str) -> list[str]:
+    """A parser of --backends.
+
+    Raises:
+        argparse.ArgumentTypeError: an unknown name, or a folder without an MPI.
+    """
+    names = text.split(",")
+    for name in names:
+        if name.startswith(PREFIXED):
+            mpirun = Path(name.removeprefix(PREFIXED)) / "bin" / "mpirun"
+            if not mpirun.is_file():
+                raise argparse.ArgumentTypeError(f"{name!r}: there is no {mpirun}")
+        elif name not in BACKENDS:
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is none of {', '.join(BACKENDS)} and {PREFIXED}PREFIX"
+            )
+    return list(dict.fromkeys(names))
 
 
 def sizes(options: argparse.Namespace) -> list[int]:

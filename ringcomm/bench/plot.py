@@ -35,7 +35,7 @@ def write(path: Path, rows: Sequence[Row], copy_rates: Mapping[int, float], titl
     """Draws the in-place times, or where a collective has none, the others.
 
     Args:
-        copy_rates: bytes that each rank copies per second, by size.
+        copy_rates: bytes that each rank copies per second, by size; without any, no line shows it.
         title: a second line for it, such as the machine.
     """
     from matplotlib.figure import Figure
@@ -49,13 +49,14 @@ def write(path: Path, rows: Sequence[Row], copy_rates: Mapping[int, float], titl
             sizes = [row.size for row in line]
             bandwidth.plot(sizes, [row.busbw for row in line], marker="o", ms=4, label=label)
             latency.plot(sizes, [row.time * 1e6 for row in line], marker="o", ms=4, label=label)
-        sizes = sorted({row.size for row in chosen})
-        rates = [copy_rates[size] for size in sizes]
-        factor = COLLECTIVES[name].factor(chosen[0].world_size)
-        limit = {"ls": "--", "color": "gray", "label": "one copy of what a rank receives"}
-        bandwidth.plot(sizes, [rate / 1e9 for rate in rates], **limit)
-        times = [size * factor / rate * 1e6 for size, rate in zip(sizes, rates, strict=True)]
-        latency.plot(sizes, times, **limit)
+        sizes = sorted({row.size for row in chosen} & set(copy_rates))
+        if sizes:
+            rates = [copy_rates[size] for size in sizes]
+            factor = COLLECTIVES[name].factor(chosen[0].world_size)
+            limit = {"ls": "--", "color": "gray", "label": "one copy of what a rank receives"}
+            bandwidth.plot(sizes, [rate / 1e9 for rate in rates], **limit)
+            times = [size * factor / rate * 1e6 for size, rate in zip(sizes, rates, strict=True)]
+            latency.plot(sizes, times, **limit)
         for one, unit in ((bandwidth, "busbw, GB/s"), (latency, "time, µs")):
             one.set_xscale("log", base=2)
             one.set_yscale("log")

@@ -144,6 +144,8 @@ def _write(
     rows: list[report.Row],
     copy_rates: dict[int, float],
 ) -> None:
+    if options.rows:
+        report.write_json(options.rows, header, rows)
     if options.csv:
         report.write_csv(options.csv, rows)
     if options.output_file:

