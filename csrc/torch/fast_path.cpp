@@ -3,9 +3,9 @@
 // FASTCALL), and look at torch.distributed's state where it keeps it.
 //
 // They return False, with nothing done, wherever torch.distributed has to carry out the call: it is
-// to be recorded (a profiler, a dispatch mode, coalescing), a tensor is of a subclass, not on the
-// CPU or not contiguous, the op carries a factor, operations are under way, or the group is not
-// known here.
+// to be recorded (a profiler, a dispatch mode, coalescing), a tensor is of a subclass, sparse, not
+// on the CPU or not contiguous, the op carries a factor, operations are under way, or the group is
+// not known here.
 #include "torch/fast_path.h"
 
 #include <Python.h>
@@ -160,7 +160,8 @@ class FastPath {
 
  private:
   static bool is_plain(PyObject* tensor) {
-    return Py_TYPE(tensor) == reinterpret_cast<PyTypeObject*>(THPVariableClass);
+    return Py_TYPE(tensor) == reinterpret_cast<PyTypeObject*>(THPVariableClass) &&
+           THPVariable_Unpack(tensor).layout() == at::kStrided;
   }
 
   std::optional<c10d::ReduceOp::RedOpType> find(PyObject* op) const {
