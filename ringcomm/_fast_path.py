@@ -5,6 +5,7 @@ Each function returns False, with nothing done, where torch.distributed has to c
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any, cast
@@ -60,14 +61,20 @@ def broadcast_now(
 
 def barrier_now(group: Any = None, async_op: bool = False, **others: Any) -> bool:
     """barrier(group), which does not wait for a device if there is none."""
-    if async_op or others or _HAS_DEVICES or _is_compiling():
+    if async_op or others or _is_compiling() or _has_devices():
         return False
     return _C.barrier_now(group)
 
 
 _CPU = torch.device("cpu")
-_HAS_DEVICES = torch.accelerator.is_available()
 _remembered: set[int] = set()
+
+
+# Not before it has to be known: after it has looked, a process that is forked finds no device.
+@functools.cache
+def _has_devices() -> bool:
+    return torch.accelerator.is_available()
+
 
 _C.watch_groups(vars(c10d), ReduceOp.RedOpType)
 
