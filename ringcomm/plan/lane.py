@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ringcomm._C.plan import Action
 from ringcomm.plan.plans import Plans
-from ringcomm.plan.program import Program
 
 
 class Turn(NamedTuple):
@@ -79,7 +78,7 @@ def _published(action: Action, at: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _taken(
-    program: Sequence[Action] | Program, action: Action, index: int, at: int
+    program: Sequence[Action], action: Action, index: int, at: int
 ) -> Iterator[tuple[int, int, int]]:
     """Who was to read what the action's slot held before."""
     if not action.readers:
