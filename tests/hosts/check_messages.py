@@ -80,6 +80,7 @@ def barrier(at: Place) -> Iterator[Compared]:
             key = f"{kind} {at.name} {number}"
             time.sleep(0.05 * ((at.index + number) % at.size))
             store.set(f"{key} {at.index}", "came")
+            store.get(f"{key} {at.index}")  # a TCPStore's set does not wait to be carried out
             getattr(dist, kind)(group=at.group)
             came = store.check([f"{key} {index}" for index in range(at.size)])
             yield Compared(f"{kind} {number}", came, True)
