@@ -1,6 +1,7 @@
 #include "core/call.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "core/programs.h"
@@ -34,6 +35,24 @@ const char* what_differs(const std::vector<Opinion>& opinions) {
 }
 
 }  // namespace
+
+std::uint64_t digest_of(const Call& call) {
+  std::uint64_t users[3];
+  static_assert(sizeof(users) == sizeof(call.users));
+  std::memcpy(users, &call.users, sizeof(users));
+  const auto byte = [](auto number, int place) {
+    return static_cast<std::uint64_t>(static_cast<std::uint8_t>(number)) << (8 * place);
+  };
+  Digest digest;
+  digest.add(call.collective == Collective::kAllToAll ? 0 : call.count);
+  digest.add(call.layout);
+  digest.add(call.plan);
+  for (const std::uint64_t word : users) digest.add(word);
+  digest.add(std::uint64_t{static_cast<std::uint32_t>(call.root)} << 32 | byte(call.refused, 0));
+  digest.add(byte(call.collective, 0) | byte(call.dtype, 1) | byte(call.op, 2) |
+             byte(call.reduces, 3) | byte(call.algorithm, 4));
+  return digest.value();
+}
 
 std::string describe(const Call& call, const Members& members) {
   if (call.refused) return "an invalid call";

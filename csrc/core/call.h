@@ -42,6 +42,9 @@ struct Call {
   }
 };
 
+// Of all that calls which match have alike.
+std::uint64_t digest_of(const Call& call);
+
 // "all_reduce(count=256, dtype=float32, op=sum)"
 std::string describe(const Call& call, const Members& members = {});
 

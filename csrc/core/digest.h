@@ -1,4 +1,6 @@
-// FNV-1a over numbers: equal digests stand for equal numbers, to 64 bits of doubt.
+// Of numbers in a row: equal digests stand for equal numbers, to 64 bits of doubt. Each is mixed in
+// by a multiplication and a shift, as MurmurHash's finalizer mixes: reversible, so that rows that
+// differ in one number always differ in their digests.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +10,13 @@ namespace ringcomm {
 class Digest {
  public:
   void add(std::uint64_t number) {
-    for (int byte = 0; byte < 8; ++byte) {
-      value_ = (value_ ^ (number >> (8 * byte) & 0xff)) * 1099511628211u;
-    }
+    value_ = (value_ ^ number) * 0xff51afd7ed558ccdu;
+    value_ ^= value_ >> 32;
   }
   std::uint64_t value() const { return value_; }
 
  private:
-  std::uint64_t value_ = 14695981039346656037u;
+  std::uint64_t value_ = 0x9e3779b97f4a7c15u;
 };
 
 }  // namespace ringcomm

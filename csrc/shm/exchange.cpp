@@ -22,6 +22,7 @@ std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
 void Exchange::announce(const Call& call, std::size_t payload_nbytes) {
   Announcement& mine = announcement(group_.rank);
   mine.call = own_ = call;
+  mine.digest = digest_ = digest_of(call);
   mine.payload_nbytes = payload_nbytes;
   mine.sequence.store(sequence_, std::memory_order_release);
 }
@@ -70,7 +71,7 @@ void Exchange::await_announcements(const Deadline& deadline) {
 void Exchange::await_all(const Deadline& deadline) {
   await_announcements(deadline);
   for (int r = 0; r < group_.world_size; ++r) {
-    if (!call_of(r).matches(own_)) mismatch();
+    if (announcement(r).digest != digest_) mismatch();
   }
 }
 
@@ -94,8 +95,9 @@ void Exchange::mismatch() {
   if (refused.empty()) {
     std::vector<std::optional<Call>> calls;
     for (int r = 0; r < group_.world_size; ++r) {
-      calls.push_back(call_of(r));
-      if (!is_valid(*calls.back())) throw damaged(r);
+      const Call& call = calls.emplace_back(call_of(r)).value();
+      const bool agrees = announcement(r).digest == digest_;
+      if (!is_valid(call) || call.matches(own_) != agrees) throw damaged(r);
     }
     text += "collective #" + std::to_string(sequence_) +
             ": the ranks disagree: " + describe_mismatch(calls, group_.members);

@@ -71,6 +71,7 @@ class Exchange {
   std::uint64_t nbytes_ = 0;  // of all calls
   bool owes_wait_ = false;    // this rank's last call was refused
   Call own_;                  // the last call
+  std::uint64_t digest_ = 0;  // of it
 };
 
 }  // namespace ringcomm::shm

@@ -46,7 +46,7 @@ enum class Area { kBase, kDevice, kAnnouncements, kOutboxes, kMail };
 inline constexpr int kNumAreas = 5;
 const char* name(Area area);
 
-inline constexpr std::uint64_t kMagic = 0x72696e67636f6d38;  // "ringcom8"
+inline constexpr std::uint64_t kMagic = 0x72696e67636f6d39;  // "ringcom9"
 
 // What becomes of the group that is being made. kAgain: in another file.
 enum class Setup : std::uint32_t { kPending, kDone, kAgain, kRefused };
@@ -130,12 +130,16 @@ struct alignas(64) DeviceGreeting {
   Board::Greeting data;
 };
 
+// What a peer reads of a call that matches its own begins with a cache line of its own, and is all
+// in that line if it is small: to fetch a line from another core is most of what a small call costs.
 struct alignas(kLine) Announcement {
-  std::atomic<std::uint64_t> sequence;  // released last: all else is complete
+  Call call;  // read only where the digests differ
+  alignas(kLine) std::atomic<std::uint64_t> sequence;  // released last: all else is complete
+  std::uint64_t digest;                                // of the call
   std::uint64_t payload_nbytes;
-  Call call;
+  alignas(32) std::byte first_of_payload[32];
 
-  std::byte* payload() { return reinterpret_cast<std::byte*>(this + 1); }
+  std::byte* payload() { return first_of_payload; }  // and more behind it
 };
 
 // Number of the collective << kActionBits | number of actions that are done. Grows, and wraps.

@@ -139,6 +139,7 @@ void Relay::mirror(const Incoming& incoming) {
     }
     Announcement& place = group_.segment().announcement(entry.rank, entry.call.sequence);
     place.call = entry.call;
+    place.digest = digest_of(entry.call);
     place.payload_nbytes = entry.payload_nbytes;
     std::memcpy(place.payload(), incoming.bytes.get() + at + sizeof(entry), entry.payload_nbytes);
     place.sequence.store(entry.call.sequence, std::memory_order_release);

@@ -118,6 +118,21 @@ TEST(a_damaged_call_is_an_error) {
   });
 }
 
+TEST(a_digest_that_is_not_of_its_call_is_an_error) {
+  with_group(2, "auto", [](Communicator& c) {
+    c.barrier(kPatience);
+    if (c.rank() == 1) {
+      shm::Announcement& announcement = c.group().segment().announcement(1, 2);
+      announcement.call = make_call(Collective::kBarrier, 0, DType::kUInt8);
+      announcement.digest = digest_of(announcement.call) + 1;
+      announcement.sequence.store(2);
+    } else {
+      check_error(ErrorKind::kSystem, {"barrier()", "is damaged: the announcement of "},
+                  [&] { c.barrier(kPatience); });
+    }
+  });
+}
+
 TEST(damaged_counts_of_an_all_to_all_are_an_error) {
   with_group(2, "auto", [](Communicator& c) {
     c.barrier(kPatience);
@@ -126,6 +141,7 @@ TEST(damaged_counts_of_an_all_to_all_are_an_error) {
       announcement.call = make_call(Collective::kAllToAll, 0, DType::kFloat32);
       announcement.call.algorithm = id_of(*find_algorithm(Collective::kAllToAll, "direct"));
       announcement.call.eager = 1;
+      announcement.digest = digest_of(announcement.call);
       // What it sends rank 0 is what rank 0 expects; where that lies is out of bounds.
       const std::uint64_t counts[] = {1, std::uint64_t{1} << 61, 1, std::uint64_t{1} << 61};
       std::memcpy(announcement.payload(), counts, sizeof(counts));
