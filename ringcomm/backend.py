@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
-from ringcomm import _C, flight, links
+from ringcomm import _C, flight, links, tuning
 from ringcomm.environment import one_of, positive, switch
 from ringcomm.host import given_name
 from ringcomm.options import Options, choices, hosts
@@ -70,6 +70,7 @@ def create(options: Any, pg_options: Any) -> Any:
         _default_backend(),
         getattr(options, "enable_reconfigure", False),  # from torch 2.14 on
         link(links.across()),
+        tuning.rules(),
     )
 
 

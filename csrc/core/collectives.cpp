@@ -17,6 +17,10 @@ bool adds_at_once(const Call& call) {
   return call.reduces && call.op == ReduceOp::kAvg && !is_floating_point(call.dtype);
 }
 
+// Floats of 16 and 8 bits: how often sums are rounded depends on the algorithm, and is not to
+// depend on what was measured.
+bool rounds_often(const Call& call) { return call.reduces && element_size(call.dtype) < 4; }
+
 }  // namespace
 
 Collectives::Collectives(int rank, int world_size, Selection selection)
@@ -53,8 +57,12 @@ void Collectives::place(const Placement& placement) {
 AlgorithmId Collectives::choose(const Call& call) const {
   if (adds_at_once(call)) return id_of(*find_algorithm(call.collective, "direct"));
   if (const AlgorithmId* selected = programs_.selected(call.collective)) return *selected;
-  if (call.collective == Collective::kAllReduce &&
-      static_cast<double>(call.count * element_size(call.dtype)) <= doubling_most_) {
+  const std::size_t nbytes = call.count * element_size(call.dtype);
+  if (const AlgorithmId* tuned = tuning_.find(call.collective, nbytes);
+      tuned != nullptr && !rounds_often(call)) {
+    return *tuned;
+  }
+  if (call.collective == Collective::kAllReduce && static_cast<double>(nbytes) <= doubling_most_) {
     return doubling_;
   }
   const Way way = way_of(call.collective, call.count, call.dtype);

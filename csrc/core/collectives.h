@@ -11,6 +11,7 @@
 #include "core/chunks.h"
 #include "core/placement.h"
 #include "core/programs.h"
+#include "core/tuning.h"
 #include "reduce/reduction.h"
 
 namespace ringcomm {
@@ -59,6 +60,9 @@ class Collectives {
   Collectives(int rank, int world_size, Selection selection);
   // The ranks are on several hosts: what is not selected goes by two levels where it can.
   void place(const Placement& placement);
+  // The ranks share one host: what is not selected goes by what was measured there, if anything
+  // was.
+  void tune(std::span<const TunedRule> rules) { tuning_ = Tuning(rules); }
 
   // For carry_out: the plan of the call; its blocks, one for the whole buffer or one for each rank,
   // or for an all-to-all each pair; and these cut into as many chunks as the plan has. They stay
@@ -83,6 +87,7 @@ class Collectives {
   const int world_size_;
   Programs programs_;
   std::array<std::array<AlgorithmId, kNumWays>, kNumCollectives> automatic_{};
+  Tuning tuning_;
   // Across hosts, of an all-reduce of at most so many bytes.
   AlgorithmId doubling_ = 0;
   double doubling_most_ = 0;

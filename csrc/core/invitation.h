@@ -4,8 +4,10 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "core/members.h"
+#include "core/tuning.h"
 
 namespace ringcomm {
 
@@ -19,6 +21,8 @@ struct Invitation {
   // What its user calls its host. Ranks that give different names never share memory; those that
   // give the same one may. Empty: whether they do is found out.
   std::string host = {};
+  // What the first rank of a host tells the others to go by.
+  std::vector<TunedRule> tuned = {};
 };
 
 // "the group "tp" of 4 ranks"

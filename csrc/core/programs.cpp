@@ -35,10 +35,6 @@ std::uint64_t fingerprint_of(const std::vector<Plan>& plans) {
 
 }  // namespace
 
-AlgorithmId id_of(const Algorithm& algorithm) {
-  return static_cast<AlgorithmId>(&algorithm - algorithms().data());
-}
-
 Programs::Programs(int rank, int world_size, Selection selection)
     : rank_(rank), world_size_(world_size), selection_(std::move(selection)) {
   for (const auto& [collective, choice] : selection_.choices) {

@@ -13,11 +13,8 @@
 
 namespace ringcomm {
 
-// Of an algorithm: its place in the table, or this for what the selection brings of its own.
-using AlgorithmId = std::uint8_t;
+// In place of an algorithm's id: what the selection brings of its own.
 inline constexpr AlgorithmId kUsersPlans = 255;
-
-AlgorithmId id_of(const Algorithm& algorithm);
 
 // A program, or why there is none. The fingerprint stands for what an id does not tell: a user's
 // plans, the ranks' hosts. Ranks with the same ids and fingerprints have the same plans.

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/tuning.h"
 #include "plan/collective.h"
 #include "plan/network.h"
 #include "plan/plan.h"
@@ -17,7 +18,7 @@ namespace ringcomm {
 // PlanError.
 using PlanSource = std::function<std::vector<Plan>(int world_size, int root)>;
 
-// The same on all ranks.
+// The same on all ranks, but for `tuned`.
 struct Selection {
   struct Choice {
     std::string name;
@@ -26,8 +27,9 @@ struct Selection {
 
   // What is not in here is chosen call by call.
   std::map<Collective, Choice> choices = {};
-  std::vector<int> host_of = {};  // as in plan/algorithms.h
-  Link across = {};               // between hosts, by which an all-reduce is chosen
+  std::vector<int> host_of = {};      // as in plan/algorithms.h
+  Link across = {};                   // between hosts, by which an all-reduce is chosen
+  std::vector<TunedRule> tuned = {};  // on one host; for groups of any size
 
   // The algorithm of this name for all collectives that have one, or "auto". Throws Error
   // (kInvalidArgument) if none has.

@@ -130,6 +130,10 @@ constexpr Algorithm kAlgorithms[] = {
 
 std::span<const Algorithm> algorithms() { return kAlgorithms; }
 
+AlgorithmId id_of(const Algorithm& algorithm) {
+  return static_cast<AlgorithmId>(&algorithm - kAlgorithms);
+}
+
 const Algorithm& default_algorithm(Collective collective) {
   return *std::ranges::find(kAlgorithms, collective, &Algorithm::collective);
 }

@@ -5,6 +5,7 @@
 // line in algorithms.cpp.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,10 @@ std::span<const Algorithm> algorithms();
 
 // The first of the collective.
 const Algorithm& default_algorithm(Collective collective);
+
+// An algorithm's place in the table.
+using AlgorithmId = std::uint8_t;
+AlgorithmId id_of(const Algorithm& algorithm);
 
 // Null if the collective has none of this name.
 const Algorithm* find_algorithm(Collective collective, std::string_view name);

@@ -16,6 +16,7 @@ Attempt::Attempt(Segment& segment, RollCall& roll_call, const Invitation& invita
     : segment_(segment),
       roll_call_(roll_call),
       names_(invitation.members),
+      tuned_(invitation.tuned),
       rank_(invitation.rank) {}
 
 void Attempt::sit(const Seating& seating) {
@@ -41,6 +42,7 @@ void Attempt::sit(const Seating& seating) {
   const std::string address =
       segment_.open(seating.is_named(number_) ? File::Kind::kNamed : File::Kind::kAnonymous, names_,
                     roll_call_.self());
+  segment_.set_tuned(tuned_);
   part_ = Part::kFirst;
   if (members_.size() > 1) roll_call_.show(number_, address);
 }

@@ -66,6 +66,7 @@ class Attempt {
   Segment& segment_;
   RollCall& roll_call_;
   const Members& names_;
+  const std::vector<TunedRule>& tuned_;
   const int rank_;
   Part part_ = Part::kNone;
   int number_ = -1;

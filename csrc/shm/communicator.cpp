@@ -33,16 +33,25 @@ const Invitation& checked(const Invitation& invitation) {
   return invitation;
 }
 
+Invitation tuned(Invitation invitation, const Selection& selection) {
+  invitation.tuned = tuned_for(invitation.world_size, selection.tuned);
+  return invitation;
+}
+
 }  // namespace
 
-Communicator::Communicator(Store& store, const Invitation& invitation, Selection selection,
+Communicator::Communicator(Store& store, const Invitation& invitation, const Selection& selection,
                            const links::MakeEngine& make_engine)
-    : Collectives(invitation.rank, checked(invitation).world_size, std::move(selection)),
-      group_(store, invitation, make_engine),
+    : Collectives(invitation.rank, checked(invitation).world_size, selection),
+      group_(store, tuned(invitation, selection), make_engine),
       exchange_(group_),
       executor_(group_),
       mail_(group_) {
-  if (group_.links() != nullptr) place(group_.placement());
+  if (group_.links() != nullptr) {
+    place(group_.placement());
+  } else {
+    tune(group_.segment().tuned());
+  }
 }
 
 void Communicator::close(const std::string& reason) { close(reason, shm::Closed::kLeft); }

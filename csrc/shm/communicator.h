@@ -32,7 +32,7 @@ namespace ringcomm {
 class Communicator : public Collectives {
  public:
   // make_engine: for links to other hosts, if the ranks are on several.
-  Communicator(Store& store, const Invitation& invitation, Selection selection,
+  Communicator(Store& store, const Invitation& invitation, const Selection& selection,
                const links::MakeEngine& make_engine = nullptr);
   // Leaves the group.
   ~Communicator() override { close("the communicator is gone"); }

@@ -33,6 +33,7 @@
 #include "core/board.h"
 #include "core/call.h"
 #include "core/process.h"
+#include "core/tuning.h"
 
 namespace ringcomm::shm {
 
@@ -57,6 +58,8 @@ struct alignas(kLine) GroupHeader {
   std::uint64_t nbytes;
   std::int32_t world_size;
   char group[64];  // its name
+  std::uint32_t num_tuned;
+  TunedRule tuned[kMostTuned];  // for groups of this size
   std::atomic<Setup> setup;
   // 0: nobody failed; 1: somebody is writing the record; 2: it can be read.
   std::atomic<std::uint32_t> failed;
@@ -131,9 +134,10 @@ struct alignas(64) DeviceGreeting {
 };
 
 // What a peer reads of a call that matches its own begins with a cache line of its own, and is all
-// in that line if it is small: to fetch a line from another core is most of what a small call costs.
+// in that line if it is small: to fetch a line from another core is most of what a small call
+// costs.
 struct alignas(kLine) Announcement {
-  Call call;  // read only where the digests differ
+  Call call;                                           // read only where the digests differ
   alignas(kLine) std::atomic<std::uint64_t> sequence;  // released last: all else is complete
   std::uint64_t digest;                                // of the call
   std::uint64_t payload_nbytes;

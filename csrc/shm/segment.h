@@ -8,9 +8,12 @@
 // ranks that are killed. What a rank takes is its own node's memory where there are several.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "core/placement.h"
 #include "core/roll_call.h"
@@ -33,6 +36,10 @@ class Segment {
   const Geometry& geometry() const { return geometry_; }
   // Found out when the group was made; all ranks have the same.
   const Placement& placement() const { return placement_; }
+  // What the first rank of the host has told to go by.
+  std::span<const TunedRule> tuned() {
+    return std::span(header().tuned).first(std::min<std::size_t>(header().num_tuned, kMostTuned));
+  }
   // What no other group is called that has met through the same store.
   const std::string& name() const { return name_; }
   // Of which each has a counter and an outbox.
@@ -106,6 +113,8 @@ class Segment {
 
   // In segment_setup.cpp, for Attempt.
   friend class Attempt;
+  // Of the rank that opened it, before it tells the address: at most kMostTuned.
+  void set_tuned(const std::vector<TunedRule>& rules);
   // Returns its address and cookie.
   std::string open(File::Kind kind, const Members& members, const Attendee& self);
   // Of the rank that opened it. False: it is out of reach.

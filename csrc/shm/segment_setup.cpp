@@ -67,6 +67,11 @@ std::string Segment::open(File::Kind kind, const Members& members, const Attende
   return file_.address() + "\n" + std::to_string(shared.cookie);
 }
 
+void Segment::set_tuned(const std::vector<TunedRule>& rules) {
+  std::ranges::copy(rules, header().tuned);
+  header().num_tuned = static_cast<std::uint32_t>(rules.size());
+}
+
 bool Segment::join(const std::string& address, const Members& members, const Attendee& self) {
   const std::size_t line = address.find('\n');
   std::optional<File> file = File::open(address.substr(0, line));

@@ -55,9 +55,26 @@ PlanSource source_of(const std::string& name, const py::object& generator) {
   };
 }
 
+// World size, collective, algorithm, and the most bytes of a call.
+using Tuned = std::tuple<int, Collective, std::string, std::uint64_t>;
+
+std::vector<TunedRule> rules_of(const std::vector<Tuned>& tuned) {
+  std::vector<TunedRule> rules;
+  for (const auto& [world_size, collective, name, most_nbytes] : tuned) {
+    const Algorithm* algorithm = find_algorithm(collective, name);
+    if (algorithm == nullptr) {
+      throw py::value_error("a tuning names an algorithm \"" + name + "\", which " +
+                            to_string(collective) + " does not have");
+    }
+    rules.push_back({most_nbytes, world_size, collective, id_of(*algorithm)});
+  }
+  return rules;
+}
+
 Selection selection_of(const std::vector<Choice>& choices, std::vector<int> host_of,
-                       const Link& across) {
-  Selection selection{.choices = {}, .host_of = std::move(host_of), .across = across};
+                       const Link& across, const std::vector<Tuned>& tuned) {
+  Selection selection{
+      .choices = {}, .host_of = std::move(host_of), .across = across, .tuned = rules_of(tuned)};
   for (const auto& [collective, name, generator] : choices) {
     selection.choices[collective] = {
         name, generator.is_none() ? PlanSource() : source_of(name, generator)};
@@ -72,9 +89,9 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const std::string& group_name, std::vector<std::uint64_t> global_ranks, const std::string& host,
     const std::string& links, bool graphs, const std::string& executor,
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
-    const std::optional<Link>& across) {
+    const std::optional<Link>& across, const std::vector<Tuned>& tuned) {
   auto options = c10::make_intrusive<RingBackend::Options>(timeout);
-  options->selection = selection_of(algorithms, std::move(host_of), across.value_or(Link{}));
+  options->selection = selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned);
   options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
   options->device.max_ctas = max_ctas;
   options->device.graphs = graphs;
@@ -139,7 +156,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("group_name"), py::arg("global_ranks"), py::arg("host") = "",
         py::arg("links") = "auto", py::arg("graphs") = false, py::arg("executor") = "auto",
         py::arg("relative") = nullptr, py::arg("enable_reconfigure") = false,
-        py::arg("across") = py::none(),
+        py::arg("across") = py::none(), py::arg("tuned") = std::vector<ringcomm::Tuned>{},
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("shrink", &ringcomm::shrink, py::arg("backend"), py::arg("exclude"), py::arg("timeout"),
         py::call_guard<py::gil_scoped_release>(),

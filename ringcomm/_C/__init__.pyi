@@ -30,6 +30,7 @@ def create_backend(
     relative: Backend | None = None,
     enable_reconfigure: bool = False,
     across: Link | None = None,
+    tuned: Sequence[tuple[int, Collective, str, int]] = (),
 ) -> Backend: ...
 def shrink(
     backend: Backend, exclude: Sequence[int], timeout: timedelta | None

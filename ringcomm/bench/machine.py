@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 import subprocess
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 
 import ringcomm
 from ringcomm import _build_info
+from ringcomm.host import processor
 
 
 def describe(device: torch.device, backends: list[str]) -> dict[str, str]:
@@ -20,7 +20,7 @@ def describe(device: torch.device, backends: list[str]) -> dict[str, str]:
     found = {
         "ringcomm": f"commit {_commit()}",
         "torch": f"{torch.__version__}, CUDA {torch.version.cuda or 'none'}",
-        "machine": f"{_processor()}, {len(os.sched_getaffinity(0))} cores for this process",
+        "machine": f"{processor()}, {len(os.sched_getaffinity(0))} cores for this process",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
         "load": f"{os.getloadavg()[0]:.2f} over the last minute",
     }
@@ -38,15 +38,6 @@ def describe(device: torch.device, backends: list[str]) -> dict[str, str]:
         library = MPI.Get_library_version().splitlines()[0].split(",")[0]
         found["MPI"] = f"{library.strip()}, mpi4py {importlib.metadata.version('mpi4py')}"
     return found
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        text = ""
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.M)
-    return match[1].strip() if match else platform.machine()
 
 
 def _commit() -> str:

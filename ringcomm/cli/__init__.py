@@ -16,6 +16,7 @@ from ringcomm import _library
 COMMANDS = {
     "demo": "train a small network data-parallel, check it, and compare with gloo",
     "bench": "time collectives over the ring, gloo, NCCL and MPI",
+    "tune": "find the fastest algorithms of this machine, for later groups to use",
     "explain": "write a plan as a picture",
     "cost": "memory and communication of training a transformer",
     "simulate": "how long collectives take on a network, at any scale",

@@ -84,11 +84,29 @@ def _checks(problems: list[str]) -> Iterator[tuple[str, str]]:
         "cores": _cores,
         "memory": _shared_memory,
         "host": _host,
+        "tuning": _tuning,
         "build": _build,
         "self-check": _self_check,
     }
     for name, check in checks.items():
         yield name, check(problems)
+
+
+def _tuning(problems: list[str]) -> str:
+    try:
+        from ringcomm import tuning
+    except ImportError:
+        return "not looked for, without the compiled half of ringcomm"
+    file = tuning.path()
+    if file is None:
+        return "off, by RINGCOMM_TUNING"
+    if "RINGCOMM_TUNING" not in os.environ:
+        return tuning.state(file)[1]
+    try:
+        return tuning.describe(file, tuning.read(file))
+    except (OSError, ValueError) as error:
+        problems.append(f"RINGCOMM_TUNING is {file}, and no group can be made: {error}")
+        return "none"
 
 
 def _version(problems: list[str]) -> str:

@@ -17,6 +17,8 @@ COLLECTIVES = (
     "all_to_all",
     "barrier",
 )
+# Those that can be carried out in several ways, and of whose size all ranks know.
+TUNED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
 # Of ringcomm.plan, with latency and bandwidth.
 LINKS = {
     "nvlink4": "3.4 us, 450 GB/s",

@@ -1,10 +1,9 @@
 // That the digests of calls agree where the calls match, and only there.
-#include "core/call.h"
-
 #include <functional>
 #include <vector>
 
 #include "check.h"
+#include "core/call.h"
 
 namespace ringcomm {
 namespace {
@@ -35,7 +34,8 @@ TEST(digests_agree_where_calls_match) {
     std::vector<Call> calls;
     for (const Change& change : kChanges) {
       for (const Change& then : kChanges) {
-        Call& call = calls.emplace_back(make_call(collective, 1, Reduce{DType::kFloat32, ReduceOp::kSum}));
+        Call& call =
+            calls.emplace_back(make_call(collective, 1, Reduce{DType::kFloat32, ReduceOp::kSum}));
         change(call);
         then(call);
       }

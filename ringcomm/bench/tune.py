@@ -1,0 +1,106 @@
+"""One rank of `python -m ringcomm tune`: measures all algorithms in turn, and takes the fastest."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from statistics import fmean
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import ringcomm
+from ringcomm.bench.cases import case_of
+from ringcomm.bench.contenders import TorchContender
+from ringcomm.bench.options import sizes
+from ringcomm.bench.sampling import measure
+from ringcomm.plan.algorithms import ALGORITHMS
+from ringcomm.tuning import MOST_NBYTES, Rule
+
+TIMEOUT = timedelta(seconds=120)
+MARGIN = 0.05  # less than this is chance, and no reason to change the algorithm between two sizes
+
+
+def rules_of(
+    world_size: int, collective: str, seconds: Mapping[int, Mapping[str, float]]
+) -> list[Rule]:
+    """The rules that follow from what was measured.
+
+    Args:
+        world_size: the number of ranks.
+        collective: its name.
+        seconds: by size in bytes, ascending, and by algorithm.
+
+    Returns:
+        One rule for all neighbouring sizes of one algorithm, up to half of the way to the next
+        size; the last is for all larger ones.
+    """
+    sizes = list(seconds)
+    algorithms: list[str] = []
+    for size in sizes:
+        times = seconds[size]
+        fastest = min(times, key=lambda name: times[name])
+        before = algorithms[-1] if algorithms else next(iter(times))
+        keeps = times.get(before, float("inf")) <= times[fastest] * (1 + MARGIN)
+        algorithms.append(before if keeps else fastest)
+    rules = []
+    for index, algorithm in enumerate(algorithms):
+        is_last = index + 1 == len(sizes)
+        if is_last:
+            rules.append(Rule(world_size, collective, MOST_NBYTES, algorithm))
+        elif algorithms[index + 1] != algorithm:
+            most = (sizes[index] + sizes[index + 1]) // 2
+            rules.append(Rule(world_size, collective, most, algorithm))
+    return rules
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measures, and on rank 0 writes rules and times to `options.rows`. Returns 0.
+
+    Raises:
+        RuntimeError: a result was wrong.
+    """
+    os.environ["RINGCOMM_TUNING"] = "off"
+    torch.set_num_threads(1)
+    ringcomm.init(TIMEOUT)
+    world_size = dist.get_world_size()
+    contenders: dict[str, TorchContender] = {}
+    found: list[dict[str, Any]] = []
+    for collective in options.collectives:
+        names = [name for name, each in ALGORITHMS[collective].items() if not each.two_level]
+        for name in names:
+            if name not in contenders:
+                group = ringcomm.new_group(timeout=TIMEOUT, algorithm=name)
+                contenders[name] = TorchContender(name, ringcomm, group)
+        them = [contenders[name] for name in names]
+        seconds = {
+            nbytes: _seconds(them, collective, nbytes, options.samples) for nbytes in sizes(options)
+        }
+        rules = rules_of(world_size, collective, seconds)
+        found.append({"rules": [asdict(rule) for rule in rules], "seconds": seconds})
+    if dist.get_rank() == 0:
+        options.rows.write_text(json.dumps(found))
+    ringcomm.barrier()
+    ringcomm.destroy_process_group()
+    return 0
+
+
+def _seconds(
+    contenders: Sequence[TorchContender], collective: str, nbytes: int, samples: int
+) -> dict[str, float]:
+    """The medians by algorithm: of what works in place and out of place, the mean of both."""
+    world_size, rank = dist.get_world_size(), dist.get_rank()
+    cpu = torch.device("cpu")
+    case = case_of(collective, nbytes, torch.float32, "sum", 0, rank, world_size, cpu)
+    results, _ = measure(list(contenders), case, samples=samples, warmups=1)
+    medians: dict[str, list[float]] = {}
+    for (name, _), result in results.items():
+        if result.wrong:
+            raise RuntimeError(f"{collective} of {nbytes} bytes by {name}: the result is wrong")
+        medians.setdefault(name, []).append(result.median)
+    return {name: fmean(times) for name, times in medians.items()}

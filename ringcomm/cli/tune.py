@@ -1,0 +1,138 @@
+"""python -m ringcomm tune: finds the fastest algorithms of this machine, and has them used."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ringcomm.arguments import nbytes, number, several
+from ringcomm.cli.names import TUNED
+
+if TYPE_CHECKING:
+    from ringcomm.tuning import Rule
+
+_DESCRIPTION = """\
+Measures the algorithms of collectives among ranks on this host, all in turn, and writes which one
+is the fastest, by the number of ranks and the size of a call, into a file that later groups go by:
+those whose ranks share this host and that are told no algorithm. 16-bit and 8-bit floats are
+reduced by the algorithm that rounds once all the same."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.description = _DESCRIPTION
+    parser.add_argument(
+        "collectives",
+        nargs="?",
+        type=several(TUNED),
+        default=list(TUNED),
+        metavar="COLLECTIVES",
+        help=f"comma-separated, or all: {', '.join(TUNED)} (default: all)",
+    )
+    parser.add_argument(
+        "--world-sizes",
+        type=_world_sizes,
+        default=None,
+        metavar="N,...",
+        help="numbers of ranks (default: powers of two up to the number of cores, and at least 2)",
+    )
+    parser.add_argument("-b", "--minbytes", type=nbytes, default="64K", help="(default: 64K)")
+    parser.add_argument("-e", "--maxbytes", type=nbytes, default="16M", help="(default: 16M)")
+    parser.add_argument(
+        "-f", "--stepfactor", type=number(2), default=2, help="between sizes (default: 2)"
+    )
+    parser.add_argument(
+        "-n", "--samples", type=number(1), default=9, help="of each algorithm (default: 9)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the tuning (default: RINGCOMM_TUNING, or tuning.json in the user's cache)",
+    )
+    parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)  # of one world size
+
+
+def _world_sizes(text: str) -> list[int]:
+    return sorted({number(2)(part) for part in text.split(",")})
+
+
+def run(options: argparse.Namespace) -> int:
+    """Returns the exit code: 1 if it could not be measured or written."""
+    from ringcomm import tuning
+    from ringcomm.bench.options import sizes
+    from ringcomm.launch import RanksFailedError
+
+    if options.rows is not None:  # a rank
+        from ringcomm.bench import tune
+
+        return tune.run(options)
+    try:
+        sizes(options)
+        file = options.output or tuning.path()
+        if file is None:
+            raise ValueError("RINGCOMM_TUNING is off: say by --output where the tuning is to go")
+        rules = []
+        for world_size in options.world_sizes or _powers_of_two():
+            for found in _measured(options, world_size):
+                rules += [tuning.Rule(**rule) for rule in found["rules"]]
+                _print(found)
+        tuning.write(file, _tuning(rules))
+    except (OSError, RanksFailedError, ValueError) as error:
+        print(f"python -m ringcomm tune: {error}", file=sys.stderr)
+        return 1
+    print(f"# wrote {file.resolve()}")
+    if file != tuning.path():
+        print(f"# used where RINGCOMM_TUNING={file.resolve()}")
+    return 0
+
+
+def _powers_of_two() -> list[int]:
+    most = max(2, min(len(os.sched_getaffinity(0)), 64))
+    return [1 << bits for bits in range(1, most.bit_length())]
+
+
+def _measured(options: argparse.Namespace, world_size: int) -> list[dict[str, Any]]:
+    """Of a job of its own; per collective."""
+    from ringcomm.launch import run_ranks
+
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows.json"
+        command = ["-m", "ringcomm", *options.command_line, "--rows", str(rows)]
+        run_ranks(command, world_size)
+        found: list[dict[str, Any]] = json.loads(rows.read_text())
+    return found
+
+
+def _tuning(rules: list[Rule]) -> Any:
+    import torch
+
+    import ringcomm
+    from ringcomm.host import machine
+    from ringcomm.tuning import Tuning
+
+    made = {
+        "date": datetime.date.today().isoformat(),
+        "ringcomm": ringcomm.__version__,
+        "torch": torch.__version__,
+    }
+    return Tuning(machine(), made, tuple(rules))
+
+
+def _print(found: dict[str, Any]) -> None:
+    """A line per size: what is chosen, and how long each algorithm takes in its terms."""
+    from ringcomm.units import readable_nbytes
+
+    rules = found["rules"]
+    print(f"# {rules[0]['collective']} among {rules[0]['world_size']} ranks: time over the chosen")
+    for text, times in found["seconds"].items():
+        chosen = next(r["algorithm"] for r in rules if int(text) <= r["most_nbytes"])
+        others = [f"{name} {times[name] / times[chosen]:.2f}" for name in times if name != chosen]
+        print(f"{readable_nbytes(int(text)):>9}  {chosen:<20} {', '.join(others)}", flush=True)

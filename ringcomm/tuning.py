@@ -1,0 +1,147 @@
+"""Which algorithms were the fastest on this machine: what `python -m ringcomm tune` has measured.
+
+It is a file of rules, for groups whose ranks share one host and which are told no algorithm. The
+first rank of a group reads it, and all ranks go by what that one has read. A file that was made on
+another machine, or by a ringcomm that knew other algorithms, is not used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ringcomm._C.plan import Collective
+from ringcomm.host import machine
+from ringcomm.plan.algorithms import ALGORITHMS
+from ringcomm.plan.plans import COLLECTIVES
+
+FORMAT = 1
+MOST_NBYTES = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Among so many ranks, calls of a collective of at most so many bytes go by this algorithm.
+
+    The bytes are those of the larger of a rank's two buffers. Of several rules the one with the
+    fewest bytes counts.
+    """
+
+    world_size: int
+    collective: str
+    most_nbytes: int
+    algorithm: str
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a file says, and for what it was measured.
+
+    Attributes:
+        machine: as `ringcomm.host.machine` tells it.
+        made: when and with what, for people: names and values.
+        rules: for groups of any size.
+    """
+
+    machine: str
+    made: dict[str, str]
+    rules: tuple[Rule, ...]
+
+
+def path() -> Path | None:
+    """The file: RINGCOMM_TUNING, or its place in the user's cache; None if that is "off"."""
+    name = os.environ.get("RINGCOMM_TUNING", "")
+    if name == "off":
+        return None
+    if name:
+        return Path(name)
+    cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache_home) / "ringcomm" / "tuning.json"
+
+
+def write(file: Path, tuning: Tuning) -> None:
+    """Replaces the file at once, so that nobody reads half of it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_name(f"{file.name}.{os.getpid()}")
+    new.write_text(json.dumps({"format": FORMAT, **asdict(tuning)}, indent=1) + "\n")
+    new.replace(file)
+
+
+def read(file: Path) -> Tuning:
+    """What the file says.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file, or names what this ringcomm does not have.
+    """
+    try:
+        found = json.loads(file.read_text())
+        if found["format"] != FORMAT:
+            raise ValueError(f"its format is {found['format']}, and this ringcomm reads {FORMAT}")
+        rules = tuple(_checked(Rule(**rule)) for rule in found["rules"])
+        return Tuning(str(found["machine"]), dict(found["made"]), rules)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} is no tuning: {error}") from None
+
+
+def _checked(rule: Rule) -> Rule:
+    if rule.algorithm not in ALGORITHMS.get(rule.collective, {}):
+        raise ValueError(f"{rule.collective!r} has no algorithm {rule.algorithm!r}")
+    if not (rule.world_size >= 1 and 0 <= rule.most_nbytes <= MOST_NBYTES):
+        raise ValueError(f"{rule} is out of range")
+    return rule
+
+
+def rules() -> list[tuple[int, Collective, str, int]]:
+    """What groups that are made now go by; empty without a file that fits.
+
+    Raises:
+        OSError: RINGCOMM_TUNING names a file that cannot be read.
+        ValueError: it is no tuning.
+    """
+    return [
+        (rule.world_size, COLLECTIVES[rule.collective], rule.algorithm, rule.most_nbytes)
+        for rule in _found(path(), "RINGCOMM_TUNING" in os.environ)
+    ]
+
+
+@cache  # as a process makes many groups
+def _found(file: Path | None, is_named: bool) -> tuple[Rule, ...]:
+    if file is None:
+        return ()
+    if is_named:
+        return read(file).rules
+    tuning, _ = state(file)
+    return tuning.rules if tuning is not None else ()
+
+
+def state(file: Path) -> tuple[Tuning | None, str]:
+    """Of the file in the user's cache: what it says if it is used, and a line for people."""
+    if not file.exists():
+        return None, "none: `python -m ringcomm tune` measures this machine"
+    try:
+        tuning = read(file)
+    except (OSError, ValueError) as error:
+        return None, f"not used: {error}"
+    if tuning.machine != machine():
+        return None, f"not used: {file} was made on another machine ({tuning.machine})"
+    return tuning, describe(file, tuning)
+
+
+def describe(file: Path, tuning: Tuning) -> str:
+    """ "FILE of 2026-11-23, for 2 and 4 ranks"."""
+    sizes = sorted({rule.world_size for rule in tuning.rules})
+    return f"{file} of {tuning.made.get('date', 'no date')}, for {_listed(sizes)} ranks"
+
+
+def _listed(numbers: list[int]) -> str:
+    texts: list[Any] = [str(number) for number in numbers]
+    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]])) or "no"
