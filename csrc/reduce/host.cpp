@@ -10,6 +10,10 @@
 namespace ringcomm {
 namespace {
 
+// Bytes that are still in the L1 cache when they are copied, and enough for memcpy to take lines
+// unread.
+constexpr std::size_t kBlock = 16 << 10;
+
 [[noreturn]] void refuse(const std::string& what) {
   throw std::invalid_argument("reduce_host: " + what);
 }
@@ -31,11 +35,9 @@ std::vector<HostIsa> supported_host_isas() {
 }
 
 void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
-                 void* const* outputs, int num_outputs, std::size_t count) {
+                 void* output, std::span<void* const> copies, std::size_t count) {
   if (num_inputs < 1) refuse(std::to_string(num_inputs) + " inputs; wants at least 1");
-  if (num_outputs < 1 || num_outputs > 2) {
-    refuse(std::to_string(num_outputs) + " outputs; wants 1 or 2");
-  }
+  if (output == nullptr && copies.empty() && count > 0) refuse("nowhere to write to");
   if (!supports(reduction.dtype, reduction.op)) {
     refuse(std::string("op ") + name(reduction.op) + " is not defined for dtype " +
            name(reduction.dtype));
@@ -43,19 +45,24 @@ void reduce_host(const Reduction& reduction, const void* const* inputs, int num_
   static const HostTable& table = *supported_host_isas().back().table;
   const HostKernel kernel = table[static_cast<std::size_t>(reduction.dtype)]
                                  [static_cast<std::size_t>(effective_op(reduction))];
-  kernel(reduction, inputs, num_inputs, outputs, num_outputs, count);
+  if (copies.empty()) return kernel(reduction, inputs, num_inputs, 0, output, count);
+  const std::size_t element_nbytes = element_size(reduction.dtype);
+  std::byte block[kBlock];
+  for (std::size_t begin = 0; begin < count; begin += kBlock / element_nbytes) {
+    const std::size_t n = std::min(kBlock / element_nbytes, count - begin);
+    const std::size_t at = begin * element_nbytes;
+    std::byte* const results = output != nullptr ? static_cast<std::byte*>(output) + at : block;
+    kernel(reduction, inputs, num_inputs, begin, results, n);
+    for (void* const copy : copies) {
+      std::memcpy(static_cast<std::byte*>(copy) + at, results, n * element_nbytes);
+    }
+  }
 }
 
 void copy_host(const void* input, void* const* outputs, int num_outputs, std::size_t nbytes) {
-  if (nbytes == 0) return;
-  if (num_outputs == 1) {
-    if (outputs[0] != input) std::memcpy(outputs[0], input, nbytes);
-    return;
-  }
-  // Each block is still in the L1 cache when it is copied a second time.
-  constexpr std::size_t kBlock = 8192;
-  for (std::size_t begin = 0; begin < nbytes; begin += kBlock) {
-    const std::size_t n = std::min(kBlock, nbytes - begin);
+  const std::size_t at_once = num_outputs > 1 ? kBlock : nbytes;
+  for (std::size_t begin = 0; begin < nbytes; begin += at_once) {
+    const std::size_t n = std::min(at_once, nbytes - begin);
     for (int k = 0; k < num_outputs; ++k) {
       if (outputs[k] == input) continue;
       std::memcpy(static_cast<std::byte*>(outputs[k]) + begin,

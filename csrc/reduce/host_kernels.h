@@ -10,7 +10,7 @@
 //   for each block of the data:
 //     block = in[0];  block = block op in[k] for k = 1..n-1;  out = round(finish(block))
 //
-// so every input is read once, every output written once, and each result rounded once. An output
+// so every input is read once, the output written once, and each result rounded once. The output
 // may be one of the inputs, because a block is stored only after all inputs have been read there.
 
 #include <algorithm>
@@ -33,7 +33,7 @@
 #include "reduce/host_f16c.h"
 #endif
 
-// Outputs are equal to inputs or do not overlap them: no iteration depends on another.
+// The output is one of the inputs or overlaps none: no iteration depends on another.
 // RINGCOMM_ONE_VECTOR is for loops of one vector's length, which GCC would unroll into scalar code
 // before it vectorises.
 #if defined(__clang__)
@@ -50,6 +50,11 @@ namespace {
 // Elements of the accumulator block: 4 KiB, or 8 for averages of int64, which leaves most of L1 to
 // the inputs.
 constexpr std::size_t kBlock = 512;
+
+template <DType dtype>
+[[gnu::always_inline]] inline const std::byte* input_at(const void* input, std::size_t begin) {
+  return static_cast<const std::byte*>(input) + begin * sizeof(Storage<dtype>);
+}
 
 template <DType dtype, ReduceOp op>
 [[gnu::always_inline]] inline Accumulator<dtype, op> load_at(const std::byte* data, std::size_t i) {
@@ -71,18 +76,17 @@ template <DType dtype, ReduceOp op>
   std::memcpy(data + i * sizeof(stored), &stored, sizeof(stored));
 }
 
-// out[i] = finish(a[i] op b[i]), to one or two outputs.
+// out[i] = finish(a[i] op b[i])
 template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* inputs,
-                                 void* const* outputs, int num_outputs, std::size_t count) {
+                                 std::size_t begin, void* output, std::size_t count) {
   using T = Accumulator<dtype, op>;
-  const std::byte* a = static_cast<const std::byte*>(inputs[0]);
-  const std::byte* b = static_cast<const std::byte*>(inputs[1]);
+  const std::byte* a = input_at<dtype>(inputs[0], begin);
+  const std::byte* b = input_at<dtype>(inputs[1], begin);
   const T a_factor = input_factor<T>(reduction, 0);
   const T b_factor = input_factor<T>(reduction, 1);
   const int divisor = reduction.divisor;
-  std::byte* out = static_cast<std::byte*>(outputs[0]);
-  std::byte* second = static_cast<std::byte*>(outputs[num_outputs - 1]);
+  std::byte* out = static_cast<std::byte*>(output);
   std::size_t i = 0;
 #ifdef RINGCOMM_F16C
   if constexpr (dtype == DType::kFloat16) {
@@ -96,26 +100,14 @@ RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* 
             combine<dtype, op>(scaled<op>(x[j], a_factor), scaled<op>(y[j], b_factor)), divisor);
       }
       f16c::store(out + 2 * i, x);
-      if (num_outputs == 2) f16c::store(second + 2 * i, x);
     }
   }
 #endif
-  if (num_outputs == 1) {
-    RINGCOMM_INDEPENDENT
-    for (; i < count; ++i) {
-      const T value = combine<dtype, op>(scaled<op>(load_at<dtype, op>(a, i), a_factor),
-                                         scaled<op>(load_at<dtype, op>(b, i), b_factor));
-      store_at<dtype, op>(out, i, finish<op>(value, divisor));
-    }
-  } else {
-    RINGCOMM_INDEPENDENT
-    for (; i < count; ++i) {
-      const T value = combine<dtype, op>(scaled<op>(load_at<dtype, op>(a, i), a_factor),
-                                         scaled<op>(load_at<dtype, op>(b, i), b_factor));
-      const T finished = finish<op>(value, divisor);
-      store_at<dtype, op>(out, i, finished);
-      store_at<dtype, op>(second, i, finished);
-    }
+  RINGCOMM_INDEPENDENT
+  for (; i < count; ++i) {
+    const T value = combine<dtype, op>(scaled<op>(load_at<dtype, op>(a, i), a_factor),
+                                       scaled<op>(load_at<dtype, op>(b, i), b_factor));
+    store_at<dtype, op>(out, i, finish<op>(value, divisor));
   }
 }
 
@@ -180,15 +172,14 @@ RINGCOMM_TARGET void store_block(std::byte* out, const Accumulator<dtype, op>* b
 
 template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const* inputs,
-                                   int num_inputs, void* const* outputs, int num_outputs,
+                                   int num_inputs, std::size_t begin, void* output,
                                    std::size_t count) {
   using T = Accumulator<dtype, op>;
   T block[kBlock];
-  for (std::size_t begin = 0; begin < count; begin += kBlock) {
-    const std::size_t n = std::min(kBlock, count - begin);
-    const std::size_t offset = begin * sizeof(Storage<dtype>);
+  for (std::size_t done = 0; done < count; done += kBlock) {
+    const std::size_t n = std::min(kBlock, count - done);
     for (int k = 0; k < num_inputs; ++k) {
-      const std::byte* in = static_cast<const std::byte*>(inputs[k]) + offset;
+      const std::byte* in = input_at<dtype>(inputs[k], begin + done);
       const T factor = input_factor<T>(reduction, k);
       if (k == 0) {
         load_block<dtype, op>(block, in, n, factor);
@@ -197,19 +188,18 @@ RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const
       }
     }
     if constexpr (op == ReduceOp::kAvg) finish_block<op>(block, n, reduction.divisor);
-    for (int k = 0; k < num_outputs; ++k) {
-      store_block<dtype, op>(static_cast<std::byte*>(outputs[k]) + offset, block, n);
-    }
+    std::byte* const out = static_cast<std::byte*>(output) + done * sizeof(Storage<dtype>);
+    store_block<dtype, op>(out, block, n);
   }
 }
 
 template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void reduce(const Reduction& reduction, const void* const* inputs, int num_inputs,
-                            void* const* outputs, int num_outputs, std::size_t count) {
+                            std::size_t begin, void* output, std::size_t count) {
   if (num_inputs == 2) {
-    reduce_pair<dtype, op>(reduction, inputs, outputs, num_outputs, count);
+    reduce_pair<dtype, op>(reduction, inputs, begin, output, count);
   } else {
-    reduce_blocks<dtype, op>(reduction, inputs, num_inputs, outputs, num_outputs, count);
+    reduce_blocks<dtype, op>(reduction, inputs, num_inputs, begin, output, count);
   }
 }
 

@@ -10,9 +10,9 @@
 
 namespace ringcomm {
 
-// reduce_host's arguments, checked.
+// Writes `count` results to the output, of the elements of all inputs from `begin` on.
 using HostKernel = void (*)(const Reduction& reduction, const void* const* inputs, int num_inputs,
-                            void* const* outputs, int num_outputs, std::size_t count);
+                            std::size_t begin, void* output, std::size_t count);
 
 // By dtype, then op; null where supports() is false.
 using HostTable = std::array<std::array<HostKernel, kNumReduceOps>, kNumDTypes>;

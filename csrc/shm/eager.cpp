@@ -63,7 +63,7 @@ std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction,
       scaling.scaled_input = 0;
       const void* input = begin;
       void* output = payload;
-      reduce_host(scaling, &input, 1, &output, 1, count);
+      reduce_host(scaling, &input, 1, output, {}, count);
     } else {
       std::memcpy(payload, begin, count * element_nbytes);
     }
@@ -86,7 +86,7 @@ void Eager::read(const Chunks& blocks, const Reduction& reduction, Exchange& exc
         inputs_.push_back(is_own ? block.input : exchange.payload_of(r) + offset);
       }
       void* output = block.output;
-      reduce_host(reduction, inputs_.data(), static_cast<int>(inputs_.size()), &output, 1,
+      reduce_host(reduction, inputs_.data(), static_cast<int>(inputs_.size()), output, {},
                   block.count);
     } else if (block.count > 0) {
       const int from = promise.from.front();

@@ -1,7 +1,6 @@
 #include "shm/executor.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -188,22 +187,15 @@ void Executor::perform(const Job& job, int l, const Action& action) {
   const std::size_t offset = lanes_[l].round * job.slice_count;
   const std::size_t count = std::min(job.slice_count, job.chunks[action.chunk].count - offset);
 
-  void* outputs[3] = {};
-  int num_outputs = 0;
-  if (action.store.kind != Location::kNowhere) {
-    outputs[num_outputs++] = at(job, l, action.chunk, action.store);
-  }
+  void* const kept = at(job, l, action.chunk, action.store);
+  void* sent[2] = {};
+  std::size_t num_sent = 0;
   if (is_read_here(action)) {
-    outputs[num_outputs++] =
-        group_.segment().outbox(group_.rank, l) + action.slot * job.slot_nbytes();
+    sent[num_sent++] = group_.segment().outbox(group_.rank, l) + action.slot * job.slot_nbytes();
   }
   const bool departs = remote_ && remote_->goes_to_others(action);
-  if (departs) outputs[num_outputs++] = remote_->departure(l);
-  if (num_outputs == 0) return;
-  // No more than two are written at once.
-  const bool is_third = num_outputs == 3;
-  if (is_third) num_outputs = 2;
-  void* const slot = outputs[1];
+  if (departs) sent[num_sent++] = remote_->departure(l);
+  if (kept == nullptr && num_sent == 0) return;
 
   Reduction reduction = job.reduction;
   if (!action.finish) reduction.divisor = 1;
@@ -229,17 +221,16 @@ void Executor::perform(const Job& job, int l, const Action& action) {
   if (!own_added) add_own();
 
   if (inputs_.size() > 1 || (action.from.empty() && (scale || reduction.divisor != 1))) {
-    reduce_host(reduction, inputs_.data(), static_cast<int>(inputs_.size()), outputs, num_outputs,
-                count);
+    reduce_host(reduction, inputs_.data(), static_cast<int>(inputs_.size()), kept,
+                std::span(sent).first(num_sent), count);
   } else {
+    void* outputs[3] = {};
+    int num_outputs = 0;
     // In place, what stays where it is need not be copied.
-    int keep = 0;
-    for (int i = 0; i < num_outputs; ++i) {
-      if (outputs[i] != inputs_[0]) outputs[keep++] = outputs[i];
-    }
-    if (keep > 0) copy_host(inputs_[0], outputs, keep, count * job.element_nbytes);
+    if (kept != nullptr && kept != inputs_[0]) outputs[num_outputs++] = kept;
+    for (std::size_t i = 0; i < num_sent; ++i) outputs[num_outputs++] = sent[i];
+    copy_host(inputs_[0], outputs, num_outputs, count * job.element_nbytes);
   }
-  if (is_third) std::memcpy(outputs[2], slot, count * job.element_nbytes);
   if (departs) remote_->send(l, lanes_[l].round, action, count * job.element_nbytes);
 }
 

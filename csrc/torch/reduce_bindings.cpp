@@ -56,7 +56,7 @@ void reduce_local(const std::vector<at::Tensor>& inputs, const at::Tensor& outpu
                               ": takes CPU tensors, and CUDA tensors where ringcomm was built with "
                               "CUDA; got one on ",
                               output.device());
-  reduce_host(reduction, pointers.data(), static_cast<int>(pointers.size()), &result, 1, count);
+  reduce_host(reduction, pointers.data(), static_cast<int>(pointers.size()), result, {}, count);
 }
 
 }  // namespace
