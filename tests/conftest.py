@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[_before] = left_in_shared_memory()
+    os.environ["RINGCOMM_TUNING"] = "off"  # what is tested must not depend on the user's cache
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -1,0 +1,204 @@
+"""Tunings: what follows from what was measured, and that groups go by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, on_processes
+
+import ringcomm
+from ringcomm import tuning
+from ringcomm.bench.tune import rules_of
+from ringcomm.cli import doctor
+from ringcomm.cli.names import TUNED
+from ringcomm.host import machine
+from ringcomm.plan.algorithms import ALGORITHMS
+from ringcomm.tuning import MOST_NBYTES, Rule, Tuning
+
+RING = Rule(3, "all_reduce", MOST_NBYTES, "ring")
+
+
+def test_neighbouring_sizes_of_one_algorithm_are_one_rule() -> None:
+    seconds = {
+        100: {"ring": 1.0, "direct": 2.0},
+        200: {"ring": 1.0, "direct": 2.0},
+        400: {"ring": 2.0, "direct": 1.0},
+    }
+    assert rules_of(2, "all_reduce", seconds) == [
+        Rule(2, "all_reduce", 300, "ring"),
+        Rule(2, "all_reduce", MOST_NBYTES, "direct"),
+    ]
+
+
+def test_an_algorithm_is_kept_where_another_is_hardly_faster() -> None:
+    seconds = {
+        1: {"ring": 1.04, "direct": 1.0},
+        2: {"ring": 1.06, "direct": 1.0},
+        4: {"ring": 1.0, "direct": 1.04},
+        8: {"ring": 1.0},  # where direct was not offered
+    }
+    assert [rule.algorithm for rule in rules_of(2, "all_reduce", seconds)] == [
+        "ring",
+        "direct",
+        "ring",
+    ]
+
+
+def test_names_in_help_can_be_carried_out_in_several_ways() -> None:
+    several = {
+        collective
+        for collective, algorithms in ALGORITHMS.items()
+        if sum(not each.two_level for each in algorithms.values()) > 1
+    }
+    assert set(TUNED) == several - {"all_to_all"}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    written = Tuning("2 x CPU", {"date": "2026-01-02"}, (RING, Rule(2, "reduce", 5, "chain")))
+    file = tmp_path / "new" / "tuning.json"
+    tuning.write(file, written)
+    assert tuning.read(file) == written
+    assert list(file.parent.iterdir()) == [file]
+    assert tuning.describe(file, written) == f"{file} of 2026-01-02, for 2 and 3 ranks"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no tuning"),
+        ("[]", "is no tuning"),
+        ('{"format": 2}', "its format is 2, and this ringcomm reads 1"),
+        ('{"format": 1, "machine": "", "made": {}}', "'rules'"),
+    ],
+)
+def test_other_files_are_no_tunings(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "tuning.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        tuning.read(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"algorithm": "fastest"}, "'all_reduce' has no algorithm 'fastest'"),
+        ({"collective": "all_sum"}, "'all_sum' has no algorithm"),
+        ({"world_size": 0}, "out of range"),
+        ({"most_nbytes": 1 << 64}, "out of range"),
+    ],
+)
+def test_rules_of_others_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    file = tmp_path / "tuning.json"
+    tuning.write(file, Tuning("", {}, (dataclasses.replace(RING, **change),)))
+    with pytest.raises(ValueError, match=said):
+        tuning.read(file)
+
+
+def test_only_this_machines_file_is_used(tmp_path: Path) -> None:
+    file = tmp_path / "tuning.json"
+    assert tuning.state(file)[1].startswith("none: `python -m ringcomm tune`")
+    tuning.write(file, Tuning(machine(), {}, (RING,)))
+    assert tuning.state(file)[0] == tuning.read(file)
+    tuning.write(file, Tuning("9 x else", {}, (RING,)))
+    assert tuning.state(file) == (
+        None,
+        f"not used: {file} was made on another machine (9 x else)",
+    )
+    file.write_text("{")
+    assert tuning.state(file)[1].startswith(f"not used: {file} is no tuning")
+
+
+def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCOMM_TUNING", "off")
+    assert tuning.path() is None and tuning.rules() == []
+    monkeypatch.setenv("RINGCOMM_TUNING", "here.json")
+    assert tuning.path() == Path("here.json")
+    monkeypatch.delenv("RINGCOMM_TUNING")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert tuning.path() == Path("/cache/ringcomm/tuning.json")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert tuning.path() == Path("/home/me/.cache/ringcomm/tuning.json")
+
+
+def test_the_doctor_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    problems: list[str] = []
+    file = tmp_path / "ringcomm" / "tuning.json"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("RINGCOMM_TUNING", raising=False)
+    tuning.write(file, Tuning(machine(), {"date": "today"}, (RING,)))
+    assert doctor._tuning(problems) == f"{file} of today, for 3 ranks"
+    monkeypatch.setenv("RINGCOMM_TUNING", "off")
+    assert doctor._tuning(problems) == "off, by RINGCOMM_TUNING"
+    assert problems == []
+    monkeypatch.setenv("RINGCOMM_TUNING", str(tmp_path / "none.json"))
+    assert doctor._tuning(problems) == "none" and len(problems) == 1
+
+
+def sums(rank: Rank, files: list[str]) -> tuple[bool, bool]:
+    """Whether a group without an algorithm sums as a ring does, and as one without a tuning."""
+    values = torch.randn(100_000, generator=torch.Generator().manual_seed(rank.rank))
+
+    def summed(algorithm: str | None) -> torch.Tensor:
+        tensor = values.clone()
+        ringcomm.all_reduce(tensor, group=ringcomm.new_group(algorithm=algorithm))
+        return tensor
+
+    os.environ["RINGCOMM_TUNING"] = "off"
+    by_ring, untuned = summed("ring"), summed(None)
+    os.environ["RINGCOMM_TUNING"] = files[rank.rank]
+    tuned = summed(None)
+    return torch.equal(tuned, by_ring), torch.equal(tuned, untuned)
+
+
+def test_groups_go_by_the_file_that_their_first_rank_reads(tmp_path: Path) -> None:
+    ring, tree = tmp_path / "ring.json", tmp_path / "tree.json"
+    tuning.write(ring, Tuning("", {}, (RING,)))
+    tuning.write(tree, Tuning("", {}, (dataclasses.replace(RING, algorithm="double_tree"),)))
+    files = [str(ring), "off", str(tree)]
+    assert on_processes(sums, 3, files, backend="ring") == [(True, False)] * 3
+
+
+def without_the_file(rank: Rank) -> str:
+    os.environ["RINGCOMM_TUNING"] = "/nowhere/tuning.json"
+    try:
+        dist.new_group(backend="ring")
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def test_a_file_that_is_named_and_not_there_is_an_error() -> None:
+    (said,) = set(on_processes(without_the_file, 2, backend="ring"))
+    assert "/nowhere/tuning.json" in said
+
+
+def test_the_command_writes_a_tuning(tmp_path: Path) -> None:
+    file = tmp_path / "tuning.json"
+    command = [sys.executable, "-m", "ringcomm", "tune", "all_reduce,broadcast", "-o", str(file)]
+    command += ["--world-sizes", "2", "-b", "64K", "-e", "128K", "-n", "2"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"# wrote {file}" in result.stdout
+    assert "# all_reduce among 2 ranks" in result.stdout and "128 KiB" in result.stdout
+    made = tuning.read(file)
+    assert made.machine == machine() and made.made["ringcomm"] == ringcomm.__version__
+    assert {rule.collective for rule in made.rules} == {"all_reduce", "broadcast"}
+    assert {rule.world_size for rule in made.rules} == {2}
+
+
+def test_the_command_needs_a_place_for_the_file() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "ringcomm", "tune", "reduce"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "RINGCOMM_TUNING": "off"},
+    )
+    assert result.returncode == 1 and "--output" in result.stderr
