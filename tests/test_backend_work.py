@@ -48,6 +48,39 @@ def test_work() -> None:
     on_processes(a_work, 2, backend="ring")
 
 
+def sync_works(rank: Rank) -> None:
+    """What torch.distributed keeps to itself of calls that are not asynchronous."""
+    group = dist.distributed_c10d._get_default_group()
+    n, whole = rank.world_size, torch.empty(rank.world_size * COUNT)
+
+    def sync(options: object) -> object:
+        options.asyncOp = False  # type: ignore[attr-defined]
+        return options
+
+    tensor = own(rank)
+    pairs = [
+        (group.allreduce([tensor], sync(dist.AllreduceOptions())), tensor),
+        (group.broadcast([tensor], sync(dist.BroadcastOptions())), tensor),
+        (group._allgather_base(whole, tensor, sync(dist.AllgatherOptions())), whole),
+        (
+            group._reduce_scatter_base(
+                tensor, whole.clone() / n, sync(dist.ReduceScatterOptions())
+            ),
+            tensor,
+        ),
+    ]
+    for work, output in pairs:
+        assert work.is_completed() and work.is_success() and work.wait()
+        assert [each.data_ptr() for each in work.result()] == [output.data_ptr()]
+        assert work.get_future().wait()[0].data_ptr() == output.data_ptr()
+    assert_same_bits(tensor, total(rank))
+    assert_same_bits(whole, total(rank).repeat(n))
+
+
+def test_calls_that_are_not_asynchronous_give_works_too() -> None:
+    on_processes(sync_works, 2, backend="ring")
+
+
 def complete_at_once(rank: Rank) -> None:
     for _ in range(1000):
         work = dist.all_reduce(own(rank)[:9000], async_op=True)

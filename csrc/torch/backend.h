@@ -240,6 +240,17 @@ class RingBackend : public c10d::Backend {
   // This rank's part on the device, which the first call makes.
   DeviceGroup& device_group(at::Device device);
 
+  // Whether a call of torch's is to be carried out by the method ..._now, if that can do it.
+  template <typename Options>
+  bool goes_now(const Options& opts) const {
+    return !opts.asyncOp && opts.timeout <= std::chrono::milliseconds(0) && !held_ &&
+           nobody_listens();
+  }
+  bool nobody_listens() const;
+  WorkPtr done(c10d::OpType type, const at::Tensor& output) const {
+    return c10::make_intrusive<DoneWork>(rank_, type, sequence_, output, options_->timeout);
+  }
+
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
     return timeout <= std::chrono::milliseconds(0) ? options_->timeout : timeout;
   }

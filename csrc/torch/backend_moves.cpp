@@ -34,6 +34,9 @@ RingBackend::WorkPtr RingBackend::allgather(TensorLists& outputs, Tensors& input
 
 RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                   const c10d::AllgatherOptions& opts) {
+  if (goes_now(opts) && all_gather_now(output, input)) {
+    return done(c10d::OpType::_ALLGATHER_BASE, output);
+  }
   const char* what = "all_gather_into_tensor";
   check_output(output, what);
   check_tensor(input, what);
@@ -98,6 +101,9 @@ RingBackend::WorkPtr RingBackend::allgather_into_tensor_coalesced(
 RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   const char* what = "broadcast";
   const at::Tensor& tensor = single(tensors, what, "tensor");
+  if (goes_now(opts) && broadcast_now(tensor, static_cast<int>(opts.rootRank))) {
+    return done(c10d::OpType::BROADCAST, tensor);
+  }
   check_tensor(tensor, what);
   check_root(opts.rootRank, size_, what);
   if (opts.rootRank != rank_) check_output(tensor, what);

@@ -1,6 +1,8 @@
-// Collectives that are carried out at once, on the thread that calls, without a Work: as the
-// methods of the same name do it, where nothing has to be copied and nothing is queued. Each
-// returns False, with nothing done, where that cannot be.
+// Collectives that are carried out at once, on the thread that calls: as the methods of the same
+// name do it, where nothing has to be copied and nothing is queued. Each returns False, with
+// nothing done, where that cannot be.
+#include <ATen/record_function.h>
+
 #include "core/flight_dump.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"
@@ -30,6 +32,14 @@ bool RingBackend::at_once(Record record, Body body) {
   }
   mark.complete();
   return true;
+}
+
+// Neither a profiler nor a hook is to hear of calls one by one.
+bool RingBackend::nobody_listens() const {
+#ifdef RINGCOMM_WITH_COMPLETION_HOOKS
+  if (!hooks_->completion.is_empty()) return false;
+#endif
+  return !at::hasCallbacks();
 }
 
 bool RingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {

@@ -10,6 +10,9 @@ RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::Allred
   const char* what = "all_reduce";
   const at::Tensor& tensor = single(tensors, what, "tensor");
   if (tensor.is_sparse()) return allreduce_sparse(tensors, opts);
+  if (goes_now(opts) && all_reduce_now(tensor, opts.reduceOp)) {
+    return done(c10d::OpType::ALLREDUCE, tensor);
+  }
   check_output(tensor, what);
   const Elements elements = elements_to_reduce(tensor.scalar_type(), opts.reduceOp, what);
   const Reduce reduce = make_reduce(elements, opts.reduceOp, what);
@@ -95,6 +98,9 @@ RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, TensorLists& 
 
 RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                        const c10d::ReduceScatterOptions& opts) {
+  if (goes_now(opts) && reduce_scatter_now(output, input, opts.reduceOp)) {
+    return done(c10d::OpType::_REDUCE_SCATTER_BASE, output);
+  }
   const char* what = "reduce_scatter_tensor";
   check_output(output, what);
   check_tensor(input, what);

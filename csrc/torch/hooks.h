@@ -4,6 +4,7 @@
 
 #include <torch/version.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -31,6 +32,8 @@ class HookTable {
   void remove(std::int64_t id) {
     change([&](Map& hooks) { hooks.erase(id); });
   }
+  // Costs next to nothing.
+  bool is_empty() const { return is_empty_.load(std::memory_order_relaxed); }
   void call(Args... args) const {
     const std::shared_ptr<const Map> hooks = current();
     for (const auto& [id, hook] : *hooks) (*hook)(args...);
@@ -49,10 +52,12 @@ class HookTable {
     std::lock_guard lock(mutex_);
     auto hooks = std::make_shared<Map>(*hooks_);
     change(*hooks);
+    is_empty_ = hooks->empty();
     before = std::exchange(hooks_, std::move(hooks));
   }
 
   mutable std::mutex mutex_;
+  std::atomic<bool> is_empty_ = true;
   std::shared_ptr<const Map> hooks_ = std::make_shared<Map>();
 };
 

@@ -104,6 +104,13 @@ c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFuture() {
   return future_;
 }
 
+c10::intrusive_ptr<c10::ivalue::Future> DoneWork::getFuture() {
+  auto future =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+  future->markCompleted(c10::IValue(result()));
+  return future;
+}
+
 std::vector<at::Tensor> RingWork::result() {
   TORCH_CHECK(isCompleted(), "ring: result() of an operation that is not complete; call wait()");
   return outputs_;
