@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import values
 from ranks import Rank, on_processes
+from torch._C._distributed_c10d import AllgatherOptions
 from torch.profiler import ProfilerActivity, profile
 from values import assert_same_bits
 
@@ -61,7 +62,7 @@ def sync_works(rank: Rank) -> None:
     pairs = [
         (group.allreduce([tensor], sync(dist.AllreduceOptions())), tensor),
         (group.broadcast([tensor], sync(dist.BroadcastOptions())), tensor),
-        (group._allgather_base(whole, tensor, sync(dist.AllgatherOptions())), whole),
+        (group._allgather_base(whole, tensor, sync(AllgatherOptions())), whole),
         (
             group._reduce_scatter_base(
                 tensor, whole.clone() / n, sync(dist.ReduceScatterOptions())
