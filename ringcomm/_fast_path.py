@@ -50,12 +50,41 @@ def all_gather_now(*args: Any, group: Any = None, async_op: bool = False, **othe
 def broadcast_now(
     *args: Any, src: Any = None, group: Any = None, async_op: bool = False, **others: Any
 ) -> bool:
-    """broadcast(tensor, src) in the default group."""
-    if async_op or others or group is not None:
+    """broadcast(tensor, src, group)."""
+    if async_op or others:
         return False
     if len(args) == 1:
-        return _C.broadcast_now(*args, src)
-    return len(args) == 2 and _C.broadcast_now(*args)
+        return _C.broadcast_now(*args, src, group)
+    if len(args) == 2:
+        return _C.broadcast_now(*args, group)
+    return len(args) == 3 and _C.broadcast_now(*args)
+
+
+def reduce_now(
+    *args: Any,
+    dst: Any = None,
+    op: Any = _SUM,
+    group: Any = None,
+    async_op: bool = False,
+    **others: Any,
+) -> bool:
+    """reduce(tensor, dst, op, group)."""
+    if async_op or others:
+        return False
+    if len(args) == 1:
+        return _C.reduce_now(*args, dst, op, group)
+    if len(args) == 2:
+        return _C.reduce_now(*args, op, group)
+    if len(args) == 3:
+        return _C.reduce_now(*args, group)
+    return len(args) == 4 and _C.reduce_now(*args)
+
+
+def all_to_all_now(*args: Any, group: Any = None, async_op: bool = False, **others: Any) -> bool:
+    """all_to_all_single(output, input, group=group), in equal parts."""
+    if async_op or others or len(args) != 2:
+        return False
+    return _C.all_to_all_now(*args, group)
 
 
 def barrier_now(group: Any = None, async_op: bool = False, **others: Any) -> bool:

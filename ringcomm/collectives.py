@@ -37,9 +37,11 @@ from ringcomm._delegate import announcing, by_ring, renamed
 from ringcomm._fast_path import (
     all_gather_now,
     all_reduce_now,
+    all_to_all_now,
     barrier_now,
     broadcast_now,
     is_compiling,
+    reduce_now,
     reduce_scatter_now,
     remember,
 )
@@ -157,7 +159,7 @@ def broadcast() -> None:
     """
 
 
-@by_ring(dist.reduce)
+@by_ring(dist.reduce, now=reduce_now)
 def reduce() -> None:
     """One rank's tensor becomes the sum (or what `op` says) of all ranks' tensors.
 
@@ -211,7 +213,7 @@ def all_to_all() -> None:
     """
 
 
-@by_ring(dist.all_to_all_single)
+@by_ring(dist.all_to_all_single, now=all_to_all_now)
 def all_to_all_single() -> None:
     """Sends part j of input to rank j, and puts what rank i sends into part i of output.
 

@@ -62,6 +62,15 @@ inline void check_numel(int64_t numel, int64_t wanted, const char* what, const c
                     " elements; it must have ", wanted);
 }
 
+// Of a tensor that is cut along dimension 0 into as many equal parts as there are ranks.
+inline void check_equal_rows(const at::Tensor& tensor, int world_size, const char* what,
+                             const char* argument) {
+  const int64_t rows = tensor.dim() == 0 ? tensor.numel() : tensor.size(0);
+  TORCH_CHECK_VALUE(rows % world_size == 0, "ring: ", what, ": without split sizes, the ", argument,
+                    "'s dimension 0, ", rows, ", must be divisible by the world size, ",
+                    world_size);
+}
+
 inline void check_list(const Tensors& tensors, const char* what) {
   for (const at::Tensor& tensor : tensors) {
     check_tensor(tensor, what);
@@ -173,6 +182,7 @@ std::vector<Block> pieces(const at::Tensor& flat, const Elements& elements, int 
   const std::size_t count = elements.count(flat) / world_size;
   auto* data = static_cast<std::byte*>(flat.data_ptr());
   std::vector<Block> blocks;
+  blocks.reserve(world_size);
   for (int r = 0; r < world_size; ++r) {
     blocks.push_back({data + r * count * element_size(elements.dtype), count});
   }

@@ -178,6 +178,11 @@ class RingBackend : public c10d::Backend {
   std::weak_ptr<Queue> leave();
 
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
+  // The rank in this group of the default group's rank, if it is in it.
+  std::optional<int> find(std::uint64_t global_rank) const {
+    if (!communicator_) return std::nullopt;
+    return communicator_->group().members.find(global_rank, size_);
+  }
 
   // On the calling thread, without a Work. False if that cannot be (operations are queued, a tensor
   // is not flat, or would have to be copied), and then nothing has been done.
@@ -186,6 +191,9 @@ class RingBackend : public c10d::Backend {
                           const c10d::ReduceOp& op);
   bool all_gather_now(const at::Tensor& output, const at::Tensor& input);
   bool broadcast_now(const at::Tensor& tensor, int root);
+  bool reduce_now(const at::Tensor& tensor, int root, const c10d::ReduceOp& op);
+  // Equal parts.
+  bool all_to_all_now(const at::Tensor& output, const at::Tensor& input);
   bool barrier_now();
 
  private:

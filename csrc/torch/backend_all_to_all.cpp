@@ -23,13 +23,8 @@ std::vector<Block> split_rows(const at::Tensor& flat, const std::vector<int64_t>
 
 void check_splits(const at::Tensor& tensor, const std::vector<int64_t>& splits, int world_size,
                   const char* what, const char* argument) {
+  if (splits.empty()) return check_equal_rows(tensor, world_size, what, argument);
   const int64_t rows = tensor.dim() == 0 ? tensor.numel() : tensor.size(0);
-  if (splits.empty()) {
-    TORCH_CHECK_VALUE(rows % world_size == 0, "ring: ", what, ": without split sizes, the ",
-                      argument, "'s dimension 0, ", rows, ", must be divisible by the world size, ",
-                      world_size);
-    return;
-  }
   check_one_per_rank(splits.size(), world_size, what, "split size");
   int64_t sum = 0;
   for (const int64_t split : splits) {
@@ -69,6 +64,10 @@ RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& 
                                                 std::vector<int64_t>& output_splits,
                                                 std::vector<int64_t>& input_splits,
                                                 const c10d::AllToAllOptions& opts) {
+  const bool has_equal_parts = output_splits.empty() && input_splits.empty();
+  if (has_equal_parts && goes_now(opts) && all_to_all_now(output, input)) {
+    return done(c10d::OpType::ALLTOALL_BASE, output);
+  }
   const char* what = "all_to_all_single";
   check_output(output, what);
   check_tensor(input, what);

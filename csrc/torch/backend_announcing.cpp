@@ -177,4 +177,12 @@ bool AnnouncingBackend::broadcast_now(const at::Tensor& tensor, int root) {
   return announcing(tensor, 1, [&] { return RingBackend::broadcast_now(tensor, root); });
 }
 
+bool AnnouncingBackend::reduce_now(const at::Tensor& tensor, int root, const c10d::ReduceOp& op) {
+  return announcing(tensor, 1, [&] { return RingBackend::reduce_now(tensor, root, op); });
+}
+
+bool AnnouncingBackend::all_to_all_now(const at::Tensor& output, const at::Tensor& input) {
+  return announcing(input, 1, [&] { return RingBackend::all_to_all_now(output, input); });
+}
+
 }  // namespace ringcomm

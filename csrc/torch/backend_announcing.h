@@ -49,6 +49,8 @@ class AnnouncingBackend final : public RingBackend {
                           const c10d::ReduceOp& op);
   bool all_gather_now(const at::Tensor& output, const at::Tensor& input);
   bool broadcast_now(const at::Tensor& tensor, int root);
+  bool reduce_now(const at::Tensor& tensor, int root, const c10d::ReduceOp& op);
+  bool all_to_all_now(const at::Tensor& output, const at::Tensor& input);
 
   WorkPtr send(Tensors& tensors, int peer, int tag) override;
   WorkPtr recv(Tensors& tensors, int peer, int tag) override;

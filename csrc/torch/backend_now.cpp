@@ -115,6 +115,42 @@ bool RingBackend::broadcast_now(const at::Tensor& tensor, int root) {
       });
 }
 
+bool RingBackend::reduce_now(const at::Tensor& tensor, int root, const c10d::ReduceOp& op) {
+  const char* what = "reduce";
+  check_tensor(tensor, what);
+  check_root(root, size_, what);
+  if (root == rank_) check_output(tensor, what);
+  if (!can_stay(tensor) || tensor.is_complex()) return false;
+  const Elements elements = elements_to_reduce(tensor.scalar_type(), op, what);
+  const Reduce reduce = make_reduce(elements, op, what);
+  return at_once(
+      [&](auto timeout) { return flight_->begun(c10d::OpType::REDUCE, &tensor, &tensor, timeout); },
+      [&](Communicator& communicator, auto timeout) {
+        void* buffer = tensor.data_ptr();
+        communicator.reduce(buffer, buffer, elements.count(tensor), reduce, root, timeout);
+      });
+}
+
+bool RingBackend::all_to_all_now(const at::Tensor& output, const at::Tensor& input) {
+  const char* what = "all_to_all_single";
+  check_output(output, what);
+  check_tensor(input, what);
+  check_alike(input, output, what);
+  check_equal_rows(output, size_, what, "output tensor");
+  check_equal_rows(input, size_, what, "input tensor");
+  if (!can_stay(output) || !can_stay(input) || input.is_complex()) return false;
+  if (overlap(input, output)) return false;
+  const Elements elements = elements_to_move(input.scalar_type());
+  return at_once(
+      [&](auto timeout) {
+        return flight_->begun(c10d::OpType::ALLTOALL_BASE, &input, &output, timeout);
+      },
+      [&](Communicator& communicator, auto timeout) {
+        communicator.all_to_all(pieces<Input>(input, elements, size_),
+                                pieces<Output>(output, elements, size_), elements, timeout);
+      });
+}
+
 bool RingBackend::barrier_now() {
   return at_once(
       [&](auto timeout) {

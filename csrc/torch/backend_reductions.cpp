@@ -54,6 +54,9 @@ RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
 RingBackend::WorkPtr RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const char* what = "reduce";
   const at::Tensor& tensor = single(tensors, what, "tensor");
+  if (goes_now(opts) && reduce_now(tensor, static_cast<int>(opts.rootRank), opts.reduceOp)) {
+    return done(c10d::OpType::REDUCE, tensor);
+  }
   check_tensor(tensor, what);
   check_root(opts.rootRank, size_, what);
   if (opts.rootRank == rank_) check_output(tensor, what);

@@ -15,7 +15,6 @@
 #include <torch/csrc/profiler/api.h>
 
 #include <array>
-#include <limits>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <unordered_map>
@@ -141,16 +140,27 @@ class FastPath {
     });
   }
 
-  // Of the default group, in which global ranks are the group's.
-  bool broadcast(PyObject* tensor, PyObject* root) {
-    if (!is_plain(tensor) || !PyLong_CheckExact(root)) return false;
-    const long rank = PyLong_AsLong(root);
-    if (rank < 0 || rank > std::numeric_limits<int>::max()) {
-      PyErr_Clear();  // of a number that is no long
-      return false;
-    }
-    return call(Py_None, [&](AnnouncingBackend& ring) {
-      return ring.broadcast_now(THPVariable_Unpack(tensor), static_cast<int>(rank));
+  bool broadcast(PyObject* tensor, PyObject* root, PyObject* group) {
+    const std::optional<std::uint64_t> known_root = find_rank(root);
+    if (!known_root || !is_plain(tensor)) return false;
+    return call_rooted(group, *known_root, [&](AnnouncingBackend& ring, int rank) {
+      return ring.broadcast_now(THPVariable_Unpack(tensor), rank);
+    });
+  }
+
+  bool reduce(PyObject* tensor, PyObject* root, PyObject* op, PyObject* group) {
+    const std::optional<c10d::ReduceOp::RedOpType> known_op = find(op);
+    const std::optional<std::uint64_t> known_root = find_rank(root);
+    if (!known_op || !known_root || !is_plain(tensor)) return false;
+    return call_rooted(group, *known_root, [&](AnnouncingBackend& ring, int rank) {
+      return ring.reduce_now(THPVariable_Unpack(tensor), rank, *known_op);
+    });
+  }
+
+  bool all_to_all(PyObject* output, PyObject* input, PyObject* group) {
+    if (!is_plain(output) || !is_plain(input)) return false;
+    return call(group, [&](AnnouncingBackend& ring) {
+      return ring.all_to_all_now(THPVariable_Unpack(output), THPVariable_Unpack(input));
     });
   }
 
@@ -169,6 +179,24 @@ class FastPath {
       if (ops_[i].ptr() == op) return static_cast<c10d::ReduceOp::RedOpType>(i);
     }
     return std::nullopt;
+  }
+
+  // A rank of the default group, as roots are given.
+  static std::optional<std::uint64_t> find_rank(PyObject* rank) {
+    if (!PyLong_CheckExact(rank)) return std::nullopt;
+    const long number = PyLong_AsLong(rank);
+    if (number >= 0) return static_cast<std::uint64_t>(number);
+    PyErr_Clear();  // of a number that is no long
+    return std::nullopt;
+  }
+
+  // As `call`, where the root is in the group; carry_out(ring, its rank there).
+  template <typename CarryOut>
+  bool call_rooted(PyObject* group, std::uint64_t root, CarryOut&& carry_out) const {
+    return call(group, [&](AnnouncingBackend& ring) {
+      const std::optional<int> rank = ring.find(root);
+      return rank && carry_out(ring, *rank);
+    });
   }
 
   // carry_out(ring), without the GIL, where the group's ring can be called now.
@@ -225,8 +253,16 @@ PyObject* all_gather_now(PyObject*, Args args, Py_ssize_t num_args) {
                       [](FastPath& path, Args a) { return path.all_gather(a[0], a[1], a[2]); });
 }
 PyObject* broadcast_now(PyObject*, Args args, Py_ssize_t num_args) {
-  return call_fast<2>(args, num_args,
-                      [](FastPath& path, Args a) { return path.broadcast(a[0], a[1]); });
+  return call_fast<3>(args, num_args,
+                      [](FastPath& path, Args a) { return path.broadcast(a[0], a[1], a[2]); });
+}
+PyObject* reduce_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<4>(args, num_args,
+                      [](FastPath& path, Args a) { return path.reduce(a[0], a[1], a[2], a[3]); });
+}
+PyObject* all_to_all_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<3>(args, num_args,
+                      [](FastPath& path, Args a) { return path.all_to_all(a[0], a[1], a[2]); });
 }
 PyObject* barrier_now(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<1>(args, num_args, [](FastPath& path, Args a) { return path.barrier(a[0]); });
@@ -243,7 +279,9 @@ PyMethodDef methods[] = {
     method<reduce_scatter_now>("reduce_scatter_now",
                                "reduce_scatter_now(output, input, op, group) -> bool"),
     method<all_gather_now>("all_gather_now", "all_gather_now(output, input, group) -> bool"),
-    method<broadcast_now>("broadcast_now", "broadcast_now(tensor, src) -> bool"),
+    method<broadcast_now>("broadcast_now", "broadcast_now(tensor, src, group) -> bool"),
+    method<reduce_now>("reduce_now", "reduce_now(tensor, dst, op, group) -> bool"),
+    method<all_to_all_now>("all_to_all_now", "all_to_all_now(output, input, group) -> bool"),
     method<barrier_now>("barrier_now", "barrier_now(group) -> bool"),
 };
 
