@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup
 
 from ringcomm import _C
-from ringcomm._fast_path import Now, is_compiling, remember
+from ringcomm._fast_path import is_compiling, remember
 from ringcomm.groups import ring_group
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,32 +47,37 @@ def tell_all(backend: Backend, refused: Refused) -> None:
     _C.announce_refusal(backend, refused.reason)
 
 
-def by_ring(
-    function: F, tell: Tell = tell_all, now: Now | None = None
-) -> Callable[[Callable[[], None]], F]:
-    """Makes a definition call `function`, on the ring of the group that it is given.
+def on_ring(function: F, tell: Tell = tell_all) -> F:
+    """`function` on the ring of the group that it is given; `tell` is called where torch refuses.
 
-    The definition gives the name and the docstring, `function` the arguments and their types.
-    `tell` is called where torch refuses them. `now` is asked first whether it does it all.
+    From then on, calls of that group may be fast.
     """
     position = list(inspect.signature(function).parameters).index("group")
 
-    def decorate(definition: Callable[[], None]) -> F:
-        @functools.wraps(definition)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            fast = None if is_compiling() else now
-            if fast is not None and fast(*args, **kwargs):
-                return None
-            group = args[position] if len(args) > position else kwargs.get("group")
-            ring = ring_group(group)
-            if fast is not None:
-                remember(group, ring)
-            if len(args) > position:
-                args = (*args[:position], ring, *args[position + 1 :])
-            else:
-                kwargs["group"] = ring
-            return announcing(ring, function, args, kwargs, tell)
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        group = args[position] if len(args) > position else kwargs.get("group")
+        ring = ring_group(group)
+        if not is_compiling():
+            remember(group, ring)
+        if len(args) > position:
+            args = (*args[:position], ring, *args[position + 1 :])
+        else:
+            kwargs["group"] = ring
+        return announcing(ring, function, args, kwargs, tell)
 
+    return cast(F, call)
+
+
+def by_ring(function: F, tell: Tell = tell_all) -> Callable[[Callable[[], None]], F]:
+    """Makes a definition call `function`, on the ring of the group that it is given.
+
+    The definition gives the name and the docstring, `function` the arguments and their types.
+    `tell` is called where torch refuses them.
+    """
+
+    def decorate(definition: Callable[[], None]) -> F:
+        call = functools.wraps(definition)(on_ring(function, tell))
         call.__wrapped__ = function  # whose signature it has
         return cast(F, call)
 

@@ -33,21 +33,28 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp, Work
 
-from ringcomm._delegate import announcing, by_ring, renamed
-from ringcomm._fast_path import (
+from ringcomm._C import (
     all_gather_now,
     all_reduce_now,
     all_to_all_now,
-    barrier_now,
     broadcast_now,
-    is_compiling,
     reduce_now,
     reduce_scatter_now,
-    remember,
 )
+from ringcomm._delegate import by_ring, on_ring, renamed
+from ringcomm._fast_path import barrier_now, is_compiling
 from ringcomm.groups import ring_group
 
 _Op = ReduceOp | ReduceOp.RedOpType
+
+# Of those that begin by trying the fast path; what it cannot do is carried out by these.
+_all_reduce = on_ring(dist.all_reduce)
+_reduce_scatter_tensor = on_ring(renamed(dist.reduce_scatter_tensor, "reduce_scatter_single"))
+_all_gather_into_tensor = on_ring(renamed(dist.all_gather_into_tensor, "all_gather_single"))
+_broadcast = on_ring(dist.broadcast)
+_reduce = on_ring(dist.reduce)
+_all_to_all_single = on_ring(dist.all_to_all_single)
+_barrier = on_ring(dist.barrier)
 
 
 @overload
@@ -86,14 +93,9 @@ def all_reduce(
         group: the default group if not given.
         async_op: return a Work instead of waiting.
     """
-    may_be_fast = not async_op and not is_compiling()
-    if may_be_fast and all_reduce_now(tensor, op, group):
+    if not async_op and not is_compiling() and all_reduce_now(tensor, op, group):
         return None
-    ring = ring_group(group)
-    if may_be_fast and remember(group, ring) and all_reduce_now(tensor, op, group):
-        return None
-    work = announcing(ring, dist.all_reduce, (tensor, op, ring, async_op), {})
-    return cast("Work | None", work)
+    return _all_reduce(tensor, op, group, async_op)
 
 
 @by_ring(dist.reduce_scatter)
@@ -109,8 +111,13 @@ def reduce_scatter() -> None:
     """
 
 
-@by_ring(renamed(dist.reduce_scatter_tensor, "reduce_scatter_single"), now=reduce_scatter_now)
-def reduce_scatter_tensor() -> None:
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: _Op = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
     """Rank r's output becomes the sum (or what `op` says) of all ranks' r-th part of input.
 
     Args:
@@ -120,6 +127,9 @@ def reduce_scatter_tensor() -> None:
         group: the default group if not given.
         async_op: return a Work instead of waiting.
     """
+    if not async_op and not is_compiling() and reduce_scatter_now(output, input, op, group):
+        return None
+    return _reduce_scatter_tensor(output, input, op, group, async_op)
 
 
 @by_ring(dist.all_gather)
@@ -134,8 +144,12 @@ def all_gather() -> None:
     """
 
 
-@by_ring(renamed(dist.all_gather_into_tensor, "all_gather_single"), now=all_gather_now)
-def all_gather_into_tensor() -> None:
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
     """output_tensor becomes all ranks' input_tensors, one after the other, on every rank.
 
     Args:
@@ -144,10 +158,18 @@ def all_gather_into_tensor() -> None:
         group: the default group if not given.
         async_op: return a Work instead of waiting.
     """
+    if not async_op and not is_compiling() and all_gather_now(output_tensor, input_tensor, group):
+        return None
+    return _all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
 
 
-@by_ring(dist.broadcast, now=broadcast_now)
-def broadcast() -> None:
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
     """Every rank's tensor becomes that of one rank.
 
     Args:
@@ -157,10 +179,25 @@ def broadcast() -> None:
         async_op: return a Work instead of waiting.
         group_src: the source's rank in the group; one of it and src must be given.
     """
+    if (
+        not async_op
+        and src is not None
+        and group_src is None
+        and not is_compiling()
+        and broadcast_now(tensor, src, group)
+    ):
+        return None
+    return _broadcast(tensor, src, group, async_op, group_src)
 
 
-@by_ring(dist.reduce, now=reduce_now)
-def reduce() -> None:
+def reduce(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    op: _Op = ReduceOp.SUM,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
     """One rank's tensor becomes the sum (or what `op` says) of all ranks' tensors.
 
     Args:
@@ -171,6 +208,15 @@ def reduce() -> None:
         async_op: return a Work instead of waiting.
         group_dst: the destination's rank in the group; one of it and dst must be given.
     """
+    if (
+        not async_op
+        and dst is not None
+        and group_dst is None
+        and not is_compiling()
+        and reduce_now(tensor, dst, op, group)
+    ):
+        return None
+    return _reduce(tensor, dst, op, group, async_op, group_dst)
 
 
 @by_ring(dist.gather)
@@ -213,8 +259,14 @@ def all_to_all() -> None:
     """
 
 
-@by_ring(dist.all_to_all_single, now=all_to_all_now)
-def all_to_all_single() -> None:
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: list[int] | None = None,
+    input_split_sizes: list[int] | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+) -> Work | None:
     """Sends part j of input to rank j, and puts what rank i sends into part i of output.
 
     Args:
@@ -225,10 +277,23 @@ def all_to_all_single() -> None:
         group: the default group if not given.
         async_op: return a Work instead of waiting.
     """
+    has_equal_parts = output_split_sizes is None and input_split_sizes is None
+    if (
+        has_equal_parts
+        and not async_op
+        and not is_compiling()
+        and all_to_all_now(output, input, group)
+    ):
+        return None
+    return _all_to_all_single(output, input, output_split_sizes, input_split_sizes, group, async_op)
 
 
-@by_ring(dist.barrier, now=barrier_now)
-def barrier() -> None:
+def barrier(
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    device_ids: list[int] | None = None,
+    timeout: timedelta | None = None,
+) -> Work | None:
     """Waits until all ranks have come here.
 
     Args:
@@ -237,6 +302,15 @@ def barrier() -> None:
         device_ids: as torch.distributed takes it; the ring has no use for it.
         timeout: how long to wait; the group's if not given.
     """
+    if (
+        not async_op
+        and device_ids is None
+        and timeout is None
+        and not is_compiling()
+        and barrier_now(group)
+    ):
+        return None
+    return _barrier(group, async_op, device_ids, timeout)
 
 
 def monitored_barrier(
