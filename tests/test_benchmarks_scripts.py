@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import physical_limits
 import pytest
 import reduce_kernels
 import torch
@@ -37,6 +38,35 @@ def test_lecture() -> None:
         sent = 4 * 4096 * (2 if name == "all_reduce" else 1)
         seconds = float(first) * {"ms": 1e-3, "µs": 1e-6}[unit]
         assert float(bandwidth) == pytest.approx(sent / (2 * seconds) / 1024**3, rel=0.02)
+
+
+def test_physical_limits(tmp_path: Path) -> None:
+    results, output = tmp_path / "bench.csv", tmp_path / "limits.json"
+    results.write_text(
+        "collective,size,backend,in_place,time\n"
+        "all_reduce,8,ringcomm,True,1.0\n"
+        "all_reduce,8,ringcomm,False,2.0\n"
+        "all_reduce,65536,ringcomm,True,3.0\n"
+        "broadcast,64,mpi,True,1.0\n"
+    )
+    result = run("benchmarks/physical_limits.py", "--csv", str(results), "-o", str(output))
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = json.loads(output.read_text())
+    assert found["world_size"] == 2 and 0 < found["line_round_trip"] < 1
+    limits = found["at_least"]
+    assert list(limits) == ["8", "65536"] and 0 < limits["8"] <= limits["65536"]
+    assert limits["8"] >= found["line_round_trip"] / 2
+    shown = dict(re.findall(r"│ ([\d.]+ \w+) +│ [\d.]+ .s +│ ([\d.]+)", result.stdout))
+    assert shown == {
+        "8 B": f"{1 / limits['8']:.1f}",
+        "64 KiB": f"{3 / limits['65536']:.1f}",
+    }
+
+
+def test_limits_are_what_has_to_come() -> None:
+    assert physical_limits.limit(100, 1e-6, 4e-6, 2, 2) == pytest.approx(4e-6)
+    assert physical_limits.limit(100, 1e-6, 4e-6, 4, 2) == pytest.approx(12e-6)
+    assert physical_limits.limit(8, 1e-6, 0.0, 2, 4) == pytest.approx(0.5e-6)
 
 
 def test_reduce_kernels(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-// Python's way to time a backend without Python between the calls: ringcomm._C.repeat_all_reduce.
+// What Python cannot time without Python between the calls: ringcomm._C.repeat_all_reduce and
+// line_round_trip.
 #pragma once
 
 #include <pybind11/pybind11.h>
