@@ -67,7 +67,8 @@ def run(options: argparse.Namespace) -> int:
             elif mpi is mpis[0]:
                 rows.append(row)
     rows = list(_by_case(rows))
-    _print(rows, options.spread)
+    if len(mpis) > 1:
+        _print(rows, options.spread)
     _write(options, header, rows)
     return 0
 
