@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -50,9 +51,11 @@ def tell_all(backend: Backend, refused: Refused) -> None:
 def on_ring(function: F, tell: Tell = tell_all) -> F:
     """`function` on the ring of the group that it is given; `tell` is called where torch refuses.
 
-    From then on, calls of that group may be fast.
+    From then on, calls of that group may be fast. Where somebody has put a function without torch's
+    signature in place of torch's, the group is to be given by its name.
     """
-    position = list(inspect.signature(function).parameters).index("group")
+    names = list(inspect.signature(function).parameters)
+    position = names.index("group") if "group" in names else sys.maxsize
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -95,7 +95,7 @@ def all_reduce(
     """
     if not async_op and not is_compiling() and all_reduce_now(tensor, op, group):
         return None
-    return _all_reduce(tensor, op, group, async_op)
+    return _all_reduce(tensor, op, group=group, async_op=async_op)
 
 
 @by_ring(dist.reduce_scatter)
@@ -129,7 +129,7 @@ def reduce_scatter_tensor(
     """
     if not async_op and not is_compiling() and reduce_scatter_now(output, input, op, group):
         return None
-    return _reduce_scatter_tensor(output, input, op, group, async_op)
+    return _reduce_scatter_tensor(output, input, op, group=group, async_op=async_op)
 
 
 @by_ring(dist.all_gather)
@@ -160,7 +160,7 @@ def all_gather_into_tensor(
     """
     if not async_op and not is_compiling() and all_gather_now(output_tensor, input_tensor, group):
         return None
-    return _all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+    return _all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
 
 
 def broadcast(
@@ -187,7 +187,7 @@ def broadcast(
         and broadcast_now(tensor, src, group)
     ):
         return None
-    return _broadcast(tensor, src, group, async_op, group_src)
+    return _broadcast(tensor, src, group=group, async_op=async_op, group_src=group_src)
 
 
 def reduce(
@@ -216,7 +216,7 @@ def reduce(
         and reduce_now(tensor, dst, op, group)
     ):
         return None
-    return _reduce(tensor, dst, op, group, async_op, group_dst)
+    return _reduce(tensor, dst, op, group=group, async_op=async_op, group_dst=group_dst)
 
 
 @by_ring(dist.gather)
@@ -285,7 +285,9 @@ def all_to_all_single(
         and all_to_all_now(output, input, group)
     ):
         return None
-    return _all_to_all_single(output, input, output_split_sizes, input_split_sizes, group, async_op)
+    return _all_to_all_single(
+        output, input, output_split_sizes, input_split_sizes, group=group, async_op=async_op
+    )
 
 
 def barrier(
@@ -310,7 +312,7 @@ def barrier(
         and barrier_now(group)
     ):
         return None
-    return _barrier(group, async_op, device_ids, timeout)
+    return _barrier(group=group, async_op=async_op, device_ids=device_ids, timeout=timeout)
 
 
 def monitored_barrier(

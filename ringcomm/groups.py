@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.distributed import ProcessGroup
 
+from ringcomm._fast_path import remember
 from ringcomm.launchers import launched as launched
 from ringcomm.launchers import rendezvous
 from ringcomm.options import Options
@@ -48,14 +49,20 @@ def init(
     if not dist.is_initialized():
         meeting = rendezvous(timeout)
         dist.init_process_group("ring", timeout=timeout, pg_options=options, **meeting)
-        return ring_group(None)
+        return _known(ring_group(None))
     group = c10d._get_default_group()
     if options is not None and (_backend_for_cpu(group) == "ring" or group in _riding):
         raise ValueError(
             f"there is a default group already, and it cannot be given {options!r} any more; "
             "ringcomm.new_group(algorithm=...) makes another group that has it"
         )
-    return ring_group(None, timeout, options)
+    return _known(ring_group(None, timeout, options))
+
+
+def _known(ring: ProcessGroup) -> ProcessGroup:
+    """Of the default group, whose calls may be fast from now on."""
+    remember(None, ring)
+    return ring
 
 
 def _options(
