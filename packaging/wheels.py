@@ -106,22 +106,26 @@ def call(log: Path, *command: str | Path, cwd: Path, **environment: str) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     kept.pop("VIRTUAL_ENV", None)
     path = f"{Path(command[0]).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
+    result = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env={**kept, "PATH": path, **environment},
+        capture_output=True,
+        text=True,
+    )
     with log.open("a") as file:
-        file.write(f"\n$ {' '.join(map(str, command))}\n")
-        file.flush()
-        result = subprocess.run(
-            list(map(str, command)),
-            cwd=cwd,
-            env={**kept, "PATH": path, **environment},
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-        )
-        file.write(result.stdout)
+        file.write(f"\n$ {' '.join(map(str, command))}\n{result.stdout}{result.stderr}")
     if result.returncode:
-        said = [line for line in log.read_text().splitlines() if line.strip()][-1]
-        raise StepError(f"`{Path(command[0]).name} {command[2]}` failed: {said[:150]}, see {log}")
+        name = " ".join(map(str, (Path(command[0]).name, *command[1:4])))
+        raise StepError(f"`{name}` failed: {reason(result.stderr, result.stdout)}, see {log}")
     return result.stdout
+
+
+def reason(*streams: str) -> str:
+    """The line that says why a command failed: the first error of pip's, else the last line."""
+    lines = [line.strip() for text in reversed(streams) for line in text.splitlines()]
+    errors = [line for line in lines if line.startswith(("ERROR:", "error:"))]
+    return (errors or [line for line in reversed(lines) if line] or ["it said nothing"])[0][:200]
 
 
 def fresh(folder: Path, log: Path, torch: Torch, *packages: str) -> Path:
