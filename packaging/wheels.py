@@ -96,7 +96,7 @@ class Torch:
 
 
 def call(log: Path, *command: str | Path, cwd: Path, **environment: str) -> str:
-    """Standard output of a command, which is added to the log with all the rest.
+    """Runs a command, whose output goes to the end of the log; its last line.
 
     The command sees this process's environment without what leads Python elsewhere.
 
@@ -106,26 +106,24 @@ def call(log: Path, *command: str | Path, cwd: Path, **environment: str) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     kept.pop("VIRTUAL_ENV", None)
     path = f"{Path(command[0]).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
-    result = subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        env={**kept, "PATH": path, **environment},
-        capture_output=True,
-        text=True,
-    )
-    with log.open("a") as file:
-        file.write(f"\n$ {' '.join(map(str, command))}\n{result.stdout}{result.stderr}")
-    if result.returncode:
+    with log.open("a+") as file:
+        file.write(f"\n$ {' '.join(map(str, command))}\n")
+        file.flush()
+        began = file.tell()
+        status = subprocess.run(
+            list(map(str, command)),
+            cwd=cwd,
+            env={**kept, "PATH": path, **environment},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        ).returncode
+        file.seek(began)
+        lines = [line.strip() for line in file if line.strip()] or ["it said nothing"]
+    if status:
+        errors = [line for line in lines if line.startswith(("ERROR:", "error:"))]  # pip's
         name = " ".join(map(str, (Path(command[0]).name, *command[1:4])))
-        raise StepError(f"`{name}` failed: {reason(result.stderr, result.stdout)}, see {log}")
-    return result.stdout
-
-
-def reason(*streams: str) -> str:
-    """The line that says why a command failed: the first error of pip's, else the last line."""
-    lines = [line.strip() for text in reversed(streams) for line in text.splitlines()]
-    errors = [line for line in lines if line.startswith(("ERROR:", "error:"))]
-    return (errors or [line for line in reversed(lines) if line] or ["it said nothing"])[0][:200]
+        raise StepError(f"`{name}` failed: {(errors or lines[-1:])[0][:200]}, see {log}")
+    return lines[-1]
 
 
 def fresh(folder: Path, log: Path, torch: Torch, *packages: str) -> Path:
@@ -142,8 +140,8 @@ def fresh(folder: Path, log: Path, torch: Torch, *packages: str) -> Path:
         (site_packages,) = folder.glob("lib/python*/site-packages")
         (site_packages / "torch_of_another_environment.pth").write_text(f"{torch.folder}\n")
     has = call(log, python, "-c", "import torch; print(torch.__version__)", cwd=folder.parent)
-    if has.strip().split("+")[0] != torch.version.split("+")[0]:
-        raise StepError(f"torch {torch.version} was asked for, and {has.strip()} is there")
+    if has.split("+")[0] != torch.version.split("+")[0]:
+        raise StepError(f"torch {torch.version} was asked for, and {has} is there")
     return python
 
 
@@ -206,7 +204,7 @@ def attempt(wheel: Path, source: Path | None, torch: Torch, out: Path) -> dict[s
         folder = Path(temporary)
         python = fresh(folder / "env", log, torch)
         call(log, python, "-m", "pip", "install", "-q", wheel.resolve(), cwd=folder)
-        said = call(log, python, "-m", "ringcomm", "--version", cwd=folder).strip()
+        said = call(log, python, "-m", "ringcomm", "--version", cwd=folder)
         if said != f"ringcomm {version}":
             raise StepError(f"--version says {said!r}")
         found = json.loads(call(log, python, "-c", ASKED, cwd=folder))
@@ -234,7 +232,7 @@ def _tests(source: Path, python: Path, folder: Path, log: Path) -> str:
     call(log, python, "-m", "pip", "install", "-q", *needed, cwd=folder)
     pytest = (python.with_name("pytest"), "-q", "-m", "not slow and not torch_suite")
     files = [f"tests/{name}" for name in TESTS]
-    return call(log, *pytest, *files, cwd=tree).splitlines()[-1].strip("= ")
+    return call(log, *pytest, *files, cwd=tree).strip("= ")
 
 
 def _copy(made: Path, out: Path) -> Path:
