@@ -113,7 +113,7 @@ def call(log: Path, *command: str | Path, cwd: Path, **environment: str) -> str:
         status = subprocess.run(
             list(map(str, command)),
             cwd=cwd,
-            env={**kept, "PATH": path, **environment},
+            env={**kept, "PATH": path, "PYTHONUNBUFFERED": "1", **environment},  # lines in order
             stdout=file,
             stderr=subprocess.STDOUT,
         ).returncode
