@@ -35,6 +35,7 @@ from typing import Any
 import setuptools
 
 ROOT = Path(__file__).resolve().parent
+VERSION = "0.1.0"
 TORCH_REQUIREMENT = "torch>=2.11,<2.16"  # the range, never the one torch built against
 DEPENDENCIES = ["numpy", "rich", "scikit-learn"]
 FOR_ONE_TORCH = "RINGCOMM_WHEEL_FOR_TORCH"  # an environment variable
@@ -461,8 +462,8 @@ def main() -> None:
     # The licence stands here because pyproject.toml's form of it depends on setuptools' version.
     setuptools.setup(
         license="Apache-2.0",
+        version=VERSION + local_version,
         install_requires=[requirement, *DEPENDENCIES],
-        options={"egg_info": {"tag_build": local_version}},
         **build,
     )
 
