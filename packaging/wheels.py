@@ -26,6 +26,7 @@ import dataclasses
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -198,6 +199,9 @@ def attempt(wheel: Path, source: Path | None, torch: Torch, out: Path) -> dict[s
         StepError: something did not work.
     """
     version = wheel.name.split("-")[1]
+    named = re.search(r"\+torch(\d+\.\d+)\.(cpu|cu\d+)$", version)
+    if named is None:
+        raise StepError(f"{wheel.name} names no torch; was it made by this script?")
     log = out / "logs" / f"try-{version}-with-torch-{torch.version}.log"
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
@@ -208,8 +212,7 @@ def attempt(wheel: Path, source: Path | None, torch: Torch, out: Path) -> dict[s
         if said != f"ringcomm {version}":
             raise StepError(f"--version says {said!r}")
         found = json.loads(call(log, python, "-c", ASKED, cwd=folder))
-        minor = version.split("torch")[1].rpartition(".")[0]
-        if found["requires"] != [f"torch=={minor}.*"]:
+        if found["requires"] != [f"torch=={named[1]}.*"]:
             raise StepError(f"it requires {found['requires']}")
         call(log, python, "-m", "ringcomm", "doctor", cwd=folder)
         (folder / "sum.py").write_text(SUM)

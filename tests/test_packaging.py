@@ -275,6 +275,12 @@ def test_what_fails_is_a_row_and_the_others_go_on(wheels, monkeypatch, tmp_path)
     assert "no such torch \\| anywhere" in lines[2]
 
 
+def test_a_wheel_for_any_torch_is_not_tried(wheels, tmp_path):
+    wheel = Path("ringcomm-0.1.0-cp311-cp311-linux_x86_64.whl")
+    with pytest.raises(wheels.StepError, match=r"0\.1\.0-cp311.* names no torch"):
+        wheels.attempt(wheel, None, wheels.Torch("2.13.0"), tmp_path)
+
+
 def test_a_command_that_fails_says_its_last_line(wheels, tmp_path):
     log = tmp_path / "log"
     program = "import sys; print('said', sys.argv[1]); sys.exit(sys.argv[2] or None)"
