@@ -250,7 +250,7 @@ def record(out: Path, row: dict[str, object]) -> None:
     rows = json.loads(kept.read_text()) if kept.exists() else []
     same = ("wheel", "torch")
     rows = [old for old in rows if any(old.get(name) != row.get(name) for name in same)]
-    rows.append({**row, "date": datetime.date.today().isoformat()})
+    rows.append(row)
     kept.write_text(json.dumps(rows, indent=2) + "\n")
     (out / "wheels.md").write_text(table(rows))
 
@@ -306,6 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(source, flush=True)
     for torch in options.torch:
         row: dict[str, object] = {"wheel": "none", "torch": torch.version}
+        row["date"] = datetime.date.today().isoformat()
         try:
             wheel, seconds = options.wheel, None
             if options.what != "try":
