@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from documents import commands, page
 from test_build import import_copy, setup_script
 
 from ringcomm import _build_check, _toolchain
@@ -247,6 +249,13 @@ def test_what_is_missing_is_a_usage_error(wheels, capsys, arguments):
         wheels.parsed(arguments.split())
     assert ended.value.code == 2
     assert "needs" in capsys.readouterr().err
+
+
+def test_the_page_shows_what_the_script_takes(wheels):
+    shown = [line for line in commands(page("howto/wheels.md")) if "wheels.py" in line]
+    assert shown
+    for line in shown:
+        wheels.parsed(shlex.split(line.split("packaging/wheels.py ")[1]))
 
 
 def test_what_fails_is_a_row_and_the_others_go_on(wheels, monkeypatch, tmp_path):
