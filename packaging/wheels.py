@@ -27,9 +27,9 @@ import datetime
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
@@ -227,8 +227,7 @@ def attempt(wheel: Path, source: Path | None, torch: Torch, out: Path) -> dict[s
 
 def _tests(source: Path, python: Path, folder: Path, log: Path) -> str:
     """The quick tests of a source distribution, without its package, on what is installed."""
-    with tarfile.open(source) as archive:
-        archive.extractall(folder / "source", filter="data")
+    shutil.unpack_archive(source, folder / "source")
     (tree,) = (folder / "source").iterdir()
     (tree / "ringcomm").rename(tree / "ringcomm_of_the_sources")
     needed = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "psutil")
