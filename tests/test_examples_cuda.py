@@ -30,7 +30,7 @@ LARGEST_NBYTES = 4096  # of a buffer on the host: up to 16 slices per chunk
 SECONDS = 60  # for a program that takes one on a machine with nothing else to do
 
 needs_nvcc = pytest.mark.skipif(
-    NVCC is None, reason="no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda"
+    NVCC is None, reason="no nvcc on PATH, in CUDA_HOME, in /usr/local/cuda or in NVIDIA's wheels"
 )
 
 # What is left out of which example: text of its source, each time there once, and what is put in

@@ -77,7 +77,7 @@ def test_loads_in_flight_are_counted() -> None:
 def test_device_kernels_build_and_run(tmp_path: Path) -> None:
     nvcc = _toolchain.find_nvcc()
     if nvcc is None:
-        pytest.skip("no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda")
+        pytest.skip("no nvcc on PATH, in CUDA_HOME, in /usr/local/cuda or in NVIDIA's wheels")
     targets = architectures(nvcc)
     program = tmp_path / "test_reduce_device"
     built = run(
