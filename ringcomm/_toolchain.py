@@ -87,6 +87,11 @@ def toolkit_root(nvcc: str) -> str:
     return str(Path(top[1]).resolve() if top else Path(nvcc).resolve().parents[1])
 
 
+def library_flag(nvcc: str) -> str:
+    """What makes nvcc of a wheel find its libraries; one of a toolkit knows where they are."""
+    return f"-L{toolkit_root(nvcc)}/lib"
+
+
 def link_cudart(toolkit: str) -> list[str]:
     """What links CUDA's runtime: of the toolkit, or of a wheel, which has it by its full name."""
     folders = [Path(toolkit, "lib64"), Path(toolkit, "lib"), *in_wheels("cu*/lib")]

@@ -104,8 +104,9 @@ def compile_program(build: Build, folder: Path) -> tuple[Path, str]:
         command = [os.environ.get("CXX", "c++"), *command, "-O1", "-g1", "-fsanitize=thread"]
         command += ["-Wall", "-Wextra", "-pthread", "-x", "c++"]
     else:
-        command = [NVCC or "nvcc", *command, "-O3", f"-arch={build.arch}", "-Xptxas=-v"]
-        command += ["-Xcompiler=-Wall,-Wextra"]
+        nvcc = NVCC or "nvcc"
+        command = [nvcc, *command, "-O3", f"-arch={build.arch}", "-Xptxas=-v"]
+        command += ["-Xcompiler=-Wall,-Wextra", _toolchain.library_flag(nvcc)]
     program = folder / f"{build}-{build.arch}"
     ran = execute(*command, source, "-o", program, timeout=200)
     assert ran.returncode == 0, ran.stdout
