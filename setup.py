@@ -4,10 +4,15 @@
 
 * finding that environment's torch, which build isolation hides (`find_torch`), or asking the
   installer for one where there is none;
-* choosing between a CUDA and a CPU-only extension, and saying why (`configure`);
+* choosing between a CUDA and a CPU-only extension, and saying why (`configure`); asking for
+  NVIDIA's wheels of nvcc where `.[cuda]` is installed and there is none (`needed_to_build`);
 * a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
+  and what ccache, which torch puts before the compilers, needs to help a build that has none;
 * torch's headers compiled once for all sources that include them (`precompiling`);
-* ringcomm/_build_info.py, by which `import ringcomm` recognises a torch it was not built for.
+* ringcomm/_build_info.py, by which `import ringcomm` recognises a torch it was not built for;
+* wheels to be given to others: with RINGCOMM_WHEEL_FOR_TORCH=1 in the environment the version names
+  the torch built against, 0.1.0+torch2.14.cu130, and the wheel requires that minor version of it,
+  torch==2.14.*, with any patch (`for_one_torch`). packaging/wheels.py makes and tries them.
 """
 
 from __future__ import annotations
@@ -30,8 +35,17 @@ from typing import Any
 import setuptools
 
 ROOT = Path(__file__).resolve().parent
-TORCH_REQUIREMENT = "torch>=2.11,<2.16"
+VERSION = "0.1.0"
+TORCH_REQUIREMENT = "torch>=2.11,<2.16"  # the range, never the one torch built against
+DEPENDENCIES = ["numpy", "rich", "scikit-learn"]
+FOR_ONE_TORCH = "RINGCOMM_WHEEL_FOR_TORCH"  # an environment variable
 PRECOMPILED = Path("csrc/torch/precompiled.h")
+# By these it knows what it has compiled in another clone, and may keep precompiled headers.
+CCACHE = {
+    "CCACHE_BASEDIR": str(ROOT),
+    "CCACHE_NOHASHDIR": "1",
+    "CCACHE_SLOPPINESS": "pch_defines,time_macros",
+}
 Compile = Callable[..., list[str]]  # as distutils' compilers do
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 
@@ -52,11 +66,13 @@ toolchain = load(ROOT / "ringcomm" / "_toolchain.py")
 # ---- Finding torch ----------------------------------------------------------------------------
 
 PROBE = """
-import importlib.metadata, importlib.util, json, sys
+import importlib.metadata, importlib.util, json, pathlib, sys
+torch = importlib.util.find_spec("torch")
 print(json.dumps({
     "python": sys.implementation.cache_tag,
-    "torch": importlib.metadata.version("torch") if importlib.util.find_spec("torch") else None,
+    "torch": importlib.metadata.version("torch") if torch else None,
     "path": [p for p in sys.path if p.endswith(("site-packages", "dist-packages"))],
+    "package": str(pathlib.Path(torch.origin).parent) if torch and torch.origin else None,
 }))
 """
 
@@ -68,6 +84,14 @@ class Environment:
     python: str
     torch: str | None
     path: list[str]
+    package: str | None = None  # torch's folder
+
+    def cuda(self) -> str | None:
+        """torch.version.cuda, such as 13.0, without the seconds that importing torch takes."""
+        version = Path(self.package or "", "version.py")
+        text = version.read_text() if self.package and version.exists() else ""
+        found = re.search(r"^cuda\b.*= *['\"]([\d.]+)", text, re.MULTILINE)
+        return found[1] if found else None
 
 
 def probe(interpreter: str | Path) -> Environment | None:
@@ -154,8 +178,9 @@ def interpreters() -> Iterator[str | Path]:
 def find_torch() -> Environment | None:
     """The environment whose torch to build against; None if the installer has to bring one."""
     this_python = str(sys.implementation.cache_tag)
-    if importlib.util.find_spec("torch"):
-        return Environment(this_python, importlib.metadata.version("torch"), [])
+    if torch := importlib.util.find_spec("torch"):
+        package = str(Path(torch.origin).parent)
+        return Environment(this_python, importlib.metadata.version("torch"), [], package)
     for interpreter in interpreters():
         environment = probe(interpreter)
         if environment and environment.torch and environment.python == this_python:
@@ -170,6 +195,45 @@ def check_supported(version: str) -> None:
             f"ringcomm needs {TORCH_REQUIREMENT}, and torch {version} is installed. "
             f"Install a supported one first: python -m pip install '{TORCH_REQUIREMENT}'"
         )
+
+
+def asks_for(extra: str, process: Path) -> bool:
+    """Whether the installer, the process under /proc, was told to install with this extra."""
+    try:
+        arguments = (process / "cmdline").read_bytes().decode().split("\0")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return any(re.search(rf"\[([\w,\s-]+,)?\s*{extra}\s*[],]", argument) for argument in arguments)
+
+
+def needed_to_build(environment: Environment | None, installer: Path) -> list[str]:
+    """What an isolated build asks for: a torch where there is none, and nvcc if `.[cuda]` needs it.
+
+    The extra's own wheels come too late: installers build first and install dependencies then.
+    """
+    needed = [] if environment else [TORCH_REQUIREMENT]
+    cuda = environment.cuda() if environment else "13"  # whatever the torch to come requires
+    if cuda and cuda.startswith("13") and asks_for("cuda", installer):
+        sys.path.extend(environment.path if environment else [])
+        found = toolchain.find_nvcc(cuda)
+        if not found or not toolchain.same_major(toolchain.nvcc_version(found), cuda):
+            needed.append(f"{toolchain.NVCC_WHEELS}=={cuda}.*")
+    return needed
+
+
+def for_one_torch(torch: str, cuda: str | None) -> tuple[str, str]:
+    """A wheel's local version, such as +torch2.14.cu130, and what it requires, torch==2.14.*."""
+    minor = ".".join(re.findall(r"\d+", torch)[:2])
+    device = f"cu{cuda.replace('.', '')}" if cuda else "cpu"
+    return f"+torch{minor}.{device}", f"torch=={minor}.*"
+
+
+def switched_on(name: str) -> bool:
+    """Whether the environment variable is 1; 0 or nothing is off."""
+    value = os.environ.get(name) or "0"
+    if value not in ("0", "1"):
+        raise SystemExit(f"{name} is {value!r}; it must be 0 or 1")
+    return value == "1"
 
 
 # ---- Choosing what to build -------------------------------------------------------------------
@@ -189,6 +253,7 @@ class Config:
     arch_list: str | None = None
     nccl_home: str | None = None
     nccl_version: str | None = None
+    any_patch: bool = False  # of torch's minor version will do
 
     def summary(self) -> str:
         """The build in four lines, for the build log and `python -m ringcomm doctor`."""
@@ -209,6 +274,7 @@ class Config:
             '"""What the extension module beside this file was built with, and when."""\n\n'
             f"TORCH_VERSION: str = {self.torch_version!r}\n"
             f"TORCH_CUDA: str | None = {self.torch_cuda!r}\n"
+            f"ANY_PATCH: bool = {self.any_patch!r}\n"
             f"CPU_ONLY_REASON: str | None = {self.cpu_only_reason!r}\n"
             f"NVCC_VERSION: str | None = {self.nvcc_version!r}\n"
             f"ARCH_LIST: str | None = {self.arch_list!r}\n"
@@ -229,10 +295,13 @@ def configure() -> Config:
         torch.version.cuda,
         compiler.splitlines()[0],
         precompiles="Free Software Foundation" in compiler,
+        any_patch=switched_on(FOR_ONE_TORCH),
     )
-    nvcc = toolchain.find_nvcc()
+    nvcc = toolchain.find_nvcc(config.torch_cuda)
     nvcc_version = toolchain.nvcc_version(nvcc) if nvcc else None
     reason = toolchain.cpu_only_reason(config.torch_version, config.torch_cuda, nvcc_version)
+    if reason and config.torch_cuda and config.any_patch:
+        raise SystemExit(f"A wheel for a CUDA build of torch has both halves, but {reason}.")
     if reason:
         return dataclasses.replace(config, cpu_only_reason=reason)
 
@@ -281,10 +350,13 @@ def extension(config: Config) -> setuptools.Extension:
     link_args = []
     if config.cuda_home:
         include_paths += map(str, toolchain.in_wheels("*/include"))
-        libraries += ["cudart", "c10_cuda", "torch_cuda"]
+        libraries += ["c10_cuda", "torch_cuda"]
+        link_args += toolchain.link_cudart(config.cuda_home)
     if config.nccl_home:
-        link_args = ["-Wl,--as-needed", f"-L{config.nccl_home}/lib", "-l:libnccl.so.2"]
+        link_args += ["-Wl,--as-needed", f"-L{config.nccl_home}/lib", "-l:libnccl.so.2"]
     system = [flag for path in include_paths for flag in ("-isystem", path)]
+    for name, value in CCACHE.items():
+        os.environ.setdefault(name, value)
     jobs = os.environ.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))
     host = ["-fvisibility=hidden", "-Wall", "-Wextra"]
     device = [f"--threads={jobs}", "-lineinfo", *(f"-Xcompiler={flag}" for flag in host)]
@@ -320,9 +392,9 @@ def precompiling(compile_sources: Compile, build_temp: Path) -> Compile:
     ) -> list[str]:
         facing_torch = [source for source in sources if Path(source).parent == PRECOMPILED.parent]
         others = [source for source in sources if source not in facing_torch]
-        *objects, compiled = compile_sources(
-            [*others, str(PRECOMPILED)], extra_postargs=extra_postargs, **options
-        )
+        compiled, *objects = compile_sources(
+            [str(PRECOMPILED), *others], extra_postargs=extra_postargs, **options
+        )  # first, as it takes longest
         included = build_temp / PRECOMPILED.name
         for link, target in ((included, ROOT / PRECOMPILED), (f"{included}.gch", compiled)):
             Path(link).unlink(missing_ok=True)
@@ -367,10 +439,13 @@ def main() -> None:
     environment = find_torch()
     if environment:
         check_supported(str(environment.torch))
+    local_version, requirement = "", TORCH_REQUIREMENT
+    if environment and switched_on(FOR_ONE_TORCH) and "sdist" not in sys.argv:
+        local_version, requirement = for_one_torch(str(environment.torch), environment.cuda())
     if METADATA_COMMANDS & set(sys.argv):
         build = {
             "ext_modules": [setuptools.Extension("ringcomm._C", sources(".cpp", ".cu"))],
-            "setup_requires": [] if environment else [TORCH_REQUIREMENT],
+            "setup_requires": needed_to_build(environment, Path("/proc") / str(os.getppid())),
         }
     elif environment:
         sys.path.extend(environment.path)
@@ -385,7 +460,12 @@ def main() -> None:
             f"{sys.executable} -m pip install '{TORCH_REQUIREMENT}'"
         )
     # The licence stands here because pyproject.toml's form of it depends on setuptools' version.
-    setuptools.setup(license="Apache-2.0", **build)
+    setuptools.setup(
+        license="Apache-2.0",
+        version=VERSION + local_version,
+        install_requires=[requirement, *DEPENDENCIES],
+        **build,
+    )
 
 
 if __name__ == "__main__":

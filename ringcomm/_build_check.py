@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import re
 import sys
 from pathlib import Path
 
@@ -26,6 +27,12 @@ def _build_command() -> str:
     return f"{pip} --force-reinstall --no-deps --no-cache-dir PATH_TO_RINGCOMM_SOURCES"
 
 
+def _minor(torch_version: str, cuda: str | None) -> tuple[str, str | None]:
+    """A release without its patch number, 2.14 of 2.14.1+cu130; anything else as it is."""
+    release = re.fullmatch(r"(\d+\.\d+)\.\d+(\+(cu|rocm|cpu)\S*)?", torch_version)
+    return release[1] if release else torch_version, cuda
+
+
 def check_build() -> None:
     """Checks that ringcomm._C is there and was built for the torch that runs.
 
@@ -41,7 +48,8 @@ def check_build() -> None:
     built = importlib.import_module("ringcomm._build_info")
     wanted = (built.TORCH_VERSION, built.TORCH_CUDA)
     running = (str(torch.__version__), torch.version.cuda)
-    if wanted != running:
+    any_patch = getattr(built, "ANY_PATCH", False)  # True in wheels that are given to others
+    if wanted != running and not (any_patch and _minor(*wanted) == _minor(*running)):
         raise ImportError(
             f"ringcomm was built for torch {wanted[0]} (CUDA {wanted[1] or 'none'}), and torch "
             f"{running[0]} (CUDA {running[1] or 'none'}) is running. Rebuild it: {_build_command()}"

@@ -17,6 +17,8 @@ from pathlib import Path
 # Machine code runs on newer minor versions, too: what is for 8.0 on 8.6 and 8.7. 8.9 has more
 # instructions, for float8.
 DEFAULT_ARCH_LIST = "8.0;8.9;9.0;10.0;12.0+PTX"
+# With a version of CUDA behind it, this requires a compiler that fits; so does the extra [cuda].
+NVCC_WHEELS = "cuda-toolkit[cccl,nvcc]"
 
 
 def output_of(*command: str) -> str:
@@ -38,11 +40,24 @@ def pip_install() -> str:
     return f"{sys.executable} -m pip install"
 
 
-def find_nvcc() -> str | None:
-    """nvcc of CUDA_HOME if that is set, else the one on PATH, else of /usr/local/cuda."""
+def find_nvcc(torch_cuda: str | None = None) -> str | None:
+    """nvcc of CUDA_HOME if that is set, else on PATH, in /usr/local/cuda or in NVIDIA's wheels.
+
+    Args:
+        torch_cuda: torch.version.cuda; what does not fit it gives way to what does.
+    """
     if home := os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
         return shutil.which("nvcc", path=f"{home}/bin")
-    return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    folders = [None, "/usr/local/cuda/bin", *map(str, in_wheels("cu*/bin"))]
+    found = [nvcc for folder in folders if (nvcc := shutil.which("nvcc", path=folder))]
+    if len(found) > 1 and torch_cuda:
+        found.sort(key=lambda nvcc: not same_major(nvcc_version(nvcc), torch_cuda))
+    return found[0] if found else None
+
+
+def same_major(version: str, other: str) -> bool:
+    """Whether code of these versions of CUDA goes together, such as 13.0.88 and 13.2."""
+    return version.split(".")[0] == other.split(".")[0]
 
 
 def nvcc_version(nvcc: str) -> str:
@@ -72,6 +87,21 @@ def toolkit_root(nvcc: str) -> str:
     return str(Path(top[1]).resolve() if top else Path(nvcc).resolve().parents[1])
 
 
+def library_flag(nvcc: str) -> str:
+    """What makes nvcc of a wheel find its libraries; one of a toolkit knows where they are."""
+    return f"-L{toolkit_root(nvcc)}/lib"
+
+
+def link_cudart(toolkit: str) -> list[str]:
+    """What links CUDA's runtime: of the toolkit, or of a wheel, which has it by its full name."""
+    folders = [Path(toolkit, "lib64"), Path(toolkit, "lib"), *in_wheels("cu*/lib")]
+    for folder in folders:
+        for library in ("libcudart.so", *(path.name for path in folder.glob("libcudart.so.*"))):
+            if (folder / library).exists():
+                return [f"-L{folder}", f"-l:{library}"]
+    return ["-lcudart"]
+
+
 def cpu_only_reason(torch: str, torch_cuda: str | None, nvcc: str | None) -> str | None:
     """Why CUDA sources are left out of a build; None if they are compiled.
 
@@ -83,8 +113,8 @@ def cpu_only_reason(torch: str, torch_cuda: str | None, nvcc: str | None) -> str
     if torch_cuda is None:
         return f"torch {torch} is not a CUDA build"
     if nvcc is None:
-        return "no nvcc was found in CUDA_HOME, on PATH or in /usr/local/cuda"
-    if nvcc.split(".")[0] != torch_cuda.split(".")[0]:
+        return "no nvcc was found in CUDA_HOME, on PATH, in /usr/local/cuda or in NVIDIA's wheels"
+    if not same_major(nvcc, torch_cuda):
         return f"nvcc {nvcc} does not fit torch's CUDA {torch_cuda}"
     return None
 

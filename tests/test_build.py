@@ -273,7 +273,7 @@ def test_headers_of_torch_are_compiled_once(setup_script, tmp_path):
     header = tmp_path / "precompiled.h"
     with_headers = ["-O3", f"-include{header}", "-Winvalid-pch"]
     assert calls == [
-        (["csrc/core/chunks.cpp", "csrc/torch/precompiled.h"], flags, {"debug": None}),
+        (["csrc/torch/precompiled.h", "csrc/core/chunks.cpp"], flags, {"debug": None}),
         (["csrc/torch/work.cpp"], {**flags, "cxx": with_headers}, {"debug": None}),
     ]
     assert objects == [str(tmp_path / f"csrc/{name}.o") for name in ("core/chunks", "torch/work")]

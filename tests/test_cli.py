@@ -14,7 +14,7 @@ from ringcomm import cost, plan
 from ringcomm.cli import COMMANDS, main, names
 from ringcomm.plan.plans import COLLECTIVES
 
-PROJECT = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+SETUP = (Path(__file__).parents[1] / "setup.py").read_text()
 
 
 def said(capsys, *arguments: str) -> str:
@@ -25,7 +25,7 @@ def said(capsys, *arguments: str) -> str:
 
 
 def test_the_version(capsys) -> None:
-    (version,) = re.findall(r'^version = "(.*)"$', PROJECT, re.MULTILINE)
+    (version,) = re.findall(r'^VERSION = "(.*)"$', SETUP, re.MULTILINE)
     assert ringcomm.__version__ == version
     assert said(capsys, "--version") == f"ringcomm {version}\n"
 

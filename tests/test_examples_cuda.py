@@ -30,7 +30,7 @@ LARGEST_NBYTES = 4096  # of a buffer on the host: up to 16 slices per chunk
 SECONDS = 60  # for a program that takes one on a machine with nothing else to do
 
 needs_nvcc = pytest.mark.skipif(
-    NVCC is None, reason="no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda"
+    NVCC is None, reason="no nvcc on PATH, in CUDA_HOME, in /usr/local/cuda or in NVIDIA's wheels"
 )
 
 # What is left out of which example: text of its source, each time there once, and what is put in
@@ -104,8 +104,9 @@ def compile_program(build: Build, folder: Path) -> tuple[Path, str]:
         command = [os.environ.get("CXX", "c++"), *command, "-O1", "-g1", "-fsanitize=thread"]
         command += ["-Wall", "-Wextra", "-pthread", "-x", "c++"]
     else:
-        command = [NVCC or "nvcc", *command, "-O3", f"-arch={build.arch}", "-Xptxas=-v"]
-        command += ["-Xcompiler=-Wall,-Wextra"]
+        nvcc = NVCC or "nvcc"
+        command = [nvcc, *command, "-O3", f"-arch={build.arch}", "-Xptxas=-v"]
+        command += ["-Xcompiler=-Wall,-Wextra", _toolchain.library_flag(nvcc)]
     program = folder / f"{build}-{build.arch}"
     ran = execute(*command, source, "-o", program, timeout=200)
     assert ran.returncode == 0, ran.stdout

@@ -18,7 +18,7 @@ NUM_KERNELS = 2 * (22 + 10 + 5)  # for each of the reductions': of lanes, and ea
 def test_fused_kernels_build(tmp_path: Path) -> None:
     nvcc = _toolchain.find_nvcc()
     if nvcc is None:
-        pytest.skip("no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda")
+        pytest.skip("no nvcc on PATH, in CUDA_HOME, in /usr/local/cuda or in NVIDIA's wheels")
     oldest, *_, newest = architectures(nvcc)
     spills: list[int] = []
     for source in sorted((ROOT / "csrc" / "fused").glob("*.cu")):

@@ -77,12 +77,13 @@ def test_loads_in_flight_are_counted() -> None:
 def test_device_kernels_build_and_run(tmp_path: Path) -> None:
     nvcc = _toolchain.find_nvcc()
     if nvcc is None:
-        pytest.skip("no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda")
+        pytest.skip("no nvcc on PATH, in CUDA_HOME, in /usr/local/cuda or in NVIDIA's wheels")
     targets = architectures(nvcc)
     program = tmp_path / "test_reduce_device"
     built = run(
         nvcc,
         *("-O3", "-std=c++20", "--threads=0", "-Xptxas=-v", "-o", program),
+        _toolchain.library_flag(nvcc),
         *(f"-gencode=arch=compute_{sm},code=[sm_{sm},compute_{sm}]" for sm in targets),
         *(f"-Xcompiler={flag}" for flag in ("-Wall", "-Wextra")),
         *(f"-I{folder}" for folder in (ROOT / "csrc", ROOT / "tests" / "cpp")),

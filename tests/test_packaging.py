@@ -1,0 +1,299 @@
+"""Wheels for one torch each, what they require, and what an isolated build asks for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+import torch
+from documents import commands, page
+from test_build import import_copy, setup_script
+
+from ringcomm import _build_check, _toolchain
+
+__all__ = ["setup_script"]  # a fixture
+ROOT = Path(__file__).resolve().parents[1]
+MINOR = ".".join(torch.__version__.split(".")[:2])
+DEVICE = f"cu{torch.version.cuda.replace('.', '')}" if torch.version.cuda else "cpu"
+
+
+@pytest.fixture(scope="module")
+def wheels():
+    """packaging/wheels.py as a module."""
+    spec = importlib.util.spec_from_file_location("wheels", ROOT / "packaging" / "wheels.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+# ---- A wheel for one torch --------------------------------------------------------------------
+
+
+def metadata(folder: Path, switch: str, *command: str | Path, tree: Path = ROOT) -> Message:
+    """What setup.py writes as the metadata of a distribution."""
+    arguments = ("setup.py", "-q", "egg_info", "--egg-base", folder, *command)
+    environment = {**os.environ, "RINGCOMM_WHEEL_FOR_TORCH": switch}
+    subprocess.run([sys.executable, *arguments], cwd=tree, env=environment, check=True)
+    return Parser().parsestr((folder / "ringcomm.egg-info" / "PKG-INFO").read_text())
+
+
+def required(found: Message) -> list[str]:
+    return [line for line in found.get_all("Requires-Dist", []) if line.startswith("torch")]
+
+
+def test_a_wheel_is_named_after_its_torch_and_requires_its_minor_version(tmp_path):
+    """From a source distribution, which has settings of setuptools', and is not marked itself."""
+    found = metadata(tmp_path, "1", "sdist", "-d", tmp_path)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", found["Version"])
+    shutil.unpack_archive(next(tmp_path.glob("*.tar.gz")), tmp_path)
+    (tree,) = (path for path in tmp_path.glob("ringcomm-*") if path.is_dir())
+    assert not (tree / "ringcomm" / "_build_info.py").exists()
+    found = metadata(tmp_path, "1", tree=tree)
+    assert re.fullmatch(rf"\d+\.\d+\.\d+\+torch{MINOR}\.{DEVICE}", found["Version"])
+    assert required(found)[0] == f"torch=={MINOR}.*"
+
+
+@pytest.mark.parametrize("switch", ["0", ""])
+def test_other_builds_are_for_all_torches(tmp_path, switch):
+    found = metadata(tmp_path, switch)
+    assert re.fullmatch(r"\d+\.\d+\.\d+", found["Version"])
+    assert required(found)[0] == "torch<2.16,>=2.11"
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "local", "requirement"),
+    [
+        ("2.14.1+cu130", "13.0", "+torch2.14.cu130", "torch==2.14.*"),
+        ("2.15.0", "13.2", "+torch2.15.cu132", "torch==2.15.*"),
+        ("2.13.0+cpu", None, "+torch2.13.cpu", "torch==2.13.*"),
+    ],
+)
+def test_names_of_wheels(setup_script, version, cuda, local, requirement):
+    assert setup_script.for_one_torch(version, cuda) == (local, requirement)
+
+
+def test_the_switch_is_0_or_1(setup_script, monkeypatch):
+    monkeypatch.setenv("RINGCOMM_WHEEL_FOR_TORCH", "yes")
+    with pytest.raises(SystemExit, match="RINGCOMM_WHEEL_FOR_TORCH is 'yes'; it must be 0 or 1"):
+        setup_script.switched_on("RINGCOMM_WHEEL_FOR_TORCH")
+
+
+def test_a_wheel_for_cuda_is_not_built_without_nvcc(setup_script, monkeypatch):
+    monkeypatch.setenv("RINGCOMM_WHEEL_FOR_TORCH", "1")
+    monkeypatch.setattr(setup_script.toolchain, "find_nvcc", lambda cuda: None)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    with pytest.raises(SystemExit, match="both halves, but no nvcc was found"):
+        setup_script.configure()
+
+
+def test_torch_of_an_environment_says_its_cuda(setup_script):
+    found = setup_script.probe(sys.executable)
+    assert found.cuda() == setup_script.find_torch().cuda() == torch.version.cuda
+    assert setup_script.Environment("cpython-311", None, []).cuda() is None
+
+
+@pytest.mark.parametrize(
+    ("built", "running", "fits"),
+    [
+        (("2.14.1+cu130", "13.0"), ("2.14.0+cu130", "13.0"), True),
+        (("2.13.0+cpu", None), ("2.13.1", None), True),
+        (("2.14.1+cu130", "13.0"), ("2.14.1+cu129", "12.9"), False),
+        (("2.14.1+cu130", "13.0"), ("2.14.1+cpu", None), False),
+        (("2.14.1+cu130", "13.0"), ("2.15.1+cu130", "13.0"), False),
+        (("2.15.0", None), ("2.15.0a0+git1234", None), False),
+    ],
+)
+def test_any_patch_of_a_release_fits(built, running, fits):
+    assert (_build_check._minor(*built) == _build_check._minor(*running)) == fits
+
+
+@pytest.mark.parametrize("any_patch", [True, False])
+def test_import_under_another_patch(tmp_path, any_patch):
+    """Let through only where the wheel says so; then the module of this test loads as it is."""
+    version, _, local = torch.__version__.partition("+")
+    other = f"{version.rpartition('.')[0]}.99+{local}".rstrip("+")
+    info = f"TORCH_VERSION = {other!r}\nTORCH_CUDA = {torch.version.cuda!r}\n"
+    error = import_copy(tmp_path, info + f"ANY_PATCH = {any_patch}\n", with_module=True)
+    assert ("ImportError: ringcomm was built for torch" in error) != any_patch
+
+
+# ---- nvcc from wheels -------------------------------------------------------------------------
+
+
+def installer(folder: Path, *arguments: str) -> Path:
+    """What /proc has of an installer that was started with these arguments."""
+    (folder / "cmdline").write_bytes("".join(f"{one}\0" for one in arguments).encode())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("asked", "yes"),
+    [
+        (".[cuda]", True),
+        ("/src/ringcomm[test,cuda]", True),
+        (".[cuda, bench]", True),
+        (".", False),
+        (".[test]", False),
+        (".[cuda13]", False),
+        ("cuda", False),
+    ],
+)
+def test_the_extra_is_seen(setup_script, tmp_path, asked, yes):
+    process = installer(tmp_path, "python", "-m", "pip", "install", "-e", asked)
+    assert setup_script.asks_for("cuda", process) is yes
+    assert not setup_script.asks_for("cuda", tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "extra", "nvcc", "needed"),
+    [
+        ("13.0", "[cuda]", None, ["cuda-toolkit[cccl,nvcc]==13.0.*"]),
+        ("13.2", "[cuda]", "12.4.131", ["cuda-toolkit[cccl,nvcc]==13.2.*"]),
+        ("13.2", "[cuda]", "13.0.88", []),
+        ("13.0", "", None, []),
+        (None, "[cuda]", None, []),
+        ("12.8", "[cuda]", None, []),  # whose wheels have no nvcc
+    ],
+)
+def test_nvcc_is_asked_for_where_there_is_none(
+    setup_script, monkeypatch, tmp_path, cuda, extra, nvcc, needed
+):
+    toolchain = setup_script.toolchain
+    monkeypatch.setattr(toolchain, "find_nvcc", lambda torch_cuda: nvcc)
+    monkeypatch.setattr(toolchain, "nvcc_version", lambda found: found)
+    (tmp_path / "version.py").write_text(f"cuda: Optional[str] = {cuda!r}\n")
+    environment = setup_script.Environment("cpython-311", "2.14.1", [], str(tmp_path))
+    process = installer(tmp_path, "pip", "install", f".{extra}")
+    assert setup_script.needed_to_build(environment, process) == needed
+
+
+def test_without_torch_both_are_asked_for(setup_script, monkeypatch, tmp_path):
+    monkeypatch.setattr(setup_script.toolchain, "find_nvcc", lambda torch_cuda: None)
+    plain = setup_script.needed_to_build(None, installer(tmp_path, "pip", "install", "."))
+    assert plain == ["torch>=2.11,<2.16"]
+    with_cuda = setup_script.needed_to_build(None, installer(tmp_path, "pip", ".[cuda]"))
+    assert with_cuda == [*plain, "cuda-toolkit[cccl,nvcc]==13.*"]
+
+
+def fake_nvcc(folder: Path, version: str) -> str:
+    folder.mkdir(parents=True)
+    nvcc = folder / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\necho 'release, V{version}'\n")
+    nvcc.chmod(0o755)
+    return str(nvcc)
+
+
+def test_nvcc_of_wheels_comes_last_unless_it_alone_fits(monkeypatch, tmp_path):
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    which = _toolchain.shutil.which
+    monkeypatch.setattr(  # a toolkit of this machine is not looked at
+        _toolchain.shutil,
+        "which",
+        lambda name, path=None: (
+            which(name, path=path or os.environ["PATH"]) if path != "/usr/local/cuda/bin" else None
+        ),
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}/bin")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
+    in_wheel = fake_nvcc(tmp_path / "site-packages" / "nvidia" / "cu13" / "bin", "13.0.88")
+    assert _toolchain.find_nvcc() == in_wheel
+    on_path = fake_nvcc(tmp_path / "bin", "12.4.131")
+    assert _toolchain.find_nvcc() == on_path
+    assert _toolchain.find_nvcc("12.6") == on_path
+    assert _toolchain.find_nvcc("13.2") == in_wheel
+    assert _toolchain.find_nvcc("11.8") == on_path
+
+
+def test_the_runtime_of_a_wheel_is_linked_by_its_name(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert _toolchain.link_cudart("/nowhere") == ["-lcudart"]
+    library = tmp_path / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert _toolchain.link_cudart("/nowhere") == [f"-L{library.parent}", "-l:libcudart.so.13"]
+    toolkit = tmp_path / "toolkit"
+    (toolkit / "lib64").mkdir(parents=True)
+    (toolkit / "lib64" / "libcudart.so").touch()
+    assert _toolchain.link_cudart(str(toolkit)) == [f"-L{toolkit}/lib64", "-l:libcudart.so"]
+
+
+# ---- The script -------------------------------------------------------------------------------
+
+
+def test_a_torch_is_a_version_or_a_folder(wheels, tmp_path):
+    assert wheels.Torch.parse("2.13.0+cpu") == wheels.Torch("2.13.0+cpu")
+    with pytest.raises(argparse.ArgumentTypeError, match="has no torch"):
+        wheels.Torch.parse(f"2.14.1={tmp_path}")
+    (tmp_path / "torch").mkdir()
+    assert wheels.Torch.parse(f"2.14.1={tmp_path}") == wheels.Torch("2.14.1", tmp_path)
+
+
+@pytest.mark.parametrize("arguments", ["build", "all", "try --torch 2.14.1", "try --wheel x.whl"])
+def test_what_is_missing_is_a_usage_error(wheels, capsys, arguments):
+    with pytest.raises(SystemExit) as ended:
+        wheels.parsed(arguments.split())
+    assert ended.value.code == 2
+    assert "needs" in capsys.readouterr().err
+
+
+def test_the_page_shows_what_the_script_takes(wheels):
+    shown = [line for line in commands(page("howto/wheels.md")) if "wheels.py" in line]
+    assert shown
+    for line in shown:
+        wheels.parsed(shlex.split(line.split("packaging/wheels.py ")[1]))
+
+
+def test_what_fails_is_a_row_and_the_others_go_on(wheels, monkeypatch, tmp_path):
+    wheel = tmp_path / "ringcomm-0.1.0+torch2.13.cpu-cp311-cp311-linux_x86_64.whl"
+    wheel.write_bytes(bytes(1_500_000))
+
+    def build(source, torch, out):
+        if torch.version == "9.9":
+            raise wheels.StepError("no such torch | anywhere")
+        return wheel, 61.4
+
+    def attempt(wheel, source, torch, out):
+        return {"python": "3.11.7", "torch": "2.13.0+cpu", "device": "CPU", "result": "a sum"}
+
+    monkeypatch.setattr(wheels, "sdist", lambda out: out / "ringcomm-0.1.0.tar.gz")
+    monkeypatch.setattr(wheels, "build", build)
+    monkeypatch.setattr(wheels, "attempt", attempt)
+    arguments = ["all", "--torch", "9.9", "--torch", "2.13.0", "-o", str(tmp_path / "out")]
+    assert wheels.main(arguments) == 1
+    assert wheels.main(arguments) == 1  # rows are replaced
+    missing, made = json.loads((tmp_path / "out" / "wheels.json").read_text())
+    assert missing["result"] == "failed: no such torch | anywhere"
+    assert made["result"] == "a sum" and made["megabytes"] == 1.5 and made["build_seconds"] == 61
+    lines = (tmp_path / "out" / "wheels.md").read_text().splitlines()
+    assert len(lines) == 4 and lines[2].startswith("| none | 9.9 | – | – |")
+    assert "no such torch \\| anywhere" in lines[2]
+
+
+def test_a_wheel_for_any_torch_is_not_tried(wheels, tmp_path):
+    wheel = Path("ringcomm-0.1.0-cp311-cp311-linux_x86_64.whl")
+    with pytest.raises(wheels.StepError, match=r"0\.1\.0-cp311.* names no torch"):
+        wheels.attempt(wheel, None, wheels.Torch("2.13.0"), tmp_path)
+
+
+def test_a_command_that_fails_says_its_last_line(wheels, tmp_path):
+    log = tmp_path / "log"
+    program = "import sys; print('said', sys.argv[1]); sys.exit(sys.argv[2] or None)"
+    said = wheels.call(log, sys.executable, "-c", program, "this", "", cwd=tmp_path)
+    assert said == "said this"
+    with pytest.raises(wheels.StepError, match=rf"failed: why, see {log}"):
+        wheels.call(log, sys.executable, "-c", program, "that", "why", cwd=tmp_path)
+    assert re.findall(r"^said \w+$", log.read_text(), re.M) == ["said this", "said that"]
