@@ -129,7 +129,7 @@ inline void check_case(const Case& c, const std::vector<Bytes>& inputs, const Ru
   for (const Bytes& input : inputs) pointers.push_back(input.data());
   Bytes expected(c.nbytes());
   void* output = expected.data();
-  reduce_host(c.reduction, pointers.data(), c.num_inputs, &output, 1, c.count);
+  reduce_host(c.reduction, pointers.data(), c.num_inputs, output, {}, c.count);
   const std::size_t width = element_size(c.reduction.dtype);
   for (const Bytes& got : run(c, inputs)) {
     for (std::size_t i = 0; i < c.count; ++i) {

@@ -250,7 +250,7 @@ class Api {
         stream,
         [=] {
           void* to = result->data();
-          reduce_host(reduction, pointers.data(), num_inputs, &to, 1, count);
+          reduce_host(reduction, pointers.data(), num_inputs, to, {}, count);
         },
         [=] { std::memcpy(output, result->data(), result->size()); });
   }
