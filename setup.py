@@ -7,7 +7,7 @@
 * choosing between a CUDA and a CPU-only extension, and saying why (`configure`); asking for
   NVIDIA's wheels of nvcc where `.[cuda]` is installed and there is none (`needed_to_build`);
 * a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
-  and what ccache, which torch puts before the compilers, needs to help a build that has none;
+* what ccache, which torch 2.13 and newer put before the compilers, needs to know objects again;
 * torch's headers compiled once for all sources that include them (`precompiling`);
 * ringcomm/_build_info.py, by which `import ringcomm` recognises a torch it was not built for;
 * wheels to be given to others: with RINGCOMM_WHEEL_FOR_TORCH=1 in the environment the version names
