@@ -6,7 +6,9 @@ import csv
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import peers
 import physical_limits
 import pytest
 import reduce_kernels
@@ -67,6 +69,48 @@ def test_limits_are_what_has_to_come() -> None:
     assert physical_limits.limit(100, 1e-6, 4e-6, 2, 2) == pytest.approx(4e-6)
     assert physical_limits.limit(100, 1e-6, 4e-6, 4, 2) == pytest.approx(12e-6)
     assert physical_limits.limit(8, 1e-6, 0.0, 2, 4) == pytest.approx(0.5e-6)
+
+
+def test_peers_reads_what_bench_measures() -> None:
+    few = ("-b", "1K", "-e", "1K", "-w", "0")
+    rows = peers.bench(2, 1, "all_reduce,all_to_all", "--backends", "ringcomm,gloo", *few)
+    assert [(row.collective, row.backend) for row in rows] == [
+        ("all_reduce", "ringcomm"),
+        ("all_reduce", "gloo"),
+        ("all_to_all", "ringcomm"),
+        ("all_to_all", "gloo"),
+    ]
+    assert all(row.size == 1024 and row.world_size == 2 and row.seconds > 0 for row in rows)
+    assert [row.ratio for row in rows if row.backend == "ringcomm"] == [1.0, 1.0]
+    with pytest.raises(RuntimeError, match="no_such"):
+        peers.bench(2, 1, "no_such")
+
+
+def test_peers_writes_tables_and_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def bench(nproc: int, samples: int, what: str, _: str, backends: str, *more: str) -> list[Any]:
+        sizes = [8, 65536] if "8" in more else [1024]
+        types = ["float", "bfloat16"] if "-d" in more else ["float"]
+        return [
+            peers.Row(nproc, collective, type, size, name.removeprefix("mpi:/"), seconds, ratio)
+            for collective in what.split(",")
+            for type in types
+            for size in sizes
+            for name, seconds, ratio in zip(backends.split(","), (1e-6, 2e-6), (1, 2), strict=True)
+        ]
+
+    monkeypatch.setattr(peers, "bench", bench)
+    monkeypatch.setattr(peers, "limits", lambda nproc, sizes: dict.fromkeys(sizes, 0.25e-6))
+    command = ["peers.py", "--mpis", "/mine", "--world-sizes", "2,3,4", "-o", f"{tmp_path}/out"]
+    monkeypatch.setattr("sys.argv", command)
+    assert peers.main() == 0
+    assert "3 ranks: " in capsys.readouterr().out
+    text = (tmp_path / "out.md").read_text()
+    assert "| nbytes | `ringcomm` | over the limit | mine | gloo |" in text
+    assert "| 64 KiB | 1.00 µs | 4.0 | 2.00 |  |" in text
+    assert "| broadcast | 1 KiB | 1.00 µs | 2.00 |" in text
+    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_reduce_kernels(tmp_path: Path) -> None:
