@@ -39,9 +39,10 @@ def draw(plans: Plans, path: Path) -> None:
     if path.suffix == ".svg":
         frames = len(history.cells)
         columns = min(4, frames)
-        figure = _paper(columns, frames)
+        rows = math.ceil(frames / columns)
+        figure = _paper(rows, columns)
         figure.suptitle(str(plans).splitlines()[0])
-        _draw_sheet(figure, plans, history, columns)
+        _draw_sheet(figure, plans, history, (rows, columns))
         figure.savefig(path)
     else:
         _animation(plans, history, path)
@@ -57,12 +58,14 @@ def draw_beside(both: Sequence[Timed], path: Path) -> None:
         _check(one.plans)
     histories = [follow(one.plans) for one in both]
     columns = 2
-    figure = _paper(len(both) * columns, len(both) * max(len(h.cells) for h in histories))
+    rows = math.ceil(max(len(history.cells) for history in histories) / columns)
+    figure = _paper(rows, len(both) * columns)
     parts = figure.subfigures(1, len(both), squeeze=False).flat
     for one, history, part in zip(both, histories, parts, strict=True):
         seconds = readable_seconds(one.seconds)
         part.suptitle(f"{str(one.plans).splitlines()[0]}\n{seconds}, simulated")
-        _draw_sheet(part, one.plans, history, columns, [each.seconds for each in one.rounds])
+        times = [each.seconds for each in one.rounds]
+        _draw_sheet(part, one.plans, history, (rows, columns), times)
     figure.savefig(path)
 
 
@@ -74,8 +77,7 @@ def _check(plans: Plans) -> None:
         )
 
 
-def _paper(columns: int, frames: int) -> Figure:
-    rows = math.ceil(frames / columns)
+def _paper(rows: int, columns: int) -> Figure:
     return Figure(figsize=(4.2 * columns, 2.3 * rows + 0.4), layout="constrained")
 
 
@@ -83,17 +85,17 @@ def _draw_sheet(
     sheet: FigureBase,
     plans: Plans,
     history: History,
-    columns: int,
+    shape: tuple[int, int],
     seconds: Sequence[float] = (),
 ) -> None:
     """All steps, and at what time each is done if that is given."""
-    frames = len(history.cells)
-    parts = sheet.subfigures(math.ceil(frames / columns), columns, squeeze=False).flat
-    for frame, part in zip(range(frames), parts, strict=False):
+    parts = sheet.subfigures(*shape, squeeze=False).flat
+    for frame, part in zip(range(len(history.cells)), parts, strict=False):
         ring, buffers = part.subplots(1, 2, width_ratios=(1, 1.2))
         _draw_frame(ring, buffers, plans, history, frame)
         if frame and seconds:
-            buffers.set_title(f"done at {readable_seconds(seconds[frame - 1])}", fontsize=9)
+            done = f"step {frame}, done at {readable_seconds(seconds[frame - 1])}"
+            ring.set_title(f"{done}\n{_phase(history, frame - 1)}".rstrip(), fontsize=9)
 
 
 def _animation(plans: Plans, history: History, path: Path) -> None:
