@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 from ringcomm import _library
@@ -23,12 +26,21 @@ def nbytes(text: str) -> int:
 
 
 def module(text: str) -> ModuleType:
-    """A module by its name, imported, such as one that registers plans."""
+    """A module by its name or its file (.py), imported, such as one that registers plans."""
     _library.need()
     try:
-        return importlib.import_module(text)
-    except ImportError as error:
+        return _from_file(Path(text)) if text.endswith(".py") else importlib.import_module(text)
+    except (ImportError, OSError) as error:
         raise argparse.ArgumentTypeError(f"cannot be imported: {error}") from None
+
+
+def _from_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader  # of any name that ends in .py
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = made
+    spec.loader.exec_module(made)
+    return made
 
 
 def number(least: int) -> Callable[[str], int]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import started_browser
 from plan_simulator import Simulator
 
 import ringcomm
@@ -90,27 +90,9 @@ def test_page_stands_alone() -> None:
     assert not any(word in text for word in ("src=", "href=", "https:", "@import", "url(h"))
 
 
-def browser_programs() -> tuple[str, str] | None:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    return (chromium, driver) if chromium and driver else None
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    programs = browser_programs()
-    if programs is None:
-        pytest.skip("needs a browser: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = programs[0]
-    # In a container, there are neither a sandbox nor a large /dev/shm.
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs[1]))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
+    yield from started_browser()
 
 
 class Page:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -100,51 +99,6 @@ def test_the_links_own_work_is_no_span(links: str) -> None:
         steps = {name for name in names if re.fullmatch(r"step \d+ slice \d+", name)}
         assert steps
         assert names - steps == {"c10d::allreduce_", "ring:all_reduce"}
-
-
-# ---- trace.py
-
-
-@pytest.mark.slow
-def test_trace(tmp_path: Path) -> None:
-    output = tmp_path / "ring.json"
-    result = run(
-        sys.executable,
-        PROFILE / "trace.py",
-        "--nproc",
-        "2",
-        "--size",
-        "1M",
-        "--iters",
-        "2",
-        "-o",
-        output,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stderr == ""
-    events = json.loads(output.read_text())["traceEvents"]
-    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
-    assert names == {"rank 0", "rank 1"}
-    for rank in range(2):
-        mine = [event for event in events if event["pid"] == rank and event.get("ph") == "X"]
-        outer = [event for event in mine if event["name"] == "ring:all_reduce"]
-        steps = [event for event in mine if event["name"].startswith("step ")]
-        assert len(outer) == 2 and steps
-        assert all(
-            any(o["ts"] <= s["ts"] and s["ts"] + s["dur"] <= o["ts"] + o["dur"] + 1 for o in outer)
-            for s in steps
-        )
-    # On one time axis: the ranks' all-reduces overlap.
-    spans = [
-        [
-            (e["ts"], e["ts"] + e["dur"])
-            for e in events
-            if e["name"] == "ring:all_reduce" and e["pid"] == rank
-        ]
-        for rank in range(2)
-    ]
-    for (begin, end), (other_begin, other_end) in zip(*spans, strict=True):
-        assert max(begin, other_begin) < min(end, other_end)
 
 
 # ---- The command lines

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from complaints import SHOW_ALL, complaints
 from documents import FOLDER, PAGES, ROOT, blocks, page
 
 import ringcomm
@@ -30,14 +31,24 @@ PROGRAMS = [
 
 @pytest.mark.parametrize("text", PROGRAMS)
 def test_programs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each runs on two ranks; some stand on the imports and the tensor of those before them."""
+    """Each runs on two ranks, and nothing warns.
+
+    Some stand on the imports and the tensor of those before them.
+    """
     if "import torch\n" not in text:
         text = "import torch, ringcomm\nimport torch.distributed as dist\n" + text
         text = text.replace('("gloo")\n', '("gloo")\ntensor = torch.ones(2)\n')
     program = tmp_path / "program.py"
     program.write_text(text)
     monkeypatch.chdir(tmp_path)
-    run_ranks([str(program)], 2, timeout=120)
+    monkeypatch.setenv(*SHOW_ALL)
+    errors = tmp_path / "stderr"
+    try:
+        with errors.open("wb") as stderr:
+            run_ranks([str(program)], 2, timeout=120, stderr=stderr)
+    finally:
+        print(errors.read_text())
+    assert complaints(errors.read_text()) == []
 
 
 def test_programs_were_found() -> None:

@@ -20,6 +20,7 @@ COMMANDS = {
     "explain": "write a plan as a picture",
     "cost": "memory and communication of training a transformer",
     "simulate": "how long collectives take on a network, at any scale",
+    "trace": "record what all ranks do in a collective, for Perfetto",
     "status": "show what the groups of running jobs are doing, and who waits for whom",
     "doctor": "report what is installed, and what is wrong with it",
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ringcomm
 from ringcomm.arguments import module, number, ranks_per_host
+from ringcomm.cli import beside
 from ringcomm.cli.names import COLLECTIVES
 
 SUFFIXES = (".html", ".svg", ".gif")
@@ -26,7 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--world-size", type=number(1), default=5, help="(default: %(default)s)")
     parser.add_argument("--algorithm", help="a name that help(ringcomm.plan) lists")
     parser.add_argument(
-        "--import", type=module, metavar="MODULE", help="a module that registers algorithms"
+        "--import",
+        type=module,
+        metavar="MODULE",
+        help="a module or its file (.py) that registers algorithms",
     )
     parser.add_argument("--root", type=int, help="of a collective that has one")
     parser.add_argument(
@@ -51,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a page (.html), or for slides a drawing (.svg) or an animation (.gif) "
         "(default: COLLECTIVE.html, of a timeline COLLECTIVE.svg)",
     )
+    beside.add_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -62,15 +67,22 @@ def run(options: argparse.Namespace) -> int:
     output: Path = options.output or Path(f"{options.collective}{suffixes[0]}")
     try:
         for name, value in arguments.items():
+            if name == "ranks_per_host" and options.beside is not None:
+                continue  # of the network, whatever the collective
             if name not in inspect.signature(generate).parameters:
                 raise ValueError(f"{options.collective} has no {name}, got {value}")
+        if options.slices is not None and not options.timeline:
+            raise ValueError(f"--slices is of a --timeline, got {options.slices}")
+        if options.beside is not None:
+            if written := beside.write(options, output):
+                print(f"wrote {written.resolve()}", file=sys.stderr if options.json else sys.stdout)
+            return 0
+        beside.refuse_without(options)
         plans = generate(world_size=options.world_size, **arguments)
         plans.verify()
         if output.suffix not in suffixes:
             one_of = "one of " if len(suffixes) > 1 else ""
             raise ValueError(f"-o must end in {one_of}{', '.join(suffixes)}, got {output}")
-        if options.slices is not None and not options.timeline:
-            raise ValueError(f"--slices is of a --timeline, got {options.slices}")
         if options.timeline:
             from ringcomm.explain import timeline
 

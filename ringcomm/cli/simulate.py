@@ -197,15 +197,17 @@ def _table(options: argparse.Namespace, rows: Sequence[Row]) -> Table:
     return table
 
 
-def _title(options: argparse.Namespace) -> str:
-    def describe(one: Link) -> str:
-        overhead = f" + {one.overhead * 1e6:g} µs a message" if one.overhead else ""
-        return f"{one.latency * 1e6:g} µs, {one.bandwidth / 1e9:g} GB/s{overhead}"
+def described(one: Link) -> str:
+    """A link by its numbers."""
+    overhead = f" + {one.overhead * 1e6:g} µs a message" if one.overhead else ""
+    return f"{one.latency * 1e6:g} µs, {one.bandwidth / 1e9:g} GB/s{overhead}"
 
+
+def _title(options: argparse.Namespace) -> str:
     return (
         f"{options.collective}, simulated\n"
-        f"hosts of {options.ranks_per_host}: {describe(options.link)}\n"
-        f"between hosts: {describe(options.across)}"
+        f"hosts of {options.ranks_per_host}: {described(options.link)}\n"
+        f"between hosts: {described(options.across)}"
     )
 
 

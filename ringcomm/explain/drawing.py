@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import colorsys
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.patches import Circle, FancyArrowPatch
 
 from ringcomm.explain.contributions import Cells, History, Move, follow
+from ringcomm.explain.times import Timed
 from ringcomm.plan.plans import Plans
+from ringcomm.units import readable_seconds
 
 MAX_DRAWN_RANKS = 16
 MAX_DRAWN_CHUNKS = 64
@@ -31,29 +34,68 @@ def draw(plans: Plans, path: Path) -> None:
     Raises:
         ValueError: there are too many ranks or chunks to be told apart.
     """
+    _check(plans)
+    history = follow(plans)
+    if path.suffix == ".svg":
+        frames = len(history.cells)
+        columns = min(4, frames)
+        rows = math.ceil(frames / columns)
+        figure = _paper(rows, columns)
+        figure.suptitle(str(plans).splitlines()[0])
+        _draw_sheet(figure, plans, history, (rows, columns))
+        figure.savefig(path)
+    else:
+        _animation(plans, history, path)
+
+
+def draw_beside(both: Sequence[Timed], path: Path) -> None:
+    """Writes two plans beside each other to `path`, an .svg, with the time at which a step is done.
+
+    Raises:
+        ValueError: there are too many ranks or chunks to be told apart.
+    """
+    for one in both:
+        _check(one.plans)
+    histories = [follow(one.plans) for one in both]
+    columns = 2
+    rows = math.ceil(max(len(history.cells) for history in histories) / columns)
+    figure = _paper(rows, len(both) * columns)
+    parts = figure.subfigures(1, len(both), squeeze=False).flat
+    for one, history, part in zip(both, histories, parts, strict=True):
+        seconds = readable_seconds(one.seconds)
+        part.suptitle(f"{str(one.plans).splitlines()[0]}\n{seconds}, simulated")
+        times = [each.seconds for each in one.rounds]
+        _draw_sheet(part, one.plans, history, (rows, columns), times)
+    figure.savefig(path)
+
+
+def _check(plans: Plans) -> None:
     if plans.world_size > MAX_DRAWN_RANKS or plans.num_chunks > MAX_DRAWN_CHUNKS:
         raise ValueError(
             f"a drawing shows at most {MAX_DRAWN_RANKS} ranks and {MAX_DRAWN_CHUNKS} chunks, got "
             f"{plans.world_size} ranks with {plans.num_chunks} chunks; write a page (.html) instead"
         )
-    history = follow(plans)
-    if path.suffix == ".svg":
-        _sheet(plans, history).savefig(path)
-    else:
-        _animation(plans, history, path)
 
 
-def _sheet(plans: Plans, history: History) -> Figure:
-    frames = len(history.cells)
-    columns = min(4, frames)
-    rows = math.ceil(frames / columns)
-    figure = Figure(figsize=(4.2 * columns, 2.3 * rows + 0.4), layout="constrained")
-    figure.suptitle(str(plans).splitlines()[0])
-    parts = figure.subfigures(rows, columns, squeeze=False).flat
-    for frame, part in zip(range(frames), parts, strict=False):
+def _paper(rows: int, columns: int) -> Figure:
+    return Figure(figsize=(4.2 * columns, 2.3 * rows + 0.4), layout="constrained")
+
+
+def _draw_sheet(
+    sheet: FigureBase,
+    plans: Plans,
+    history: History,
+    shape: tuple[int, int],
+    seconds: Sequence[float] = (),
+) -> None:
+    """All steps, and at what time each is done if that is given."""
+    parts = sheet.subfigures(*shape, squeeze=False).flat
+    for frame, part in zip(range(len(history.cells)), parts, strict=False):
         ring, buffers = part.subplots(1, 2, width_ratios=(1, 1.2))
         _draw_frame(ring, buffers, plans, history, frame)
-    return figure
+        if frame and seconds:
+            done = f"step {frame}, done at {readable_seconds(seconds[frame - 1])}"
+            ring.set_title(f"{done}\n{_phase(history, frame - 1)}".rstrip(), fontsize=9)
 
 
 def _animation(plans: Plans, history: History, path: Path) -> None:

@@ -263,6 +263,24 @@ function next() {
   if (!frame) travel();
 }
 
+// A page that shows this one beside another (beside.js) drives it: shows the state after `step`
+// steps, with the tokens of the next at a `part` of their way.
+let driven = -1;
+let put = () => {};
+function drive(step, part) {
+  if (driven !== step) {
+    driven = step;
+    settle(step);
+    if (step === data.steps.length || data.steps[step].moves.length > MOST_TOKENS) {
+      put = () => {};
+    } else {
+      describe(step + 1);
+      put = drawArrows(step);
+    }
+  }
+  put(part);
+}
+
 const actions = {
   first: () => go(0),
   back: () => go(frame ? shown : shown - 1),
@@ -281,6 +299,7 @@ const keys = {
   ArrowLeft: "back", ArrowRight: "next", Home: "first", End: "last", " ": "play", d: "theme",
 };
 addEventListener("keydown", (event) => {
+  if (driven >= 0) return void parent.dispatchEvent(new KeyboardEvent("keydown", event));
   const action = keys[event.key];
   if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.target.id === "speed" && event.key !== "d") return;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Mapping
 from importlib import resources
 
 from ringcomm.explain.contributions import follow
@@ -66,7 +67,11 @@ def page(plans: Plans) -> str:
         # A "<" could end the script element.
         "@DATA@": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     }
-    text = files.joinpath("page.html").read_text("utf-8")
+    return fill(files.joinpath("page.html").read_text("utf-8"), parts)
+
+
+def fill(text: str, parts: Mapping[str, str]) -> str:
+    """The text with each part, in this order, in place of its mark."""
     for mark, part in parts.items():
         text = text.replace(mark, part)
     return text
