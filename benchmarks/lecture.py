@@ -36,7 +36,7 @@ from rich.table import Table
 import ringcomm
 from ringcomm.arguments import nbytes, number, several
 from ringcomm.bench.cases import case_of
-from ringcomm.bench.contenders import TorchContender, make_contenders
+from ringcomm.bench.contenders import TorchContender, make_contenders, newest
 from ringcomm.bench.sampling import measure
 from ringcomm.units import readable_seconds
 
@@ -76,9 +76,8 @@ def reduce_scatter(
     # The lecture's matrix with a row per rank, which gloo wants flat.
     given = torch.randn(world_size * num_elements, device=device)
     output = torch.empty(num_elements, device=device)
-    duration = timed_once(
-        lambda: dist.reduce_scatter_tensor(output, given, group=group), device, group
-    )
+    call = newest(dist, "reduce_scatter_single", "reduce_scatter_tensor")
+    duration = timed_once(lambda: call(output, given, group=group), device, group)
     sent = output.nbytes * (world_size - 1)  # as the lecture counts
     return duration, sent / (world_size * duration)
 

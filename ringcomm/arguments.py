@@ -26,7 +26,10 @@ def nbytes(text: str) -> int:
 
 
 def module(text: str) -> ModuleType:
-    """A module by its name or its file (.py), imported, such as one that registers plans."""
+    """A module by its name or its file (.py), imported, such as one that registers plans.
+
+    A file can import those beside it, as a script can.
+    """
     _library.need()
     try:
         return _from_file(Path(text)) if text.endswith(".py") else importlib.import_module(text)
@@ -39,6 +42,7 @@ def _from_file(path: Path) -> ModuleType:
     assert spec and spec.loader  # of any name that ends in .py
     made = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = made
+    sys.path.append(str(path.resolve().parent))
     spec.loader.exec_module(made)
     return made
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 SHOW_ALL = ("PYTHONWARNINGS", "default")  # for the programs' environment
-# What Python by itself hides where it comes from the files of others.
+# What Python by itself hides where it comes from the files of others, and what torch says of a
+# machine whose name leads nowhere.
 _OF_OTHERS = re.compile(
-    r"/(site-packages|lib/python3\.\d+)/.*: \w*(Deprecation|Resource|Import)Warning"
+    r"/(site-packages|lib/python3\.\d+)/.*: \w*(Deprecation|Resource|Import)Warning|hostname"
 )
 
 

@@ -74,13 +74,14 @@ def test_plans_of_ones_own() -> None:
 
 
 OWN = """
+from beside_my_plans import CHUNKS
 from ringcomm import plan
 
 def star(rank, world_size):
     others = range(1, world_size)
     if rank:
         first = plan.Step([plan.Transfer(0, 0)], [])
-        return plan.Plan(1, [first, plan.Step([], [plan.Transfer(0, 0)])])
+        return plan.Plan(CHUNKS, [first, plan.Step([], [plan.Transfer(0, 0)])])
     return plan.Plan(1, [
         plan.Step([], [plan.Transfer(peer, 0, reduce=True) for peer in others]),
         plan.Step([plan.Transfer(peer, 0) for peer in others], []),
@@ -95,6 +96,7 @@ def test_command_with_a_file_of_ones_own(
 ) -> None:
     file, output = tmp_path / "my_plans.py", tmp_path / "both.html"
     file.write_text(OWN)
+    (tmp_path / "beside_my_plans.py").write_text("CHUNKS = 1\n")
     what = ["explain", "--algorithm", "ring", "--beside", "my_star", "--import", str(file)]
     what += ["--world-size", "4", "--nbytes", "64K", "--link", "1us:10GB/s"]
     assert main([*what, "-o", str(output)]) == 0

@@ -22,12 +22,15 @@ def blocks(language: str) -> list[str]:
 
 
 def run(*arguments: str) -> str:
+    """Python with these arguments; programs of -c find the example, commands name its file."""
+    paths = [ROOT, ROOT / "examples"] if arguments[0] == "-c" else [ROOT]
     result = subprocess.run(
         [sys.executable, *arguments],
         text=True,
         capture_output=True,
         timeout=200,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}/examples{os.pathsep}{ROOT}", "COLUMNS": "120"},
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "COLUMNS": "120"},
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -59,10 +62,8 @@ def test_what_is_proved_and_printed() -> None:
 
 def commands() -> dict[str, list[str]]:
     all_words = [shlex.split(block.replace("\\\n", " ")) for block in blocks("sh")]
-    assert all(
-        words[:4] == ["PYTHONPATH=examples", "python", "-m", "ringcomm"] for words in all_words
-    )
-    return {words[4]: words[2:] for words in all_words}
+    assert all(words[:3] == ["python", "-m", "ringcomm"] for words in all_words)
+    return {words[3]: words[1:] for words in all_words}
 
 
 def test_the_simulation() -> None:

@@ -40,6 +40,8 @@ for dtype in (torch.float32, torch.bfloat16, torch.int64):
         functions.all_to_all_single(every, every.clone())
     ringcomm.all_gather_into_tensor(every, mine)
     ringcomm.reduce_scatter_tensor(mine, every)
+    ringcomm.all_gather_into_tensor(every, mine, async_op=True).wait()
+    ringcomm.reduce_scatter_tensor(mine, every, async_op=True).wait()
 things = [None] * n
 dist.all_gather_object(things, rank)
 if rank == 0:

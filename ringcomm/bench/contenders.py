@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -42,6 +41,12 @@ _TORCH_OPS = {"prod": "PRODUCT"}
 _MPI_OPS = {"none": "SUM"}  # where nothing is reduced, no op is used
 
 
+def newest(functions: ModuleType, new: str, old: str) -> Callable[..., object]:
+    """The function by its new name, which torch has from 2.14 on; the old one then warns."""
+    function: Callable[..., object] = getattr(functions, new, None) or getattr(functions, old)
+    return function
+
+
 @dataclass(frozen=True)
 class TorchContender:
     """Functions with torch.distributed's names, of torch.distributed or of ringcomm."""
@@ -68,9 +73,11 @@ class TorchContender:
             call = lambda: f.broadcast(output, src=root, group=group)  # noqa: E731
             return _copied_first(input, output, call) if is_root else call
         if name == "reduce_scatter":
-            return lambda: f.reduce_scatter_tensor(output, input, op, group=group)
+            reduce_scatter = newest(f, "reduce_scatter_single", "reduce_scatter_tensor")
+            return lambda: reduce_scatter(output, input, op, group=group)
         if name == "all_gather":
-            return lambda: f.all_gather_into_tensor(output, input, group=group)
+            all_gather = newest(f, "all_gather_single", "all_gather_into_tensor")
+            return lambda: all_gather(output, input, group=group)
         if name == "gather":
             outputs = list(output.chunk(n)) if is_root else None
             return lambda: f.gather(input, outputs, dst=root, group=group)
@@ -177,8 +184,6 @@ def make_contenders(
     Raises:
         RuntimeError: a backend cannot be had; the message says what is missing.
     """
-    # torch 2.14 renames functions whose old names the oldest supported torch needs.
-    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     contenders: list[Contender] = []
     for backend in backends:
         if backend == "mpi":

@@ -69,7 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "lists; collectives without one of this name choose by themselves (default: auto)",
     )
     who.add_argument(
-        "--import", type=module, metavar="MODULE", help="a module that registers algorithms"
+        "--import",
+        type=module,
+        metavar="MODULE",
+        help="a module that registers algorithms, by its name or file (.py)",
     )
     who.add_argument(
         "--ranks-per-host",

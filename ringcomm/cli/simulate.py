@@ -75,7 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="comma-separated names that help(ringcomm.plan) lists (default: all)",
     )
     parser.add_argument(
-        "--import", type=module, metavar="MODULE", help="a module that registers algorithms"
+        "--import",
+        type=module,
+        metavar="MODULE",
+        help="a module that registers algorithms, by its name or file (.py)",
     )
     parser.add_argument(
         "--world-size", type=_world_sizes, default=[64], help="such as 8,64,1024 (default: 64)"
