@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
         torch.cuda.profiler.stop()
         return
     mine = record(lambda: all_reduces(tensor, options, options.iters), cuda=tensor.is_cuda)
-    write(mine, options.output, device.label() if tensor.is_cuda else "CPU")
+    write(mine, options.output, device.label() if options.device == "cuda" else "CPU")
 
 
 def main() -> int:
