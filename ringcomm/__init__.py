@@ -47,6 +47,7 @@ if (sys.argv[0], _module) != ("-m", "ringcomm"):
     from ringcomm.options import Options
     from ringcomm.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
     from ringcomm.process_group import ProcessGroupRing
+    from ringcomm.shared_memory import empty, is_shared, shared_memory
     from ringcomm.shrink import shrink
     from ringcomm.topology import topology
 
@@ -68,11 +69,13 @@ __all__ = [
     "broadcast",
     "destroy_process_group",
     "dump",
+    "empty",
     "gather",
     "get_rank",
     "get_world_size",
     "init",
     "irecv",
+    "is_shared",
     "isend",
     "monitored_barrier",
     "new_group",
@@ -83,6 +86,7 @@ __all__ = [
     "reduce_scatter_tensor",
     "scatter",
     "send",
+    "shared_memory",
     "shrink",
     "status",
     "topology",

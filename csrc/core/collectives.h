@@ -64,6 +64,10 @@ class Collectives {
   // was.
   void tune(std::span<const TunedRule> rules) { tuning_ = Tuning(rules); }
 
+  // Whether the user has, for these calls.
+  bool is_selected(Collective collective) const {
+    return programs_.selected(collective) != nullptr;
+  }
   // For carry_out: the plan of the call; its blocks, one for the whole buffer or one for each rank,
   // or for an all-to-all each pair; and these cut into as many chunks as the plan has. They stay
   // until the next call.

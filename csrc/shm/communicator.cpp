@@ -1,8 +1,6 @@
 #include "shm/communicator.h"
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 #include <utility>
 
 #include "shm/monitored_barrier.h"
@@ -14,10 +12,10 @@ namespace {
 constexpr std::chrono::milliseconds kLastMail{1000};
 
 constexpr std::size_t kMostAtOnce = 512 << 10;  // bytes
+// Bytes for each rank of what is small: less is sent with the announcement sooner than reached.
+constexpr std::size_t kLeastInPlace = 8 << 10;
 // Ranks. Every one more takes two slots of each outbox, and slices become shorter.
 constexpr int kMostDirect = 16;
-
-constexpr std::uint64_t kMostElements = std::uint64_t{1} << 44;  // that any host has memory for
 
 const Invitation& checked(const Invitation& invitation) {
   const int rank = invitation.rank, world_size = invitation.world_size;
@@ -46,7 +44,8 @@ Communicator::Communicator(Store& store, const Invitation& invitation, const Sel
       group_(store, tuned(invitation, selection), make_engine),
       exchange_(group_),
       executor_(group_),
-      mail_(group_) {
+      mail_(group_),
+      arenas_(invitation.world_size) {
   if (group_.links() != nullptr) {
     place(group_.placement());
   } else {
@@ -101,26 +100,60 @@ shm::Eager& Communicator::eager_way(const Call& call) {
       .first->second;
 }
 
+// Where every rank scales its input by a factor of its own, nobody else could.
+shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, std::size_t before) {
+  const bool is_scaled = call.reduces && call.op == ReduceOp::kPremulSum;
+  const bool is_on_one_host = group_.placement().num_hosts() == 1;
+  if (is_selected(call.collective) || is_scaled || !is_on_one_host || world_size() == 1) {
+    return nullptr;
+  }
+  const auto key = std::make_pair(call.collective, call.root);
+  auto known = zero_copy_.find(key);
+  if (known == zero_copy_.end()) {
+    known = zero_copy_
+                .try_emplace(key, call.collective, world_size(), static_cast<int>(blocks().size()),
+                             std::max(call.root, 0), rank())
+                .first;
+  }
+  const bool fits = before + known->second.most_nbytes() <= group_.geometry().eager_nbytes;
+  return fits ? &known->second : nullptr;
+}
+
 void Communicator::carry_out(Call call, const Reduction& reduction, Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
   if (call.collective == Collective::kAllToAll)
     return carry_out_all_to_all(call, reduction, deadline);
   if (call.algorithm != kUsersPlans) {
     shm::Eager& eager = eager_way(call);
-    if (eager.fits(blocks(), group_.geometry().eager_nbytes / element_size(call.dtype))) {
-      return eagerly(eager, call, reduction, deadline);
+    const std::size_t element_nbytes = element_size(call.dtype);
+    if (eager.fits(blocks(), group_.geometry().eager_nbytes / element_nbytes)) {
+      const bool is_tiny = call.count * element_nbytes < kLeastInPlace * world_size();
+      return eagerly(eager, is_tiny ? nullptr : zero_copy_way(call), call, reduction, deadline);
     }
   }
   by_plan(call, reduction, deadline);
 }
 
-void Communicator::eagerly(shm::Eager& eager, Call& call, const Reduction& reduction,
-                           const Deadline& deadline) {
-  std::byte* payload = exchange_.begin(call, deadline);
-  exchange_.announce(call, eager.write(blocks(), reduction, payload));
-  exchange_.await_all(deadline);
-  eager.read(blocks(), reduction, exchange_);
-  exchange_.end();
+// Where some tell and others do not, which all see, they announce again, all with their inputs.
+void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call,
+                           const Reduction& reduction, const Deadline& deadline) {
+  for (bool may_tell = way != nullptr;; may_tell = false) {
+    std::byte* const payload = exchange_.begin(call, deadline);
+    const std::size_t told = may_tell ? tell(*way, call, payload) : 0;
+    const std::size_t written = told > 0 ? 0 : eager.write(blocks(), reduction, payload);
+    exchange_.announce(call, told + written, told > 0);
+    exchange_.await_all(deadline);
+    const bool is_open = way != nullptr && way->is_open(exchange_, 0, arenas_);
+    if (is_open) {
+      way->run(blocks(), reduction, exchange_, 0, arenas_, group_, call, deadline);
+    } else if (!exchange_.anybody_tells()) {
+      eager.read(blocks(), reduction, exchange_);
+    } else {
+      exchange_.end();
+      continue;
+    }
+    return exchange_.end();
+  }
 }
 
 const Program& Communicator::program(Call& call, std::exception_ptr& refusal) {
@@ -150,116 +183,19 @@ void Communicator::await_all(const std::exception_ptr& refusal, const Deadline& 
 void Communicator::by_plan(Call& call, const Reduction& reduction, const Deadline& deadline) {
   std::exception_ptr refusal;
   const Program& program = this->program(call, refusal);
+  shm::ZeroCopy* const way = refusal ? nullptr : zero_copy_way(call);
   group_.use(shm::Area::kOutboxes);
-  exchange_.begin(call, deadline);
-  exchange_.announce(call);
+  std::byte* const payload = exchange_.begin(call, deadline);
+  const std::size_t told = way != nullptr ? tell(*way, call, payload) : 0;
+  exchange_.announce(call, told, told > 0);
   await_all(refusal, deadline);
-  if (!refusal) {
+  if (way != nullptr && way->is_open(exchange_, 0, arenas_)) {
+    way->run(blocks(), reduction, exchange_, 0, arenas_, group_, call, deadline);
+  } else if (!refusal) {
     executor_.run(program, chunks(call, program.num_chunks), reduction, call, deadline);
   }
   exchange_.end();
   if (refusal) std::rethrow_exception(refusal);
-}
-
-// Every payload begins with two counts per rank: what this rank sends it, and what it expects from
-// it. Whether the data follows is each rank's own choice, made by its own total; what did not
-// travel that way goes by plan, in which the rest has no elements.
-void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
-                                        const Deadline& deadline) {
-  const std::size_t n = world_size();
-  const std::size_t own = rank();
-  const std::size_t element_nbytes = element_size(call.dtype);
-  const std::size_t table_nbytes = 2 * n * sizeof(std::uint64_t);
-  std::exception_ptr refusal;
-  const Program& program = this->program(call, refusal);
-
-  std::byte* payload = exchange_.begin(call, deadline);
-  counts_.assign(2 * n * n, 0);
-  std::uint64_t* counts = &counts_[2 * n * own];
-  std::size_t total = 0;
-  for (std::size_t r = 0; r < n; ++r) {
-    total += counts[r] = blocks()[own * n + r].count;
-    counts[n + r] = blocks()[r * n + own].count;
-  }
-  call.count = total;
-  std::memcpy(payload, counts, table_nbytes);
-  const std::size_t most = (group_.geometry().eager_nbytes - table_nbytes) / element_nbytes;
-  call.eager = call.algorithm != kUsersPlans && total <= most;
-  std::size_t payload_nbytes = table_nbytes;
-  if (call.eager) {
-    payload_nbytes += eager_way(call).write(blocks(), reduction, payload + table_nbytes);
-  }
-  exchange_.announce(call, payload_nbytes);
-  await_all(refusal, deadline);
-  for (std::size_t r = 0; r < n; ++r) {
-    if (r != own) std::memcpy(&counts_[2 * n * r], exchange_.payload_of(r), table_nbytes);
-  }
-  check_counts(call);
-
-  bool all_eager = true;
-  for (std::size_t from = 0; from < n; ++from) {
-    const std::uint64_t* theirs = &counts_[2 * n * from];
-    const bool eager = from == own ? call.eager : exchange_.call_of(from).eager != 0;
-    all_eager = all_eager && eager;
-    if (eager) {
-      check_sum(call, from, theirs, most);
-      const std::size_t before = std::accumulate(theirs, theirs + own, std::uint64_t{0});
-      const Chunk& block = blocks()[from * n + own];
-      if (block.count > 0) {
-        std::memcpy(block.output,
-                    exchange_.payload_of(from) + table_nbytes + before * element_nbytes,
-                    block.count * element_nbytes);
-      }
-    }
-    for (std::size_t to = 0; to < n; ++to) {
-      blocks()[from * n + to].count = eager ? 0 : theirs[to];
-    }
-  }
-  if (!all_eager && !refusal) {
-    group_.use(shm::Area::kOutboxes);
-    executor_.run(program, chunks(call, program.num_chunks), reduction, call, deadline);
-  }
-  exchange_.end();
-  if (refusal) std::rethrow_exception(refusal);
-}
-
-void Communicator::check_counts(const Call& call) {
-  const std::size_t n = world_size();
-  std::string disagreements;
-  for (std::size_t from = 0; from < n; ++from) {
-    check_sum(call, from, &counts_[2 * n * from], kMostElements);
-    for (std::size_t to = 0; to < n; ++to) {
-      const std::uint64_t sent = counts_[2 * n * from + to];
-      const std::uint64_t expected = counts_[2 * n * to + n + from];
-      if (sent == expected) continue;
-      if (!disagreements.empty()) disagreements += ", ";
-      disagreements += group_.members.name(static_cast<int>(from)) + " has " +
-                       std::to_string(users_count(call.users, sent)) + " elements for " +
-                       group_.members.name(static_cast<int>(to)) + ", which expects " +
-                       std::to_string(users_count(call.users, expected));
-    }
-  }
-  if (disagreements.empty()) return;
-  exchange_.end();
-  throw Error(ErrorKind::kMismatch, group_.members.name(rank()) + " in all_to_all #" +
-                                        std::to_string(call.sequence) + ": " + disagreements +
-                                        ". Nothing was sent.");
-}
-
-// Of what a rank says it sends: no rank says more, so that the sums of counts are places in memory.
-void Communicator::check_sum(const Call& call, std::size_t from, const std::uint64_t* counts,
-                             std::uint64_t most) {
-  for (int to = 0; to < world_size(); ++to) {
-    if (counts[to] > most) {
-      throw group_.fail(ErrorKind::kSystem,
-                        group_.members.name(rank()) + " in " +
-                            describe_numbered(call, group_.members) +
-                            ": the shared memory of the group is damaged: the announcement of " +
-                            group_.members.name(static_cast<int>(from)) +
-                            " holds counts that no rank of ringcomm writes");
-    }
-    most -= counts[to];
-  }
 }
 
 void Communicator::barrier(Timeout timeout) {

@@ -18,17 +18,20 @@
 #include "shm/executor.h"
 #include "shm/group.h"
 #include "shm/mail.h"
+#include "shm/peer_arenas.h"
+#include "shm/zero_copy.h"
 
 namespace ringcomm {
 
-// A collective goes one of two ways:
+// A collective goes one of three ways:
 //
-//   eager    its input fits into the announcement (shm/eager.h)
-//   by plan  the announcement only compares the calls; then the program of the plan runs
+//   eager      its input fits into the announcement (shm/eager.h)
+//   zero copy  its tensors lie in memory that the peers can map (shm/zero_copy.h)
+//   by plan    the announcement only compares the calls; then the program of the plan runs
 //
-// Which way follows from counts that all ranks know alike; if they do not, their calls differ, and
-// the exchange raises that before any data is read. A user's plan is carried out however small the
-// input is.
+// Which way follows from counts that all ranks know alike, and from what all announce; if counts
+// differ, so do the calls, and the exchange raises that before any data is read. A user's plan is
+// carried out however small the input is, and wherever it lies.
 class Communicator : public Collectives {
  public:
   // make_engine: for links to other hosts, if the ranks are on several.
@@ -73,7 +76,8 @@ class Communicator : public Collectives {
   Way way_of(Collective collective, std::size_t count, DType dtype) const override;
   void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;
 
-  void eagerly(shm::Eager& eager, Call& call, const Reduction& reduction, const Deadline& deadline);
+  void eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call, const Reduction& reduction,
+               const Deadline& deadline);
   void by_plan(Call& call, const Reduction& reduction, const Deadline& deadline);
   void carry_out_all_to_all(Call& call, const Reduction& reduction, const Deadline& deadline);
   void check_counts(const Call& call);
@@ -85,12 +89,20 @@ class Communicator : public Collectives {
   const Program& program(Call& call, std::exception_ptr& refusal);
   void await_all(const std::exception_ptr& refusal, const Deadline& deadline);
   shm::Eager& eager_way(const Call& call);
+  // Null: the call goes another way whatever its tensors are.
+  // `before`: the bytes of the payload before what it tells.
+  shm::ZeroCopy* zero_copy_way(const Call& call, std::size_t before = 0);
+  std::size_t tell(const shm::ZeroCopy& way, const Call& call, std::byte* payload) {
+    return way.tell(blocks(), element_size(call.dtype), arenas_, payload);
+  }
 
   shm::Group group_;
   shm::Exchange exchange_;
   shm::Executor executor_;
   shm::Mail mail_;
+  shm::PeerArenas arenas_;
   std::map<std::pair<Collective, int>, shm::Eager> eager_;  // by root, too
+  std::map<std::pair<Collective, int>, shm::ZeroCopy> zero_copy_;
   std::vector<std::uint64_t> counts_;  // what the ranks announce to an all-to-all
   std::uint64_t barriers_ = 0;
 };

@@ -19,11 +19,12 @@ std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
   return announcement(group_.rank).payload();
 }
 
-void Exchange::announce(const Call& call, std::size_t payload_nbytes) {
+void Exchange::announce(const Call& call, std::size_t payload_nbytes, bool tells) {
   Announcement& mine = announcement(group_.rank);
   mine.call = own_ = call;
   mine.digest = digest_ = digest_of(call);
-  mine.payload_nbytes = payload_nbytes;
+  mine.payload_nbytes = static_cast<std::uint32_t>(payload_nbytes);
+  mine.tells = tells;
   mine.sequence.store(sequence_, std::memory_order_release);
 }
 
@@ -73,6 +74,13 @@ void Exchange::await_all(const Deadline& deadline) {
   for (int r = 0; r < group_.world_size; ++r) {
     if (announcement(r).digest != digest_) mismatch();
   }
+}
+
+bool Exchange::anybody_tells() {
+  for (int r = 0; r < group_.world_size; ++r) {
+    if (tells(r)) return true;
+  }
+  return false;
 }
 
 // Empty: nobody's arguments were refused.

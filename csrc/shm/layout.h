@@ -140,7 +140,8 @@ struct alignas(kLine) Announcement {
   Call call;                                           // read only where the digests differ
   alignas(kLine) std::atomic<std::uint64_t> sequence;  // released last: all else is complete
   std::uint64_t digest;                                // of the call
-  std::uint64_t payload_nbytes;
+  std::uint32_t payload_nbytes;
+  std::uint32_t tells;  // 1: where the input lies, and not what it is (shm/zero_copy.h)
   alignas(32) std::byte first_of_payload[32];
 
   std::byte* payload() { return first_of_payload; }  // and more behind it

@@ -91,7 +91,7 @@ void Relay::send(const std::vector<std::size_t>& which) {
     Announcement& announcement = group_.segment().announcement(ranks_[i], ++forwarded_[i]);
     Entry entry{ranks_[i], 0, announcement.call};
     entry.payload_nbytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(announcement.payload_nbytes, group_.geometry().eager_nbytes));
+        std::min<std::size_t>(announcement.payload_nbytes, group_.geometry().eager_nbytes));
     std::memcpy(at, &entry, sizeof(entry));
     std::memcpy(at + sizeof(entry), announcement.payload(), entry.payload_nbytes);
     at += padded(sizeof(entry) + entry.payload_nbytes);

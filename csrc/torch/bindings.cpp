@@ -25,6 +25,7 @@
 #include "torch/plan_bindings.h"
 #include "torch/profiler.h"
 #include "torch/reduce_bindings.h"
+#include "torch/shared_memory.h"
 #include "torch/status_bindings.h"
 #include "torch/stream_bindings.h"
 
@@ -185,6 +186,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   ringcomm::bind_links(m);
   ringcomm::bind_plan(m);
   ringcomm::bind_reduce(m);
+  ringcomm::bind_shared_memory(m);
   ringcomm::bind_fused(m);
   ringcomm::bind_status(m);
   ringcomm::bind_streams(m);

@@ -14,6 +14,7 @@
 
 #include "check.h"
 #include "reference.h"
+#include "shm/arena.h"
 #include "shm/communicator.h"
 
 namespace cases {
@@ -29,6 +30,7 @@ struct Case {
   ReduceOp op = ReduceOp::kSum;
   int root = -1;
   bool in_place = false;
+  std::uint64_t in_arena = 0;       // the ranks whose buffers peers can map, a bit each
   std::vector<std::size_t> counts;  // one; per rank; or, for all-to-all, per pair [from][to]
   std::vector<Pattern> inputs;      // by rank
   Pattern reduced;
@@ -102,11 +104,16 @@ inline void make_data(Case& c, int world_size, std::mt19937_64& random) {
   }
 }
 
+inline std::byte* memory_for(std::size_t nbytes, bool in_arena) {
+  if (!in_arena) return new std::byte[nbytes];
+  return static_cast<std::byte*>(shm::Arena::of_this_process()->allocate(nbytes));
+}
+
 // Exactly as long as it must be, so that AddressSanitizer sees every byte too far.
 class Buffer {
  public:
-  Buffer(DType dtype, std::size_t count)
-      : width_(element_size(dtype)), count_(count), data_(new std::byte[count * width_]) {
+  Buffer(DType dtype, std::size_t count, bool in_arena)
+      : width_(element_size(dtype)), count_(count), data_(memory_for(count * width_, in_arena)) {
     poison();
   }
   void* data() const { return data_.get(); }
@@ -142,7 +149,12 @@ class Buffer {
 
   std::size_t width_;
   std::size_t count_;
-  std::unique_ptr<std::byte[]> data_;
+  struct Free {
+    void operator()(std::byte* data) const {
+      if (!shm::Arena::free(data)) delete[] data;
+    }
+  };
+  std::unique_ptr<std::byte[], Free> data_;
 };
 
 inline std::size_t phase_of(int block) { return 17 * block; }
@@ -158,11 +170,12 @@ class Part {
     const bool collects = which == Collective::kAllGather || which == Collective::kGather ||
                           which == Collective::kAllToAll;
     if (which == Collective::kBarrier) return;
+    const bool in_arena = rank < 64 && (c.in_arena >> rank & 1) != 0;
     for (int r = 0; r < (divides ? world_size : 1); ++r) {
-      inputs_.emplace_back(c.dtype, count_of(rank, r));
+      inputs_.emplace_back(c.dtype, count_of(rank, r), in_arena);
     }
     for (int r = 0; r < (collects ? world_size : 1); ++r) {
-      outputs_.emplace_back(c.dtype, count_of(r, rank));
+      outputs_.emplace_back(c.dtype, count_of(r, rank), in_arena);
     }
     out_ = !c.in_place ? &outputs_[0] : &inputs_[divides ? rank : 0];
     if (collects) out_ = nullptr;

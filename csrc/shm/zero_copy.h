@@ -1,0 +1,91 @@
+// The way without a copy: what lies in memory that the peers can map (shm/arena.h) stays there.
+//
+// With its announcement every rank tells where it has its blocks. Once all have announced,
+// everybody takes what it has been promised from where it lies:
+//
+//   what moves          the one it is promised to copies it out of its owner's tensor
+//   a sum for one rank  that rank adds all inputs where they are
+//   a sum for many      each of them adds one share, and writes it to the outputs of all:
+//
+//                          share 0      share 1      share 2
+//       rank 0's tensor    rank 0 adds  rank 1 adds  rank 2 adds
+//       rank 1's tensor    these three  these three  these three
+//       rank 2's tensor    and writes   and writes   and writes
+//                          all three    all three    all three
+//
+// Then it says so, and waits until those have who read or write its own tensors. One pass over the
+// data and two waits, where slices in outboxes take three passes and a wait for each slice.
+//
+// Invariant: between its announcement and its return a rank's tensors are touched by others, each
+// byte that is written by one rank alone; before and after by nobody but itself.
+//
+// As with the eager way all follows from the collective's Contract. The ranks go this way where all
+// tell a place, and all have mapped what they must reach; who has not tries it when it is told, so
+// that the next call can.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/call.h"
+#include "core/chunks.h"
+#include "core/deadline.h"
+#include "plan/collective.h"
+#include "reduce/reduction.h"
+#include "shm/exchange.h"
+#include "shm/group.h"
+#include "shm/peer_arenas.h"
+
+namespace ringcomm::shm {
+
+// For one collective, number of blocks and root.
+class ZeroCopy {
+ public:
+  ZeroCopy(Collective collective, int world_size, int num_blocks, int root, int rank);
+
+  // The bytes that a rank announces at most.
+  std::size_t most_nbytes() const;
+  // Returns the bytes written; 0 where a part of this rank's lies elsewhere.
+  std::size_t tell(const Chunks& blocks, std::size_t element_nbytes, const PeerArenas& arenas,
+                   std::byte* payload) const;
+  // When all have announced: whether they go this way, which all find alike. What they have told
+  // begins so many bytes behind the beginning of their payloads.
+  bool is_open(Exchange& exchange, std::size_t begin, PeerArenas& arenas) const;
+  // Carries the call out, if it is open. Throws Error.
+  void run(const Chunks& blocks, const Reduction& reduction, Exchange& exchange, std::size_t begin,
+           const PeerArenas& arenas, Group& group, const Call& call, const Deadline& deadline);
+
+ private:
+  // Number `index` of the places that the rank tells.
+  struct Place {
+    int rank;
+    int index;
+  };
+  // What this rank does for a block: its share of a sum for many, or all of it.
+  struct Task {
+    int block;
+    int share;
+    int num_shares;
+    std::vector<Place> inputs;   // by rank, the own among them
+    std::vector<Place> outputs;  // of others
+  };
+
+  void perform(const Task& task, const Chunks& blocks, const Reduction& reduction,
+               Exchange& exchange, std::size_t begin, const PeerArenas& arenas, Group& group);
+  void await_others(Group& group, const Call& call, const Deadline& deadline);
+
+  const int rank_;
+  std::vector<int> inputs_;   // this rank's, of which it tells the places
+  std::vector<int> outputs_;  // and then of these
+  std::size_t most_places_ = 0;
+  std::vector<Task> tasks_;
+  std::vector<int> reached_;  // the ranks whose tensors this one touches
+  std::vector<int> awaited_;  // those that touch this one's
+  Chunks shares_;             // kept for their memory, as what follows
+  std::vector<const void*> sources_;
+  std::vector<void*> copies_;
+};
+
+}  // namespace ringcomm::shm
