@@ -57,8 +57,9 @@ def empty(*size: int | Sequence[int], **options: Any) -> torch.Tensor:
     device = torch.device(options.get("device") or "cpu")
     if device.type != "cpu":
         raise ValueError(f"ringcomm.empty makes tensors on the CPU, got device={device}")
+    shape: Any = size[0] if len(size) == 1 and isinstance(size[0], Sequence) else size
     with shared_memory():
-        tensor = torch.empty(*size, **{**options, "device": device})
+        tensor: torch.Tensor = torch.empty(shape, **{**options, "device": device})
     if tensor.nbytes > 0 and not _C.is_shared(tensor):
         raise MemoryError(
             f"ringcomm.empty: no shared memory for a tensor of {tensor.nbytes} bytes: there is "

@@ -7,6 +7,7 @@ have gaps, start anywhere, or overlap; all of that memory is compared.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ GROUPS = [
 EXACT = [torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.bool]
 COUNTS = [3, 1, 0, 131, 1000, 9000, 40_000]  # to both sides of 32 KiB
 LAYOUTS = ["flat", "strided", "transposed"]
+SHARED = ["nowhere", "on some ranks", "everywhere"]  # the memory, so that peers reach it
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Step:
     overlaps: bool
     direct: bool
     asynchronous: bool
+    shared: str
     seed: int
 
     @property
@@ -100,6 +103,7 @@ programs = st.builds(
             overlaps=st.booleans(),
             direct=st.booleans(),
             asynchronous=st.booleans(),
+            shared=st.sampled_from(SHARED),
             seed=st.integers(0, 99),
         ),
         min_size=1,
@@ -229,7 +233,11 @@ class Run:
             objects = OBJECTS[step.kind][0](call, step.payload(self.rank))
             self.seen[index] = Seen(objects=objects)
             return
-        memory = Memory(step, self.rank)
+        is_shared = step.shared == SHARED[2] or (
+            step.shared == SHARED[1] and self.chance.random() < 0.5
+        )
+        with ringcomm.shared_memory() if is_shared else contextlib.nullcontext():
+            memory = Memory(step, self.rank)
         call.op, call.reads, call.writes = step.op, memory.reads, memory.writes
         try:
             works = KINDS[step.kind].call(call)

@@ -128,6 +128,7 @@ def step_of(kind: str) -> Step:
         layout="strided",
         overlaps=True,
         direct=False,
+        shared="everywhere",
         asynchronous=False,
         seed=1,
     )

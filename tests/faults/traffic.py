@@ -7,6 +7,7 @@ needs every other one sooner or later in the round, or in the next.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -156,9 +157,14 @@ class Traffic:
     count: int
     direct: bool
     asynchronous: bool
+    shared: bool  # the tensors lie where peers reach them
 
     def run(self, rounds: int | None) -> None:
         """Forever, if `rounds` is None."""
+        with ringcomm.shared_memory() if self.shared else contextlib.nullcontext():
+            self._run(rounds)
+
+    def _run(self, rounds: int | None) -> None:
         lib = ringcomm if self.direct else dist
         tensor = torch.zeros(self.count)
         under_way: list[Works] = []
@@ -184,4 +190,5 @@ def draw_traffic(draw: random.Random, names: Sequence[str] = tuple(ROUNDS)) -> T
         count=draw.choice(COUNTS),
         direct=draw.random() < 0.5,
         asynchronous=draw.random() < 0.5,
+        shared=draw.random() < 0.5,
     )
