@@ -52,7 +52,7 @@ def test_programs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_programs_were_found() -> None:
-    assert len(PROGRAMS) == 9
+    assert len(PROGRAMS) == 11
 
 
 def test_plan_table() -> None:

@@ -56,7 +56,6 @@ Arena* Arena::make(Arena* inherited) {
   void* const base = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                           file->descriptor(), 0);
   if (base == MAP_FAILED) return nullptr;
-  madvise(base, nbytes, MADV_HUGEPAGE);  // where the machine has them for shared memory
   return new Arena(std::move(*file), static_cast<std::byte*>(base), nbytes, inherited);
 }
 

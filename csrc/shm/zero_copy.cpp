@@ -14,6 +14,9 @@
 namespace ringcomm::shm {
 namespace {
 
+// Bytes. Of more memcpy takes that they do not fit into the caches, and writes around these.
+constexpr std::size_t kCopiedAtOnce = 256 << 10;
+
 constexpr std::size_t kAddress = 112;  // bytes of File::address, with a zero behind it
 
 // What a rank announces; its places follow, each an offset in its arena.
@@ -189,8 +192,10 @@ void ZeroCopy::perform(const Task& task, const Chunks& blocks, const Reduction& 
     reduce_host(reduction, sources_.data(), static_cast<int>(sources_.size()), share.output,
                 copies_, share.count);
   } else if (share.output != sources_.front()) {
-    void* const output = share.output;
-    copy_host(sources_.front(), &output, 1, nbytes);
+    const auto* const source = static_cast<const std::byte*>(sources_.front());
+    for (std::size_t at = 0; at < nbytes; at += kCopiedAtOnce) {
+      std::memcpy(share.output + at, source + at, std::min(kCopiedAtOnce, nbytes - at));
+    }
   }
 }
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 import ringcomm
 from ringcomm.bench.cases import Case
+from ringcomm.bench.options import SHARED
 from ringcomm.plan.algorithms import RanksPerHost
 
 Call = Callable[[], object]
@@ -28,6 +29,11 @@ class Contender(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def in_shared_memory(self) -> bool:
+        """Whether its tensors are to be where its peers reach them."""
+        ...
+
     def prepare(self, case: Case, input: torch.Tensor, output: torch.Tensor) -> Call:
         """A function of no arguments that carries the case out once and waits for it.
 
@@ -38,6 +44,7 @@ class Contender(Protocol):
 
 
 _TORCH_OPS = {"prod": "PRODUCT"}
+_FUNCTIONS = {"ring": dist, "ringcomm": ringcomm}
 _MPI_OPS = {"none": "SUM"}  # where nothing is reduced, no op is used
 
 
@@ -54,6 +61,7 @@ class TorchContender:
     name: str
     functions: ModuleType
     group: dist.ProcessGroup = field(repr=False)
+    in_shared_memory: bool = False
 
     def prepare(self, case: Case, input: torch.Tensor, output: torch.Tensor) -> Call:
         f, group, root, n = self.functions, self.group, case.root, case.world_size
@@ -116,6 +124,7 @@ class MpiContender:
     """The MPI that mpi4py finds."""
 
     name = "mpi"
+    in_shared_memory = False
 
     def __init__(self) -> None:
         from mpi4py import MPI
@@ -188,14 +197,13 @@ def make_contenders(
     for backend in backends:
         if backend == "mpi":
             contenders.append(MpiContender())
-        elif backend in ("ring", "ringcomm"):
+        elif (functions := _FUNCTIONS.get(backend.removesuffix(SHARED))) is not None:
             for algorithm in algorithms:
                 name = backend if algorithms == ["auto"] else f"{backend}/{algorithm}"
-                functions = dist if backend == "ring" else ringcomm
                 group = ringcomm.new_group(
                     timeout=timeout, algorithm=algorithm, ranks_per_host=ranks_per_host
                 )
-                contenders.append(TorchContender(name, functions, group))
+                contenders.append(TorchContender(name, functions, group, backend.endswith(SHARED)))
         else:
             group = cast(dist.ProcessGroup, dist.new_group(backend=backend, timeout=timeout))
             contenders.append(TorchContender(backend, dist, group))

@@ -20,7 +20,8 @@ COLLECTIVES = (
     "sendrecv",
     "barrier",
 )
-BACKENDS = ("ring", "ringcomm", "gloo", "nccl", "mpi")
+SHARED = ":shared"  # behind the name of one whose tensors its peers are to reach
+BACKENDS = ("ring", "ringcomm", "ring:shared", "ringcomm:shared", "gloo", "nccl", "mpi")
 PREFIXED = "mpi:"  # and the folder of one MPI of several
 # nccl-tests' names, and torch's.
 DTYPES = {

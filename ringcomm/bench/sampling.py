@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +53,8 @@ class _Entry:
 
     def __init__(self, contender: Contender, case: Case, in_place: bool, graph_launches: int):
         self.case = case
-        self.input, self.output = case.buffers(in_place)
+        with ringcomm.shared_memory() if contender.in_shared_memory else nullcontext():
+            self.input, self.output = case.buffers(in_place)
         self.repeats = case.repeats
         self.wrong = 0
         self.call: Call = contender.prepare(case, self.input, self.output)

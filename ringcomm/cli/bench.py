@@ -19,6 +19,8 @@ _EPILOG = """\
 backends:
   ring      torch.distributed with the backend "ring"
   ringcomm  ringcomm's own functions, which need not go through torch.distributed
+  ring:shared, ringcomm:shared
+            the same with tensors of ringcomm.shared_memory(), which are not copied
   gloo      torch.distributed with gloo
   nccl      torch.distributed with NCCL; needs a GPU per rank
   mpi       mpi4py with the MPI it finds, of which mpirun must be on the PATH:
