@@ -173,7 +173,10 @@ def test_several_mpis(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--backends", "ringcomm,mpi:/nowhere"], "there is no /nowhere/bin/mpirun"),
-        (["--backends", "ringcomm,openmpi"], "'openmpi' is none of ring, ringcomm, ring:shared, ringcomm:shared, gloo"),
+        (
+            ["--backends", "ringcomm,openmpi"],
+            "'openmpi' is none of ring, ringcomm, ring:shared, ringcomm:shared, gloo",
+        ),
         (["-b", "1M", "-e", "1K"], "above -e"),
         (["-b", "-3"], "got '-3'"),
         (["-b", "many"], "must be bytes such as 8, 1K, 64M, got 'many'"),

@@ -51,19 +51,20 @@ def environment_with_torch(directory: Path, version: str) -> Path:
 
 @pytest.fixture
 def isolated(setup_script, monkeypatch):
-    """setup.py as uv or pip's venv-isolation run it: a throw-away interpreter without torch."""
-    monkeypatch.setattr(setup_script.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(setup_script, "installer", lambda: None)
-    monkeypatch.setattr(setup_script, "uvs_target", lambda parent: None)
+    """As uv or pip's venv-isolation run it: a throw-away interpreter without torch."""
+    finding = setup_script.finding
+    monkeypatch.setattr(finding.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(finding, "installer", lambda: None)
+    monkeypatch.setattr(finding, "uvs_target", lambda parent: None)
     monkeypatch.setattr(setuptools, "__file__", f"{sys.prefix}/lib/setuptools/__init__.py")
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     monkeypatch.setenv("PATH", f"{sys.prefix}/bin")
-    return setup_script
+    return finding
 
 
 def test_importable_torch_comes_first(setup_script):
-    found = setup_script.find_torch()
+    found = setup_script.finding.find_torch()
     assert found.path == []
     assert torch.__version__.startswith(found.torch.split("+")[0])
 
@@ -99,7 +100,7 @@ def test_installer_is_the_parent_interpreter(tmp_path):
     venv.create(tmp_path, with_pip=False, symlinks=True)
     child = (
         "import runpy, sys; "
-        f"print(runpy.run_path({str(ROOT / 'setup.py')!r}, run_name='setup')['installer']())"
+        f"print(runpy.run_path({str(ROOT / 'setup.py')!r}, run_name='setup')['finding'].installer())"
     )
     parent = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {child!r}])"
     python = tmp_path / "bin" / "python"
@@ -139,7 +140,7 @@ def uv_process(directory: Path, *arguments: str, **environment: str) -> Path:
 )
 def test_uv_is_asked_for_whom_it_installs(setup_script, tmp_path, arguments, environment, asked):
     process = uv_process(tmp_path, *arguments.split(), **environment)
-    answer = setup_script.uvs_target(process)
+    answer = setup_script.finding.uvs_target(process)
     assert str(answer) == f"the user's:cwd:python find{asked}"
 
 
@@ -148,8 +149,8 @@ def test_other_parents_are_not_asked(setup_script, tmp_path):
     (tmp_path / "bin" / "uv").rename(tmp_path / "bin" / "make")
     (process / "exe").unlink()
     (process / "exe").symlink_to(tmp_path / "bin" / "make")
-    assert setup_script.uvs_target(process) is None
-    assert setup_script.uvs_target(tmp_path / "gone") is None
+    assert setup_script.finding.uvs_target(process) is None
+    assert setup_script.finding.uvs_target(tmp_path / "gone") is None
 
 
 def test_uv_in_the_parent_process_is_as_sure(isolated, monkeypatch, tmp_path):
@@ -412,7 +413,9 @@ def test_arrows_between_folders_go_one_way():
 
 
 # The half of the backend that serves CPU tensors, by shared memory.
-HOST_HALF = re.compile(r"backend\w*|arguments|(status_)?bindings|fast_path|message_work|sparse")
+HOST_HALF = re.compile(
+    r"backend\w*|arguments|(status_)?bindings|fast_path|message_work|shared_memory|sparse"
+)
 
 
 def test_who_needs_a_group_needs_no_shared_memory():

@@ -100,9 +100,9 @@ def test_a_wheel_for_cuda_is_not_built_without_nvcc(setup_script, monkeypatch):
 
 
 def test_torch_of_an_environment_says_its_cuda(setup_script):
-    found = setup_script.probe(sys.executable)
-    assert found.cuda() == setup_script.find_torch().cuda() == torch.version.cuda
-    assert setup_script.Environment("cpython-311", None, []).cuda() is None
+    found = setup_script.finding.probe(sys.executable)
+    assert found.cuda() == setup_script.finding.find_torch().cuda() == torch.version.cuda
+    assert setup_script.finding.Environment("cpython-311", None, []).cuda() is None
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_nvcc_is_asked_for_where_there_is_none(
     monkeypatch.setattr(toolchain, "find_nvcc", lambda torch_cuda: nvcc)
     monkeypatch.setattr(toolchain, "nvcc_version", lambda found: found)
     (tmp_path / "version.py").write_text(f"cuda: Optional[str] = {cuda!r}\n")
-    environment = setup_script.Environment("cpython-311", "2.14.1", [], str(tmp_path))
+    environment = setup_script.finding.Environment("cpython-311", "2.14.1", [], str(tmp_path))
     process = installer(tmp_path, "pip", "install", f".{extra}")
     assert setup_script.needed_to_build(environment, process) == needed
 
