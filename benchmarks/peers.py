@@ -6,7 +6,7 @@ FOLDER is where an MPI is installed, such as a virtual environment with `impi-rt
 `mpich` in it. For each number of ranks, `python -m ringcomm bench` times float32 in place, then the
 other collectives at four sizes, then bfloat16 beside gloo; physical_limits.py says what an
 all-reduce takes at least. Writes OUTPUT.csv, .json, .md and .png. Ratios are within one job, of
-turns: a peer's time over `ringcomm`'s.
+turns: a peer's time over `ringcomm`'s; so is that of ringcomm:shared, with tensors in shared memory.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ringcomm.bench import machine
 from ringcomm.units import readable_nbytes, readable_seconds
 
 OURS = "ringcomm"
+SHARED = "ringcomm:shared"  # the same with tensors that need no copy
 OTHERS = "reduce_scatter,all_gather,broadcast,all_to_all"
 
 
@@ -102,7 +103,7 @@ def limits(nproc: int, sizes: Iterable[int]) -> dict[int, float]:
 
 def measured(nproc: int, options: argparse.Namespace) -> Iterator[Row]:
     """All rows of one number of ranks."""
-    mpis = ",".join([OURS, *(f"mpi:{folder}" for folder in options.mpis)])
+    mpis = ",".join([OURS, SHARED, *(f"mpi:{folder}" for folder in options.mpis)])
     sizes = ["-b", str(options.minbytes), "-e", str(options.maxbytes), "-f", "2"]
     rows = bench(nproc, options.samples, "all_reduce", "--backends", mpis, *sizes)
     at_least = limits(nproc, sorted({row.size for row in rows}))

@@ -99,8 +99,8 @@ def test_pip_in_the_parent_process_is_the_surest(isolated, monkeypatch, tmp_path
 def test_installer_is_the_parent_interpreter(tmp_path):
     venv.create(tmp_path, with_pip=False, symlinks=True)
     child = (
-        "import runpy, sys; "
-        f"print(runpy.run_path({str(ROOT / 'setup.py')!r}, run_name='setup')['finding'].installer())"
+        f"import runpy; setup = runpy.run_path({str(ROOT / 'setup.py')!r}, run_name='setup')\n"
+        "print(setup['finding'].installer())"
     )
     parent = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {child!r}])"
     python = tmp_path / "bin" / "python"
