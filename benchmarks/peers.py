@@ -6,7 +6,7 @@ FOLDER is where an MPI is installed, such as a virtual environment with `impi-rt
 `mpich` in it. For each number of ranks, `python -m ringcomm bench` times float32 in place, then the
 other collectives at four sizes, then bfloat16 beside gloo; physical_limits.py says what an
 all-reduce takes at least. Writes OUTPUT.csv, .json, .md and .png. Ratios are within one job, of
-turns: a peer's time over `ringcomm`'s; so is that of ringcomm:shared, with tensors in shared memory.
+turns: a peer's time over `ringcomm`'s, or that of ringcomm:shared, of tensors in shared memory.
 """
 
 from __future__ import annotations
