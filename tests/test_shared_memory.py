@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,6 +17,9 @@ import torch.distributed as dist
 from ranks import Rank, on_processes
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import ringcomm
@@ -270,6 +273,32 @@ def trains(rank: Rank, shared: bool) -> list[torch.Tensor]:
 def test_ddp_trains_the_same() -> None:
     plain = on_processes(trains, 2, False, backend="ring")
     shared = on_processes(trains, 2, True, backend="ring")
+    for expected, found in zip(plain[0] + plain[1], shared[0] + shared[1], strict=True):
+        assert torch.equal(expected, found)
+
+
+def shards(rank: Rank, shared: bool) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+
+    def steps() -> list[torch.Tensor]:
+        model = nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 10))
+        fully_shard(model, mesh=init_device_mesh("cpu", (rank.world_size,)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            inputs = torch.full((8, 200), float(rank.rank + step))
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+        locals = [cast(DTensor, parameter).to_local() for parameter in model.parameters()]
+        assert all(ringcomm.is_shared(local) == shared for local in locals)
+        return [local.detach().clone() for local in locals]
+
+    return ringcomm.shared_memory()(steps)() if shared else steps()
+
+
+def test_fsdp_trains_the_same() -> None:
+    plain = on_processes(shards, 2, False, backend="ring")
+    shared = on_processes(shards, 2, True, backend="ring")
     for expected, found in zip(plain[0] + plain[1], shared[0] + shared[1], strict=True):
         assert torch.equal(expected, found)
 
