@@ -90,15 +90,19 @@ Collectives::Way Communicator::way_of(Collective collective, std::size_t count, 
   return element_size(dtype) < 4 || is_faster ? Way::kDirect : Way::kByNeighbours;
 }
 
-shm::Eager& Communicator::eager_way(const Call& call) {
+template <typename T>
+T& Communicator::find(ByCall<T>& ways, const Call& call) {
   const auto key = std::make_pair(call.collective, call.root);
-  const auto known = eager_.find(key);
-  if (known != eager_.end()) return known->second;
-  return eager_
-      .try_emplace(key, call.collective, world_size(), static_cast<int>(blocks().size()),
-                   std::max(call.root, 0), rank())
-      .first->second;
+  auto known = ways.find(key);
+  if (known == ways.end()) {
+    known = ways.try_emplace(key, call.collective, world_size(), static_cast<int>(blocks().size()),
+                             std::max(call.root, 0), rank())
+                .first;
+  }
+  return known->second;
 }
+
+shm::Eager& Communicator::eager_way(const Call& call) { return find(eager_, call); }
 
 // Where every rank scales its input by a factor of its own, nobody else could.
 shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, std::size_t before) {
@@ -107,16 +111,8 @@ shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, std::size_t before)
   if (is_selected(call.collective) || is_scaled || !is_on_one_host || world_size() == 1) {
     return nullptr;
   }
-  const auto key = std::make_pair(call.collective, call.root);
-  auto known = zero_copy_.find(key);
-  if (known == zero_copy_.end()) {
-    known = zero_copy_
-                .try_emplace(key, call.collective, world_size(), static_cast<int>(blocks().size()),
-                             std::max(call.root, 0), rank())
-                .first;
-  }
-  const bool fits = before + known->second.most_nbytes() <= group_.geometry().eager_nbytes;
-  return fits ? &known->second : nullptr;
+  shm::ZeroCopy& way = find(zero_copy_, call);
+  return before + way.most_nbytes() <= group_.geometry().eager_nbytes ? &way : nullptr;
 }
 
 void Communicator::carry_out(Call call, const Reduction& reduction, Timeout timeout) {

@@ -88,9 +88,15 @@ class Communicator : public Collectives {
   // be thrown once all ranks have heard of it.
   const Program& program(Call& call, std::exception_ptr& refusal);
   void await_all(const std::exception_ptr& refusal, const Deadline& deadline);
+
+  template <typename T>
+  using ByCall = std::map<std::pair<Collective, int>, T>;  // and its root
+  // Made when it is first wanted.
+  template <typename T>
+  T& find(ByCall<T>& ways, const Call& call);
   shm::Eager& eager_way(const Call& call);
-  // Null: the call goes another way whatever its tensors are.
-  // `before`: the bytes of the payload before what it tells.
+  // Null: the call goes another way wherever its tensors are. `before`: the bytes of the payload
+  // before what this rank tells.
   shm::ZeroCopy* zero_copy_way(const Call& call, std::size_t before = 0);
   std::size_t tell(const shm::ZeroCopy& way, const Call& call, std::byte* payload) {
     return way.tell(blocks(), element_size(call.dtype), arenas_, payload);
@@ -101,8 +107,8 @@ class Communicator : public Collectives {
   shm::Executor executor_;
   shm::Mail mail_;
   shm::PeerArenas arenas_;
-  std::map<std::pair<Collective, int>, shm::Eager> eager_;  // by root, too
-  std::map<std::pair<Collective, int>, shm::ZeroCopy> zero_copy_;
+  ByCall<shm::Eager> eager_;
+  ByCall<shm::ZeroCopy> zero_copy_;
   std::vector<std::uint64_t> counts_;  // what the ranks announce to an all-to-all
   std::uint64_t barriers_ = 0;
 };
