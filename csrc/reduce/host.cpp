@@ -28,6 +28,9 @@ std::vector<HostIsa> supported_host_isas() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       isas.push_back({"avx512", &avx512::kTable});
+      if (__builtin_cpu_supports("avx512vbmi")) {
+        isas.push_back({"avx512_vbmi", &avx512_vbmi::kTable});
+      }
     }
   }
 #endif

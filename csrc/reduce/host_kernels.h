@@ -1,7 +1,9 @@
 // The host kernels, compiled once per instruction set. Each host_ISA.cpp defines
 //   RINGCOMM_ISA     the namespace,
 //   RINGCOMM_TARGET  the function attribute that selects the instructions,
-//   RINGCOMM_F16C    if those include the conversions of float16,
+//   RINGCOMM_FLOAT16, RINGCOMM_FLOAT8
+//                    headers that define Float16Vector and Float8Vector<Format>, if instructions
+//                    convert these types faster than what the compiler makes of Element's code,
 // then includes this file. Loops are plain and vectorised by the compiler.
 //
 // Two inputs are reduced in one loop from memory to memory. Any other number goes through a block
@@ -29,19 +31,22 @@
 
 #include "reduce/functors.h"
 #include "reduce/host_table.h"
-#ifdef RINGCOMM_F16C
-#include "reduce/host_f16c.h"
-#endif
 
 // The output is one of the inputs or overlaps none: no iteration depends on another.
-// RINGCOMM_ONE_VECTOR is for loops of one vector's length, which GCC would unroll into scalar code
-// before it vectorises.
 #if defined(__clang__)
 #define RINGCOMM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#define RINGCOMM_ONE_VECTOR RINGCOMM_INDEPENDENT
 #else
 #define RINGCOMM_INDEPENDENT _Pragma("GCC ivdep")
-#define RINGCOMM_ONE_VECTOR _Pragma("GCC ivdep") _Pragma("GCC unroll 1")
+#endif
+
+// Of a vector's functions, which are members.
+#define RINGCOMM_INLINE [[gnu::always_inline]] RINGCOMM_TARGET static inline
+
+#ifdef RINGCOMM_FLOAT16
+#include RINGCOMM_FLOAT16
+#endif
+#ifdef RINGCOMM_FLOAT8
+#include RINGCOMM_FLOAT8
 #endif
 
 namespace ringcomm::RINGCOMM_ISA {
@@ -50,6 +55,23 @@ namespace {
 // Elements of the accumulator block: 4 KiB, or 8 for averages of int64, which leaves most of L1 to
 // the inputs.
 constexpr std::size_t kBlock = 512;
+
+// Between kWidth elements in memory and as many floats: load(float*, const std::byte*) and
+// store(std::byte*, const float*). 0: element by element.
+template <DType dtype>
+struct Vector {
+  static constexpr std::size_t kWidth = 0;
+};
+#ifdef RINGCOMM_FLOAT16
+template <>
+struct Vector<DType::kFloat16> : Float16Vector {};
+#endif
+#ifdef RINGCOMM_FLOAT8
+template <>
+struct Vector<DType::kFloat8E4M3FN> : Float8Vector<Float8E4M3FN> {};
+template <>
+struct Vector<DType::kFloat8E5M2> : Float8Vector<Float8E5M2> {};
+#endif
 
 template <DType dtype>
 [[gnu::always_inline]] inline const std::byte* input_at(const void* input, std::size_t begin) {
@@ -88,21 +110,20 @@ RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* 
   const int divisor = reduction.divisor;
   std::byte* out = static_cast<std::byte*>(output);
   std::size_t i = 0;
-#ifdef RINGCOMM_F16C
-  if constexpr (dtype == DType::kFloat16) {
-    for (; i + f16c::kWidth <= count; i += f16c::kWidth) {
-      float x[f16c::kWidth], y[f16c::kWidth];
-      f16c::load(x, a + 2 * i);
-      f16c::load(y, b + 2 * i);
-      RINGCOMM_ONE_VECTOR
-      for (std::size_t j = 0; j < f16c::kWidth; ++j) {
+  constexpr std::size_t kWidth = Vector<dtype>::kWidth;
+  if constexpr (kWidth > 0) {
+    for (; i + kWidth <= count; i += kWidth) {
+      float x[kWidth], y[kWidth];
+      Vector<dtype>::load(x, a + sizeof(Storage<dtype>) * i);
+      Vector<dtype>::load(y, b + sizeof(Storage<dtype>) * i);
+      RINGCOMM_INDEPENDENT
+      for (std::size_t j = 0; j < kWidth; ++j) {
         x[j] = finish<op>(
             combine<dtype, op>(scaled<op>(x[j], a_factor), scaled<op>(y[j], b_factor)), divisor);
       }
-      f16c::store(out + 2 * i, x);
+      Vector<dtype>::store(out + sizeof(Storage<dtype>) * i, x);
     }
   }
-#endif
   RINGCOMM_INDEPENDENT
   for (; i < count; ++i) {
     const T value = combine<dtype, op>(scaled<op>(load_at<dtype, op>(a, i), a_factor),
@@ -115,16 +136,15 @@ template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void load_block(Accumulator<dtype, op>* block, const std::byte* in, std::size_t n,
                                 Accumulator<dtype, op> factor) {
   std::size_t i = 0;
-#ifdef RINGCOMM_F16C
-  if constexpr (dtype == DType::kFloat16) {
-    for (; i + f16c::kWidth <= n; i += f16c::kWidth) {
-      float x[f16c::kWidth];
-      f16c::load(x, in + 2 * i);
-      RINGCOMM_ONE_VECTOR
-      for (std::size_t j = 0; j < f16c::kWidth; ++j) block[i + j] = scaled<op>(x[j], factor);
+  constexpr std::size_t kWidth = Vector<dtype>::kWidth;
+  if constexpr (kWidth > 0) {
+    for (; i + kWidth <= n; i += kWidth) {
+      float x[kWidth];
+      Vector<dtype>::load(x, in + sizeof(Storage<dtype>) * i);
+      RINGCOMM_INDEPENDENT
+      for (std::size_t j = 0; j < kWidth; ++j) block[i + j] = scaled<op>(x[j], factor);
     }
   }
-#endif
   RINGCOMM_INDEPENDENT
   for (; i < n; ++i) block[i] = scaled<op>(load_at<dtype, op>(in, i), factor);
 }
@@ -133,18 +153,17 @@ template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void combine_block(Accumulator<dtype, op>* block, const std::byte* in,
                                    std::size_t n, Accumulator<dtype, op> factor) {
   std::size_t i = 0;
-#ifdef RINGCOMM_F16C
-  if constexpr (dtype == DType::kFloat16) {
-    for (; i + f16c::kWidth <= n; i += f16c::kWidth) {
-      float x[f16c::kWidth];
-      f16c::load(x, in + 2 * i);
-      RINGCOMM_ONE_VECTOR
-      for (std::size_t j = 0; j < f16c::kWidth; ++j) {
+  constexpr std::size_t kWidth = Vector<dtype>::kWidth;
+  if constexpr (kWidth > 0) {
+    for (; i + kWidth <= n; i += kWidth) {
+      float x[kWidth];
+      Vector<dtype>::load(x, in + sizeof(Storage<dtype>) * i);
+      RINGCOMM_INDEPENDENT
+      for (std::size_t j = 0; j < kWidth; ++j) {
         block[i + j] = combine<dtype, op>(block[i + j], scaled<op>(x[j], factor));
       }
     }
   }
-#endif
   RINGCOMM_INDEPENDENT
   for (; i < n; ++i) {
     block[i] = combine<dtype, op>(block[i], scaled<op>(load_at<dtype, op>(in, i), factor));
@@ -161,11 +180,11 @@ template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void store_block(std::byte* out, const Accumulator<dtype, op>* block,
                                  std::size_t n) {
   std::size_t i = 0;
-#ifdef RINGCOMM_F16C
-  if constexpr (dtype == DType::kFloat16) {
-    for (; i + f16c::kWidth <= n; i += f16c::kWidth) f16c::store(out + 2 * i, block + i);
+  constexpr std::size_t kWidth = Vector<dtype>::kWidth;
+  if constexpr (kWidth > 0) {
+    for (; i + kWidth <= n; i += kWidth)
+      Vector<dtype>::store(out + sizeof(Storage<dtype>) * i, block + i);
   }
-#endif
   RINGCOMM_INDEPENDENT
   for (; i < n; ++i) store_at<dtype, op>(out, i, block[i]);
 }
@@ -175,7 +194,7 @@ RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const
                                    int num_inputs, std::size_t begin, void* output,
                                    std::size_t count) {
   using T = Accumulator<dtype, op>;
-  T block[kBlock];
+  alignas(64) T block[kBlock];
   for (std::size_t done = 0; done < count; done += kBlock) {
     const std::size_t n = std::min(kBlock, count - done);
     for (int k = 0; k < num_inputs; ++k) {

@@ -27,6 +27,9 @@ extern const HostTable kTable;
 namespace avx512 {
 extern const HostTable kTable;
 }
+namespace avx512_vbmi {
+extern const HostTable kTable;
+}
 #endif
 
 struct HostIsa {

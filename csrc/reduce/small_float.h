@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "reduce/host_device.h"
 
@@ -14,16 +13,21 @@
 
 namespace ringcomm {
 
-RINGCOMM_HOST_DEVICE std::uint32_t bits_of(float value) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
+// std::bit_cast is not for the device.
+RINGCOMM_HOST_DEVICE constexpr std::uint32_t bits_of(float value) {
+  return __builtin_bit_cast(std::uint32_t, value);
 }
 
-RINGCOMM_HOST_DEVICE float float_of(std::uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
+RINGCOMM_HOST_DEVICE constexpr float float_of(std::uint32_t bits) {
+  return __builtin_bit_cast(float, bits);
+}
+
+// As functions they are the one instruction; among variables, GCC makes branches of them first.
+RINGCOMM_HOST_DEVICE constexpr std::int32_t smaller(std::int32_t a, std::int32_t b) {
+  return a < b ? a : b;
+}
+RINGCOMM_HOST_DEVICE constexpr std::int32_t larger(std::int32_t a, std::int32_t b) {
+  return a < b ? b : a;
 }
 
 // A format of 1 sign bit, then the exponent with IEEE 754's bias, then the mantissa, with
@@ -45,7 +49,11 @@ struct SmallFloat {
   // What a value beyond the range becomes.
   static constexpr std::uint32_t kLimit = kHasInfinity ? kInfinity : kNaN - 1;
 
-  RINGCOMM_HOST_DEVICE static float decode(std::uint32_t bits) {
+  // The bits of float32 values: that of kLimit, and the smallest normal one.
+  static constexpr std::uint32_t kLargest = (kLimit << kShift) + kRebias;
+  static constexpr std::uint32_t kSmallestNormal = kRebias + (1u << 23);
+
+  RINGCOMM_HOST_DEVICE static constexpr float decode(std::uint32_t bits) {
     const std::uint32_t magnitude = bits & kMagnitudeMask;
     const std::uint32_t sign = (bits >> kMagnitudeBits) << 31;
     const std::uint32_t widened = magnitude << kShift;
@@ -59,22 +67,32 @@ struct SmallFloat {
     return float_of(result | sign);
   }
 
-  // Rounds to nearest, ties to even.
-  RINGCOMM_HOST_DEVICE static std::uint32_t encode(float value) {
+  // Rounds to nearest, ties to even. The sign is in bit 31, the magnitude in the lowest bits, and
+  // those between mean nothing.
+  //
+  // What rounds is the addition of an anchor, 2^(e + kShift) for values from 2^e on, and for
+  // subnormals that of the smallest normal one: its ulp is theirs in this format. The sum has the
+  // value in ulps in its low bits and e, biased, in its exponent; together they are the code,
+  //
+  //   ulps + ((e + kBias - 1) << kMantissaBits)
+  //
+  // if the anchor has kOffset ulps, an even number, for the difference of the biases.
+  RINGCOMM_HOST_DEVICE static std::uint32_t encode_wide(float value) {
+    constexpr std::uint32_t kOffset =
+        (static_cast<std::uint32_t>(kBias - 1 - 127 - kShift) << kMantissaBits) & kMagnitudeMask;
+    constexpr std::uint32_t kAnchor = (static_cast<std::uint32_t>(kShift) << 23) + kOffset;
     const std::uint32_t bits = bits_of(value);
-    const std::uint32_t magnitude = bits & 0x7fffffffu;
-    const std::uint32_t sign = (bits >> 31) << kMagnitudeBits;
-    const std::uint32_t tie_to_even = (magnitude >> kShift) & 1u;
-    const std::uint32_t normal =
-        (magnitude + ((1u << (kShift - 1)) - 1) + tie_to_even - kRebias) >> kShift;
-    // One ulp of `anchor` is the smallest subnormal, so the addition does the rounding.
-    const std::uint32_t anchor = static_cast<std::uint32_t>(151 - kBias - kMantissaBits) << 23;
-    const std::uint32_t subnormal = bits_of(float_of(magnitude) + float_of(anchor)) - anchor;
-    std::uint32_t result = magnitude < kRebias + (1u << 23) ? subnormal : normal;
-    // Values below kLimit that round up past the largest finite one carry into infinity.
-    result = magnitude >= (kLimit << kShift) + kRebias ? kLimit : result;
-    result = magnitude > 0x7f800000u ? kNaN : result;
-    return result | sign;
+    const std::int32_t magnitude = smaller(static_cast<std::int32_t>(bits & 0x7fffffffu), kLargest);
+    const std::int32_t binade = larger(magnitude, kSmallestNormal) & 0x7f800000;
+    const float anchor = float_of(static_cast<std::uint32_t>(binade) + kAnchor);
+    const std::uint32_t sum = bits_of(float_of(static_cast<std::uint32_t>(magnitude)) + anchor);
+    const std::uint32_t rounded = value != value ? kNaN : sum + (sum >> kShift);
+    return rounded | (bits & 0x80000000u);
+  }
+
+  RINGCOMM_HOST_DEVICE static std::uint32_t encode(float value) {
+    const std::uint32_t wide = encode_wide(value);
+    return (wide & kMagnitudeMask) | (wide >> 31) << kMagnitudeBits;
   }
 };
 

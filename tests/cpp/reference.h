@@ -10,6 +10,14 @@
 #include <limits>
 #include <vector>
 
+// Products are rounded before they are added, as the kernels do, wherever a machine could fuse
+// both.
+#if defined(__clang__)
+#pragma clang fp contract(off)
+#else
+#pragma GCC optimize("fp-contract=off")
+#endif
+
 #include "reduce/reduction.h"
 
 namespace reference {

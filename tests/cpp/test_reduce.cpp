@@ -3,12 +3,14 @@
 #include <array>
 #include <memory>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 
 #include "check.h"
 #include "reduce/host.h"
 #include "reduce/host_table.h"
+#include "reduce/small_float.h"
 #include "reference.h"
 
 namespace {
@@ -140,6 +142,68 @@ void check_dtype(DType dtype) {
   }
 }
 
+void run(const HostIsa& isa, const Reduction& r, std::span<const void* const> inputs, void* output,
+         std::size_t count) {
+  (*isa.table)[static_cast<int>(r.dtype)][static_cast<int>(r.op)](
+      r, inputs.data(), static_cast<int>(inputs.size()), 0, output, count);
+}
+
+// Every pair of codes is decoded, at every place of a vector, and the sums are encoded.
+void check_pairs(DType dtype) {
+  const reference::FloatTable& table = reference::float_table(dtype);
+  std::vector<std::uint8_t> a, b, expected;
+  for (unsigned first = 0; first < 256; ++first) {
+    for (unsigned second = 0; second < 256; ++second) {
+      a.push_back(static_cast<std::uint8_t>(first));
+      b.push_back(static_cast<std::uint8_t>(first + second));
+      const double sum = table.decode(a.back()) + table.decode(b.back());
+      expected.push_back(static_cast<std::uint8_t>(table.encode(sum)));
+    }
+  }
+  std::vector<std::uint8_t> output(a.size());
+  const void* inputs[] = {a.data(), b.data()};
+  for (const HostIsa& isa : supported_host_isas()) {
+    run(isa, {dtype, ReduceOp::kSum}, inputs, output.data(), output.size());
+    for (std::size_t i = 0; i < output.size(); ++i) {
+      CHECK_WITH(reference::same(dtype, output[i], expected[i]),
+                 isa.name + (": " + std::to_string(a[i])) + " + " + std::to_string(b[i]));
+    }
+  }
+}
+
+// Any float32 is encoded as the factor of ones. Rounding looks at the bits down to half an ulp,
+// which are among the upper 16, and at whether any below is set: near the type's range every upper
+// half is tried, and elsewhere some.
+void check_encoding(DType dtype) {
+  const reference::FloatTable& table = reference::float_table(dtype);
+  constexpr std::size_t kCount = 67;  // a vector of any instruction set, and some
+  std::vector<std::uint8_t> ones(kCount), output(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    ones[i] = static_cast<std::uint8_t>(table.encode(i % 2 ? -1.0 : 1.0));
+  }
+  const void* inputs[] = {ones.data()};
+  Reduction reduction{dtype, ReduceOp::kPremulSum};
+  reduction.scaled_input = 0;
+  const std::vector<HostIsa> isas = supported_host_isas();
+  for (std::uint32_t upper = 0; upper < 1 << 15; ++upper) {
+    const int exponent = static_cast<int>(upper >> 7) - 127;
+    if ((exponent < -18 || exponent > 17) && upper % 61 != 0 && upper < 0x7f7f) continue;
+    for (std::uint32_t lower : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      const float value = float_of(upper << 16 | lower);
+      reduction.factor = value;
+      const unsigned expected[] = {table.encode(value), table.encode(-value)};
+      for (const HostIsa& isa : isas) {
+        run(isa, reduction, inputs, output.data(), kCount);
+        for (std::size_t i = 0; i < kCount; ++i) {
+          CHECK_WITH(reference::same(dtype, output[i], expected[i % 2]),
+                     isa.name + (": " + std::to_string(value)));
+        }
+      }
+      if (upper >= 0x7f80 && lower != 0) break;  // one NaN
+    }
+  }
+}
+
 template <typename T>
 T reduce_two(DType dtype, ReduceOp op, T a, T b, int divisor = 1) {
   const void* inputs[] = {&a, &b};
@@ -178,10 +242,19 @@ TEST(every_float16_nan_is_a_quiet_one_on_every_instruction_set) {
   }
   const void* inputs[] = {input.data()};
   for (const HostIsa& isa : supported_host_isas()) {
-    (*isa.table)[static_cast<int>(DType::kFloat16)][static_cast<int>(ReduceOp::kSum)](
-        {DType::kFloat16, ReduceOp::kSum}, inputs, 1, 0, output.data(), input.size());
+    run(isa, {DType::kFloat16, ReduceOp::kSum}, inputs, output.data(), input.size());
     for (std::size_t i = 0; i < input.size(); ++i) CHECK_EQ(output[i], i % 2 ? 0xfe00 : 0x7e00);
   }
+}
+
+TEST(every_pair_of_float8_codes_is_added_on_every_instruction_set) {
+  check_pairs(DType::kFloat8E4M3FN);
+  check_pairs(DType::kFloat8E5M2);
+}
+
+TEST(any_float32_becomes_float8_on_every_instruction_set) {
+  check_encoding(DType::kFloat8E4M3FN);
+  check_encoding(DType::kFloat8E5M2);
 }
 
 TEST(infinities_and_signed_zeros) {

@@ -1,0 +1,37 @@
+"""The reductions compile for AArch64 and run there: what the compiler makes of portable code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from test_reduce_device_build import REDUCE, ROOT, run
+
+COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+TEST = ROOT / "tests" / "cpp" / "test_reduce.cpp"
+SOURCES = [*sorted(REDUCE.glob("host*.cpp")), REDUCE / "types.cpp", TEST]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_reductions_run_on_aarch64(tmp_path: Path) -> None:
+    missing = [program for program in (COMPILER, EMULATOR) if not shutil.which(program)]
+    if missing:
+        pytest.skip(f"no {' and no '.join(missing)} on PATH, to compile for AArch64 and run that")
+
+    def compiled(source: Path) -> Path:
+        built = tmp_path / f"{source.stem}.o"
+        optimised = "-O1" if source == TEST else "-O3"
+        folders = [f"-I{folder}" for folder in (ROOT / "csrc", TEST.parent)]
+        warnings = ("-Wall", "-Wextra", "-Werror")
+        run(COMPILER, "-std=c++20", optimised, *warnings, *folders, "-c", source, "-o", built)
+        return built
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
+        objects = list(compilers.map(compiled, SOURCES))
+    program = tmp_path / TEST.stem
+    run(COMPILER, "-static", *objects, "-o", program)
+    run(EMULATOR, program)
