@@ -27,11 +27,13 @@ from __future__ import annotations
 
 import warnings
 from datetime import timedelta
+from inspect import signature
 from typing import Any, Literal, cast, overload
 
 import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, ReduceOp, Work
+from torch.distributed import distributed_c10d as c10d
 
 from ringcomm._C import (
     all_gather_now,
@@ -47,6 +49,28 @@ from ringcomm.groups import ring_group
 
 _Op = ReduceOp | ReduceOp.RedOpType
 
+
+def _barrier_with_timeout(
+    group: Any,
+    async_op: bool = False,
+    device_ids: list[int] | None = None,
+    timeout: timedelta | None = None,
+) -> Work | None:
+    """torch.distributed.barrier as torch 2.12 and newer have it; 2.11's takes no time-out."""
+    if c10d._rank_not_in_group(group):
+        c10d._warn_not_in_group("barrier")
+        return None
+    options = dist.BarrierOptions()
+    options.asyncOp = async_op
+    if timeout is not None:
+        options.timeout = timeout
+    work: Work = group.barrier(options)
+    if async_op:
+        return work
+    work.wait()
+    return None
+
+
 # Of those that begin by trying the fast path; what it cannot do is carried out by these.
 _all_reduce = on_ring(dist.all_reduce)
 _reduce_scatter_tensor = on_ring(renamed(dist.reduce_scatter_tensor, "reduce_scatter_single"))
@@ -54,7 +78,9 @@ _all_gather_into_tensor = on_ring(renamed(dist.all_gather_into_tensor, "all_gath
 _broadcast = on_ring(dist.broadcast)
 _reduce = on_ring(dist.reduce)
 _all_to_all_single = on_ring(dist.all_to_all_single)
-_barrier = on_ring(dist.barrier)
+_barrier = on_ring(
+    dist.barrier if "timeout" in signature(dist.barrier).parameters else _barrier_with_timeout
+)
 
 
 @overload

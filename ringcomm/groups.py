@@ -108,6 +108,8 @@ def new_group(
     options = _options(algorithm, ranks_per_host)
     if options is not None and pg_options is not None:
         raise ValueError(f"either pg_options or {options!r} can be given, got both")
+    if ranks is not None and len(set(ranks)) < len(ranks):  # which old versions of torch let pass
+        raise ValueError(f"new_group: there are duplicate ranks in {list(ranks)}")
     return dist.new_group(
         ranks,
         timeout,

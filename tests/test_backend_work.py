@@ -17,6 +17,10 @@ from values import assert_same_bits
 COUNT = 20_000
 
 
+# torch 2.11's own Work.exception() cannot convert what it returns.
+TELLS_EXCEPTIONS = torch.__version__ >= (2, 12)
+
+
 def own(rank: Rank, scale: float = 1.0) -> torch.Tensor:
     return torch.full((COUNT,), scale * (rank.rank + 1))
 
@@ -29,7 +33,8 @@ def a_work(rank: Rank) -> None:
     tensor = own(rank)
     work = dist.all_reduce(tensor, async_op=True)
     assert work.wait()
-    assert work.is_completed() and work.is_success() and work.exception() is None
+    assert work.is_completed() and work.is_success()
+    assert not TELLS_EXCEPTIONS or work.exception() is None
     assert_same_bits(tensor, total(rank))
     (result,) = work.result()
     assert result.data_ptr() == tensor.data_ptr()
@@ -176,10 +181,10 @@ def failing_future(rank: Rank) -> str:
     with pytest.raises(RuntimeError, match="the ranks disagree"):
         future.wait()
     work = dist.all_reduce(tensor, async_op=True)
-    with pytest.raises(dist.DistBackendError, match="the ranks disagree"):
+    with pytest.raises(dist.DistBackendError, match="the ranks disagree") as raised:
         work.wait()
     assert work.is_completed() and not work.is_success()
-    return str(work.exception())
+    return str(work.exception() if TELLS_EXCEPTIONS else raised.value)
 
 
 def test_errors_reach_future_and_work() -> None:
