@@ -85,7 +85,7 @@ def test_device_kernels_build_and_run(tmp_path: Path) -> None:
         *("-O3", "-std=c++20", "--threads=0", "-Xptxas=-v", "-o", program),
         _toolchain.library_flag(nvcc),
         *(f"-gencode=arch=compute_{sm},code=[sm_{sm},compute_{sm}]" for sm in targets),
-        *(f"-Xcompiler={flag}" for flag in ("-Wall", "-Wextra")),
+        *(f"-Xcompiler={flag}" for flag in ("-Wall", "-Wextra", "-ffp-contract=off")),
         *(f"-I{folder}" for folder in (ROOT / "csrc", ROOT / "tests" / "cpp")),
         ROOT / "tests" / "cpp" / "test_reduce_device.cu",
         *sorted(REDUCE.glob("*.cu")),
