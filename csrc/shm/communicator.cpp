@@ -130,19 +130,20 @@ void Communicator::carry_out(Call call, const Reduction& reduction, Timeout time
   by_plan(call, reduction, deadline);
 }
 
-// Where some tell and others do not, which all see, they announce again, all with their inputs.
+// Where some tell places that cannot be used, which all see, they announce again, all with their
+// inputs.
 void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call,
                            const Reduction& reduction, const Deadline& deadline) {
   for (bool may_tell = way != nullptr;; may_tell = false) {
     std::byte* const payload = exchange_.begin(call, deadline);
     const std::size_t told = may_tell ? tell(*way, call, payload) : 0;
     const std::size_t written = told > 0 ? 0 : eager.write(blocks(), reduction, payload);
-    exchange_.announce(call, told + written, told > 0);
+    exchange_.announce(call, told + written, told > 0 ? way->tells() : shm::Tells::kInput);
     exchange_.await_all(deadline);
     const bool is_open = way != nullptr && way->is_open(exchange_, 0, arenas_);
     if (is_open) {
       way->run(blocks(), reduction, exchange_, 0, arenas_, group_, call, deadline);
-    } else if (!exchange_.anybody_tells()) {
+    } else if (!exchange_.anybody_tells(shm::Tells::kPlace)) {
       eager.read(blocks(), reduction, exchange_);
     } else {
       exchange_.end();
@@ -183,7 +184,7 @@ void Communicator::by_plan(Call& call, const Reduction& reduction, const Deadlin
   group_.use(shm::Area::kOutboxes);
   std::byte* const payload = exchange_.begin(call, deadline);
   const std::size_t told = way != nullptr ? tell(*way, call, payload) : 0;
-  exchange_.announce(call, told, told > 0);
+  exchange_.announce(call, told, told > 0 ? way->tells() : shm::Tells::kInput);
   await_all(refusal, deadline);
   if (way != nullptr && way->is_open(exchange_, 0, arenas_)) {
     way->run(blocks(), reduction, exchange_, 0, arenas_, group_, call, deadline);

@@ -42,7 +42,8 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
   } else if (way != nullptr) {
     told = tell(*way, call, payload + table_nbytes);
   }
-  exchange_.announce(call, table_nbytes + told + written, told > 0);
+  exchange_.announce(call, table_nbytes + told + written,
+                     told > 0 ? way->tells() : shm::Tells::kInput);
   await_all(refusal, deadline);
   for (std::size_t r = 0; r < n; ++r) {
     if (r != own) std::memcpy(&counts_[2 * n * r], exchange_.payload_of(r), table_nbytes);

@@ -19,7 +19,7 @@ std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
   return announcement(group_.rank).payload();
 }
 
-void Exchange::announce(const Call& call, std::size_t payload_nbytes, bool tells) {
+void Exchange::announce(const Call& call, std::size_t payload_nbytes, Tells tells) {
   Announcement& mine = announcement(group_.rank);
   mine.call = own_ = call;
   mine.digest = digest_ = digest_of(call);
@@ -76,9 +76,9 @@ void Exchange::await_all(const Deadline& deadline) {
   }
 }
 
-bool Exchange::anybody_tells() {
+bool Exchange::anybody_tells(Tells what) {
   for (int r = 0; r < group_.world_size; ++r) {
-    if (tells(r)) return true;
+    if (tells(r) == what) return true;
   }
   return false;
 }

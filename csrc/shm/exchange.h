@@ -33,7 +33,7 @@ class Exchange {
   // geometry.eager_nbytes) is written between begin and announce; announce makes both visible to
   // the peers.
   std::byte* begin(Call& call, const Deadline& deadline);
-  void announce(const Call& call, std::size_t payload_nbytes = 0, bool tells = false);
+  void announce(const Call& call, std::size_t payload_nbytes = 0, Tells tells = Tells::kInput);
 
   // Announces that this rank makes no call for the reason given, which the others will throw.
   void refuse(const std::string& reason, const Deadline& deadline);
@@ -46,9 +46,8 @@ class Exchange {
   int world_size() const { return group_.world_size; }
   Call call_of(int rank) { return read_once(announcement(rank).call); }
   const std::byte* payload_of(int rank) { return announcement(rank).payload(); }
-  // Whether the payload tells where the rank's input lies.
-  bool tells(int rank) { return announcement(rank).tells != 0; }
-  bool anybody_tells();
+  Tells tells(int rank) { return announcement(rank).tells; }
+  bool anybody_tells(Tells what);
 
   // The collective is done on this rank.
   void end();

@@ -133,6 +133,10 @@ struct alignas(64) DeviceGreeting {
   Board::Greeting data;
 };
 
+// What a payload says of the rank's input: what it is; where it lies (shm/zero_copy.h); or that the
+// rank has none, and whom it can reach.
+enum class Tells : std::uint32_t { kInput, kPlace, kReach };
+
 // What a peer reads of a call that matches its own begins with a cache line of its own, and is all
 // in that line if it is small: to fetch a line from another core is most of what a small call
 // costs.
@@ -141,7 +145,7 @@ struct alignas(kLine) Announcement {
   alignas(kLine) std::atomic<std::uint64_t> sequence;  // released last: all else is complete
   std::uint64_t digest;                                // of the call
   std::uint32_t payload_nbytes;
-  std::uint32_t tells;  // 1: where the input lies, and not what it is (shm/zero_copy.h)
+  Tells tells;
   alignas(32) std::byte first_of_payload[32];
 
   std::byte* payload() { return first_of_payload; }  // and more behind it

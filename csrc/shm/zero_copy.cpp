@@ -134,7 +134,7 @@ std::size_t ZeroCopy::tell(const Chunks& blocks, std::size_t element_nbytes,
 bool ZeroCopy::is_open(Exchange& exchange, std::size_t begin, PeerArenas& arenas) const {
   bool is_open = true;
   for (int r = 0; r < exchange.world_size(); ++r) {
-    if (!exchange.tells(r)) {
+    if (exchange.tells(r) == Tells::kInput) {
       is_open = false;
       continue;
     }

@@ -50,6 +50,8 @@ class ZeroCopy {
   // Returns the bytes written; 0 where a part of this rank's lies elsewhere.
   std::size_t tell(const Chunks& blocks, std::size_t element_nbytes, const PeerArenas& arenas,
                    std::byte* payload) const;
+  // What that is.
+  Tells tells() const { return inputs_.empty() ? Tells::kReach : Tells::kPlace; }
   // When all have announced: whether they go this way, which all find alike. What they have told
   // begins so many bytes behind the beginning of their payloads.
   bool is_open(Exchange& exchange, std::size_t begin, PeerArenas& arenas) const;
