@@ -40,7 +40,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from played_hosts import environment_of
-from torch.distributed import FileStore, HashStore, PrefixStore, Store
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
 TIMEOUT = 60.0
 GRACE = 5.0  # seconds that the others get once a rank has failed
@@ -140,7 +140,7 @@ def _results(outcomes: Sequence[Outcome]) -> list[Any]:
 
 @dataclass
 class _Task:
-    """What a rank is started with. It is sent to the rank's process, so it names its store."""
+    """What a rank is started with. It is sent to the rank's process."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -173,7 +173,7 @@ class _Running(Protocol):
 
 
 def _run(
-    start: Callable[[_Task, Store], _Running],
+    start: type[_Process | _Thread],
     function: Callable[..., Any],
     world_size: int,
     arguments: tuple[Any, ...],
@@ -184,12 +184,14 @@ def _run(
     deadline = time.monotonic() + timeout
     found: dict[int, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="ranks-") as directory:
-        shared = HashStore()
+        shared = start.make_store()
         tasks = [
             _Task(function, arguments, rank, world_size, backend, directory, environment_of(rank))
             for rank in range(world_size)
         ]
-        running = {rank: start(task, shared) for rank, task in enumerate(tasks)}
+        running: dict[int, _Running] = {
+            rank: start(task, shared) for rank, task in enumerate(tasks)
+        }
         try:
             while running:
                 patience = max(0.0, deadline - time.monotonic())
@@ -218,9 +220,19 @@ def tail(log: Path) -> str:
 
 
 class _Process:
-    def __init__(self, task: _Task, _: Store) -> None:
+    @staticmethod
+    def make_store() -> Store:
+        """Lives in this process, which no test kills. Nor is it a file: who is killed while it
+        writes to a FileStore leaves half a record, and torch then waits for the rest for ever.
+        """
+        return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def __init__(self, task: _Task, store: Store) -> None:
+        assert isinstance(store, TCPStore)
         self.ready, sender = _fork_server.Pipe(duplex=False)
-        self.process = _fork_server.Process(target=_process_main, args=(task, sender), daemon=True)
+        self.process = _fork_server.Process(
+            target=_process_main, args=(task, store.port, sender), daemon=True
+        )
         self.process.start()
         sender.close()
 
@@ -243,14 +255,16 @@ class _Process:
         self.process.join()
 
 
-def _process_main(task: _Task, sender: multiprocessing.connection.Connection) -> None:
+def _process_main(
+    task: _Task, store_port: int, sender: multiprocessing.connection.Connection
+) -> None:
     with open(task.log(), "wb", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     faulthandler.enable()
     torch.set_num_threads(1)
     os.environ.update(task.environment, GLOO_SOCKET_IFNAME="lo")
-    store = FileStore(str(Path(task.directory, "store")), task.world_size)
+    store = TCPStore("127.0.0.1", store_port, is_master=False)
     if task.backend is not None:
         import ringcomm  # noqa: F401  (registers "ring")
 
@@ -284,6 +298,10 @@ def _pickled(outcome: Outcome) -> bytes:
 
 
 class _Thread:
+    @staticmethod
+    def make_store() -> Store:
+        return HashStore()
+
     def __init__(self, task: _Task, store: Store) -> None:
         self.ready, sender = multiprocessing.Pipe(duplex=False)
         self.results: list[Outcome] = []

@@ -28,6 +28,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 #include <thread>
 
 #include "core/digest.h"
@@ -148,10 +149,13 @@ class Shrinking {
   bool make_and_vote() {
     try {
       make_(survivors_, [this] { watch(); });
-    } catch (const std::exception&) {
+    } catch (const std::exception& error) {
       // What a survivor's death or its giving up makes fail, here or at another rank, is tried
       // again.
-      if (!is_open() || end_if_survivor_is_gone()) return false;
+      if (!is_open() || end_if_survivor_is_gone()) {
+        last_trouble_ = error.what();
+        return false;
+      }
       give_up();
       throw;
     }
@@ -204,7 +208,11 @@ class Shrinking {
     }
     return missing;
   }
-  Error late_votes() { return caller_.late(caller_.to_make_the_group(missing_votes())); }
+  Error late_votes() {
+    const std::string before =
+        last_trouble_.empty() ? "" : ". The try before this one: " + last_trouble_;
+    return caller_.late(caller_.to_make_the_group(missing_votes()) + before);
+  }
 
   void sleep(milliseconds pause) {
     try {
@@ -231,6 +239,7 @@ class Shrinking {
   std::uint64_t first_round_ = 0;
   std::uint64_t round_ = 0;
   Survivors survivors_;
+  std::string last_trouble_;  // for which the round before came to nothing
 };
 
 }  // namespace

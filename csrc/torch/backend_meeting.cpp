@@ -59,7 +59,7 @@ void check_store_answers(const c10::intrusive_ptr<c10d::Store>& store,
                 "the group's store does not answer: it may have lived in a rank that is gone. "
                 "Without it the living cannot meet; all ranks must begin anew. Let the store live "
                 "in a process that outlives the ranks, such as the one that starts them "
-                "(torchrun's store does), or use a FileStore. The store's error: " +
+                "(torchrun's store does). The store's error: " +
                     std::string(error.what()));
   }
 }
