@@ -80,7 +80,7 @@ def bench(nproc: int, samples: int, *arguments: str) -> list[Row]:
             row["collective"],
             row["type"],
             int(row["size"]),
-            row["backend"].removeprefix("mpi:"),
+            row["backend"].removeprefix("mpi:").removeprefix("oneccl:"),
             float(row["time"]),
             float(row["ratio"]),
         )
@@ -103,7 +103,8 @@ def limits(nproc: int, sizes: Iterable[int]) -> dict[int, float]:
 
 def measured(nproc: int, options: argparse.Namespace) -> Iterator[Row]:
     """All rows of one number of ranks."""
-    mpis = ",".join([OURS, SHARED, *(f"mpi:{folder}" for folder in options.mpis)])
+    named = [name if name.startswith("oneccl:") else f"mpi:{name}" for name in options.mpis]
+    mpis = ",".join([OURS, SHARED, *named])
     sizes = ["-b", str(options.minbytes), "-e", str(options.maxbytes), "-f", "2"]
     rows = bench(nproc, options.samples, "all_reduce", "--backends", mpis, *sizes)
     at_least = limits(nproc, sorted({row.size for row in rows}))
@@ -193,7 +194,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mpis", type=listed(Path), default=[], help="folders, comma-separated")
+    parser.add_argument(
+        "--mpis",
+        type=listed(str),
+        default=[],
+        help="folders, comma-separated; oneccl:FOLDER for oneCCL",
+    )
     parser.add_argument(
         "--world-sizes", type=listed(int), default=[2, 4], help="comma-separated (default: 2,4)"
     )

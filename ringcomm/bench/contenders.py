@@ -197,6 +197,10 @@ def make_contenders(
     for backend in backends:
         if backend == "mpi":
             contenders.append(MpiContender())
+        elif backend == "oneccl":
+            from ringcomm.bench.oneccl import OneCclContender
+
+            contenders.append(OneCclContender())
         elif (functions := _FUNCTIONS.get(backend.removesuffix(SHARED))) is not None:
             for algorithm in algorithms:
                 name = backend if algorithms == ["auto"] else f"{backend}/{algorithm}"

@@ -37,6 +37,10 @@ def describe(device: torch.device, backends: list[str]) -> dict[str, str]:
 
         library = MPI.Get_library_version().splitlines()[0].split(",")[0]
         found["MPI"] = f"{library.strip()}, mpi4py {importlib.metadata.version('mpi4py')}"
+    if "oneccl" in backends:
+        from ringcomm.bench import oneccl
+
+        found["oneCCL"] = oneccl.version()
     return found
 
 

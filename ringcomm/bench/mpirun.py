@@ -63,6 +63,8 @@ def _environment_of(prefix: Path) -> dict[str, str]:
             filter(None, [str(library), os.environ.get("LD_LIBRARY_PATH")])
         ),
         "MPI4PY_LIBMPI": str(files[-1]),
+        "I_MPI_ROOT": str(prefix),
+        "CCL_ROOT": str(prefix),
         "I_MPI_PIN": "0",  # as Open MPI's ranks: see below
     }
 

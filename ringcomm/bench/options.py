@@ -21,8 +21,8 @@ COLLECTIVES = (
     "barrier",
 )
 SHARED = ":shared"  # behind the name of one whose tensors its peers are to reach
-BACKENDS = ("ring", "ringcomm", "ring:shared", "ringcomm:shared", "gloo", "nccl", "mpi")
-PREFIXED = "mpi:"  # and the folder of one MPI of several
+BACKENDS = ("ring", "ringcomm", "ring:shared", "ringcomm:shared", "gloo", "nccl", "mpi", "oneccl")
+PREFIXED = ("mpi:", "oneccl:")  # and the folder of one of several
 # nccl-tests' names, and torch's.
 DTYPES = {
     "int8": "int8",
@@ -50,12 +50,12 @@ def backends(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if name.startswith(PREFIXED):
-            mpirun = Path(name.removeprefix(PREFIXED)) / "bin" / "mpirun"
+            mpirun = Path(name.partition(":")[2]) / "bin" / "mpirun"
             if not mpirun.is_file():
                 raise argparse.ArgumentTypeError(f"{name!r}: there is no {mpirun}")
         elif name not in BACKENDS:
             raise argparse.ArgumentTypeError(
-                f"{name!r} is none of {', '.join(BACKENDS)} and {PREFIXED}PREFIX"
+                f"{name!r} is none of {', '.join(BACKENDS)}, mpi:PREFIX and oneccl:PREFIX"
             )
     return list(dict.fromkeys(names))
 

@@ -1,4 +1,7 @@
-"""Several MPIs in one comparison: a process can load but one, so each is a job of its own."""
+"""Several MPIs in one comparison, and oneCCL, which stands on one.
+
+A process can load but one MPI, so each is a job of its own.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,25 @@ from ringcomm.bench.mpirun import mpirun
 from ringcomm.bench.options import PREFIXED
 
 
-@dataclass(frozen=True)
-class Mpi:
-    """An MPI by the folder that it is installed in."""
+_TITLES = {"mpi": "MPI", "oneccl": "oneCCL"}  # in a report's header
 
+
+@dataclass(frozen=True)
+class Job:
+    """An MPI, or oneCCL with its own, by the folder that it is installed in."""
+
+    backend: str  # "mpi" or "oneccl"
     prefix: Path
+
+    @staticmethod
+    def of(name: str) -> Job:
+        backend, _, prefix = name.partition(":")
+        return Job(backend, Path(prefix).absolute())
 
     @property
     def name(self) -> str:
         """As rows have it, such as mpi:openmpi."""
-        return PREFIXED + self.prefix.name
+        return f"{self.backend}:{self.prefix.name}"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,37 +49,35 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ValueError: nobody to compare with, or MPIs that cannot be told apart.
     """
-    mpis = [
-        Mpi(Path(name.removeprefix(PREFIXED)).absolute())
-        for name in options.backends
-        if name.startswith(PREFIXED)
-    ]
+    jobs = [Job.of(name) for name in options.backends if name.startswith(PREFIXED)]
     others = [name for name in options.backends if not name.startswith(PREFIXED)]
-    if not others or options.backends[0] not in others or "mpi" in others:
+    if not others or options.backends[0] not in others or {"mpi", "oneccl"} & set(others):
         raise ValueError(
-            "--backends with mpi:PREFIX begins with another backend, which each of them is "
-            f"compared with, and has no plain mpi; got {','.join(options.backends)}"
+            "--backends with mpi:PREFIX or oneccl:PREFIX begins with another backend, which each "
+            "of them is compared with, and has no plain mpi or oneccl; got "
+            + ",".join(options.backends)
         )
-    if len({mpi.name for mpi in mpis}) < len(mpis):
-        raise ValueError(f"the last parts of {', '.join(str(m.prefix) for m in mpis)} must differ")
+    if len({job.name for job in jobs}) < len(jobs):
+        raise ValueError(f"the last parts of {', '.join(str(j.prefix) for j in jobs)} must differ")
     header: dict[str, str] = {}
     rows: list[report.Row] = []
-    for mpi in mpis:
+    for job in jobs:
         with tempfile.TemporaryDirectory() as folder:
             output = Path(folder) / "rows.json"
-            code = mpirun(_command(options, [*others, "mpi"], output), options.nproc, mpi.prefix)
+            command = _command(options, [*others, job.backend], output)
+            code = mpirun(command, options.nproc, job.prefix)
             if code != 0:
                 return code
             document = json.loads(output.read_text())
-        found = document["header"].pop("MPI")
-        header = {**document["header"], **header, mpi.name: found}
+        found = document["header"].pop(_TITLES[job.backend])
+        header = {**document["header"], **header, job.name: found}
         for row in (report.Row(**row) for row in document["rows"]):
-            if row.backend == "mpi":
-                rows.append(replace(row, backend=mpi.name))
-            elif mpi is mpis[0]:
+            if row.backend == job.backend:
+                rows.append(replace(row, backend=job.name))
+            elif job is jobs[0]:
                 rows.append(row)
     rows = list(_by_case(rows))
-    if len(mpis) > 1:
+    if len(jobs) > 1:
         _print(rows, options.spread)
     _write(options, header, rows)
     return 0

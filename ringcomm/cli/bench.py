@@ -28,6 +28,8 @@ backends:
   mpi:PREFIX
             the MPI installed in that folder, such as a virtual environment. Each of several is
             measured in a job of its own, beside all other backends, and reported with them
+  oneccl:PREFIX
+            likewise oneCCL, with the MPI that is installed with it: pip install oneccl
 
 columns:
   size      bytes of the larger of a rank's two buffers
@@ -158,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
             from ringcomm.bench import several_mpis
 
             return several_mpis.run(options)
-        if "mpi" in options.backends:
+        if {"mpi", "oneccl"} & set(options.backends):
             return mpirun(command, options.nproc)
         run_ranks(command, options.nproc)
     except (RanksFailedError, plot.PlotError, ModuleNotFoundError, RuntimeError, ValueError) as e:
