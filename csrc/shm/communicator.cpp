@@ -139,6 +139,7 @@ void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call,
     const std::size_t told = may_tell ? tell(*way, call, payload) : 0;
     const std::size_t written = told > 0 ? 0 : eager.write(blocks(), reduction, payload);
     exchange_.announce(call, told + written, told > 0 ? way->tells() : shm::Tells::kInput);
+    if (told == 0) eager.keep(blocks(), reduction);
     exchange_.await_all(deadline);
     const bool is_open = way != nullptr && way->is_open(exchange_, 0, arenas_);
     if (is_open) {

@@ -44,6 +44,7 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
   }
   exchange_.announce(call, table_nbytes + told + written,
                      told > 0 ? way->tells() : shm::Tells::kInput);
+  if (call.eager) eager_way(call).keep(blocks(), reduction);
   await_all(refusal, deadline);
   for (std::size_t r = 0; r < n; ++r) {
     if (r != own) std::memcpy(&counts_[2 * n * r], exchange_.payload_of(r), table_nbytes);
@@ -63,7 +64,7 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
       check_sum(call, from, theirs, most);
       const std::size_t before = std::accumulate(theirs, theirs + own, std::uint64_t{0});
       const Chunk& block = blocks()[from * n + own];
-      if (block.count > 0) {
+      if (from != own && block.count > 0) {
         std::memcpy(block.output,
                     exchange_.payload_of(from) + table_nbytes + before * element_nbytes,
                     block.count * element_nbytes);

@@ -33,7 +33,14 @@ Eager::Eager(Collective collective, int world_size, int num_blocks, int root, in
     const std::vector<int>& payload = blocks_of[promise.from.front()];
     promise.before.assign(payload.begin(), std::ranges::find(payload, block));
   }
-  own_ = blocks_of[rank];
+  std::vector<char> is_wanted(num_blocks, 0);
+  for (int r = 0; r < world_size; ++r) {
+    if (r == rank) continue;
+    for (const int block : contract.promised_chunks(r)) {
+      if (contract.after(block).first_in_common(RankSet::single(rank))) is_wanted[block] = 1;
+    }
+  }
+  for (const int block : blocks_of[rank]) own_.push_back({block, is_wanted[block] != 0});
   std::ranges::sort(blocks_of);
   const auto again = std::ranges::unique(blocks_of);
   blocks_of.erase(again.begin(), again.end());
@@ -51,14 +58,24 @@ std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction,
                          std::byte* payload) const {
   const std::size_t element_nbytes = element_size(reduction.dtype);
   const std::byte* const start = payload;
+  const bool scales = reduction.op == ReduceOp::kPremulSum;
   for (std::size_t i = 0; i < own_.size();) {
-    const std::byte* begin = blocks[own_[i]].input;
+    const bool is_sent = own_[i].is_wanted || scales;
+    const std::byte* begin = blocks[own_[i].block].input;
     std::size_t count = 0;
+    const auto goes_on = [&](const Own& next) {
+      return (next.is_wanted || scales) == is_sent &&
+             blocks[next.block].input == begin + count * element_nbytes;
+    };
     do {
-      count += blocks[own_[i++]].count;
-    } while (i < own_.size() && blocks[own_[i]].input == begin + count * element_nbytes);
+      count += blocks[own_[i++].block].count;
+    } while (i < own_.size() && goes_on(own_[i]));
     if (count == 0) continue;
-    if (reduction.op == ReduceOp::kPremulSum) {
+    if (!is_sent) {
+      payload += count * element_nbytes;
+      continue;
+    }
+    if (scales) {
       Reduction scaling = reduction;
       scaling.scaled_input = 0;
       const void* input = begin;
@@ -70,6 +87,17 @@ std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction,
     payload += count * element_nbytes;
   }
   return static_cast<std::size_t>(payload - start);
+}
+
+// What is scaled is not what the rank has, and is taken from its payload.
+void Eager::keep(const Chunks& blocks, const Reduction& reduction) const {
+  if (reduction.op == ReduceOp::kPremulSum) return;
+  for (const Promise& promise : promises_) {
+    const Chunk& block = blocks[promise.block];
+    const bool is_own = promise.from.size() == 1 && promise.from.front() == rank_;
+    if (!is_own || block.output == block.input || block.count == 0) continue;
+    std::memmove(block.output, block.input, block.count * element_size(reduction.dtype));
+  }
 }
 
 void Eager::read(const Chunks& blocks, const Reduction& reduction, Exchange& exchange) {
@@ -90,8 +118,7 @@ void Eager::read(const Chunks& blocks, const Reduction& reduction, Exchange& exc
                   block.count);
     } else if (block.count > 0) {
       const int from = promise.from.front();
-      const bool is_there = from == rank_ && block.output == block.input;
-      if (is_there && reduction.op != ReduceOp::kPremulSum) continue;
+      if (from == rank_ && reduction.op != ReduceOp::kPremulSum) continue;
       std::memcpy(block.output, exchange.payload_of(from) + offset, block.count * element_nbytes);
     }
   }

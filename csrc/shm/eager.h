@@ -5,7 +5,8 @@
 // follow from the collective's Contract (plan/collective.h), so that one way serves all
 // collectives: a rank writes the blocks that it holds before, and for each block that it is
 // promised it combines, in rank order, the payloads of those whose contributions the block then
-// holds. One exchange, one rounding, no plan.
+// holds. One exchange, one rounding, no plan. In a payload every block has its place, but what
+// nobody else wants is not written there.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +27,18 @@ class Eager {
   // Whether no rank's payload has more elements. All ranks find the same.
   bool fits(const Chunks& blocks, std::size_t count) const;
 
-  // Returns the bytes written.
+  // Returns the payload's bytes.
   std::size_t write(const Chunks& blocks, const Reduction& reduction, std::byte* payload) const;
+  // While the others write: takes what this rank is promised of itself alone.
+  void keep(const Chunks& blocks, const Reduction& reduction) const;
+  // Takes the rest, when all have announced.
   void read(const Chunks& blocks, const Reduction& reduction, Exchange& exchange);
 
  private:
+  struct Own {
+    int block;
+    bool is_wanted;  // by another rank
+  };
   // A block that this rank is promised. In the payloads of those that it comes from it lies behind
   // the blocks `before` it, which are the same for all of them.
   struct Promise {
@@ -41,7 +49,7 @@ class Eager {
 
   const int rank_;
   std::vector<std::vector<int>> payloads_;  // the blocks in one, for each different payload
-  std::vector<int> own_;
+  std::vector<Own> own_;
   std::vector<Promise> promises_;
   std::vector<const void*> inputs_;  // of one block; kept for its memory
 };

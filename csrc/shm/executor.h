@@ -1,10 +1,10 @@
 // Carries out programs over shared memory.
 //
-// The chunks of a collective are cut into slices as large as a slot, and rounds alternate between
-// lanes (core/lanes.h), each with an outbox and a counter of its own, so that a rank that must wait
-// in one lane works in the other. Programs tell in which slot of whose outbox a slice lies.
-// plan/slots.h proves that this comes to an end. What a rank receives it adds, keeps and sends on
-// in one pass over the data.
+// The chunks of a collective are cut into slices, each as large as its outbox has room for, or less
+// where ranks would wait for each other. Rounds alternate between lanes (core/lanes.h), each with
+// an outbox and a counter of its own, so that a rank that must wait in one lane works in the other.
+// Programs tell in which slot of whose outbox a slice lies. plan/slots.h proves that this comes to
+// an end. What a rank receives it adds, keeps and sends on in one pass over the data.
 //
 // What goes to ranks on other hosts, and what comes from there, lies in places of this rank's own:
 // shm/remote_slices.h.
@@ -58,7 +58,7 @@ class Executor {
     std::span<const Chunk> chunks;
     const Reduction& reduction;
     std::size_t element_nbytes;
-    std::size_t slice_count;  // elements in a slot
+    std::size_t slice_count;  // elements, as many as a slot is used for
     std::size_t num_rounds;
     std::uint64_t began;  // Progress of a rank that has done nothing yet
     SpanSink* spans;
@@ -83,6 +83,9 @@ class Executor {
   void leave_nothing_behind(const Call& call, const Deadline& deadline);
 
   std::size_t slot_nbytes(const Program& program) const;
+  // Of the largest chunk. At most a slot, and the same on all ranks.
+  std::size_t slice_nbytes(const Program& program, Collective collective,
+                           std::size_t chunk_nbytes) const;
   void provide_scratch(std::size_t nbytes);
 
   Group& group_;
