@@ -26,6 +26,8 @@ _DTYPES = {
 _OPS = {"sum": 0, "none": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 # Of the plugins that the library has, the one for tensors on CPUs.
 _PLUGIN = {"CCL_PLUGIN": "ONECCL_LEGACY_CPU", "CCL_ATL_TRANSPORT": "mpi"}
+# Its threads would take the cores from the ranks, which have to wait for it anyway.
+_NO_THREADS = {"CCL_WORKER_OFFLOAD": "0"}
 
 
 class _UniqueId(ctypes.Structure):
@@ -39,7 +41,7 @@ class OneCclContender:
     in_shared_memory = False
 
     def __init__(self) -> None:
-        for name, value in _PLUGIN.items():
+        for name, value in (_PLUGIN | _NO_THREADS).items():
             os.environ.setdefault(name, value)
         try:
             self._library = ctypes.CDLL(_LIBRARY)
