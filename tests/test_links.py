@@ -275,5 +275,5 @@ def test_without_ucx() -> None:
     why = "UCX cannot be loaded: /nowhere/libucs.so.0: cannot open shared object file"
     assert in_a_process_without_ucx("auto").startswith(f"gloo, as {why}")
     assert in_a_process_without_ucx("ucx").startswith(
-        f"RuntimeError: RINGCOMM_LINKS is 'ucx', but {why}"
+        f"RuntimeError: UCX is to carry bytes between hosts, but {why}"
     )

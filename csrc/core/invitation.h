@@ -21,6 +21,9 @@ struct Invitation {
   // What its user calls its host. Ranks that give different names never share memory; those that
   // give the same one may. Empty: whether they do is found out.
   std::string host = {};
+  // What can carry bytes from here to other hosts, the best first; asked only where there are some.
+  // Null: nobody needs to agree on that.
+  std::function<std::vector<std::string>()> engines = {};
   // What the first rank of a host tells the others to go by.
   std::vector<TunedRule> tuned = {};
 };

@@ -17,12 +17,14 @@ Attempt::Attempt(Segment& segment, RollCall& roll_call, const Invitation& invita
       roll_call_(roll_call),
       names_(invitation.members),
       tuned_(invitation.tuned),
+      engines_(invitation.engines),
       rank_(invitation.rank) {}
 
 void Attempt::sit(const Seating& seating) {
   const Placement placement = seating.placement();
   const std::vector<int> members = placement.ranks_on(placement.host_of[rank_]);
   const int number = seating.attempt_of(rank_);
+  is_only_host_ = placement.num_hosts() == 1;
   if (number == number_ && members == members_) return;
   members_ = members;
   out_of_reach_.clear();
@@ -70,25 +72,31 @@ std::vector<int> Attempt::awaited() {
 
 std::optional<Attempt::Outcome> Attempt::outcome() {
   if (!is_first() || is_told_ || !awaited().empty()) return std::nullopt;
+  Outcome outcome{number_, segment_.file_.kind() == File::Kind::kNamed, out_of_reach_, {}};
+  if (!is_only_host_ && engines_) outcome.engines = engines_();
   segment_.file_.unlink();
   is_told_ = true;
-  return Outcome{number_, segment_.file_.kind() == File::Kind::kNamed, out_of_reach_};
+  return outcome;
 }
 
 std::string Attempt::Outcome::text() const {
   std::ostringstream text;
   text << kOutcome << ' ' << attempt << ' ' << named;
   for (const int rank : out_of_reach) text << ' ' << rank;
+  text << '\n';
+  for (const std::string& engine : engines) text << engine << ' ';
   return text.str();
 }
 
 std::optional<Attempt::Outcome> Attempt::Outcome::read(const std::string& text) {
-  std::istringstream stream(text);
+  const std::size_t line = std::min(text.find('\n'), text.size());
+  std::istringstream stream(text.substr(0, line)), engines(text.substr(line));
   std::string kind;
   Outcome outcome;
   stream >> kind >> outcome.attempt >> outcome.named;
   if (!stream || kind != kOutcome) return std::nullopt;
   for (int rank; stream >> rank;) outcome.out_of_reach.push_back(rank);
+  for (std::string engine; engines >> engine;) outcome.engines.push_back(engine);
   return outcome;
 }
 
@@ -97,8 +105,11 @@ void Attempt::take_in(const Letter& letter) {
   if (is_missing(letter.from)) out_of_reach_.push_back(letter.from);
 }
 
-void Attempt::declare_made(const Placement& placement, const std::vector<std::string>& host_names) {
+void Attempt::declare_made(const Placement& placement, const std::vector<std::string>& host_names,
+                           const std::string& engine) {
   if (!is_first()) return;
+  GroupHeader& shared = segment_.header();
+  std::strncpy(shared.engine, engine.c_str(), sizeof(shared.engine) - 1);
   for (int r = 0; r < segment_.geometry().world_size; ++r) {
     RankState& state = segment_.state(r);
     state.host_number = placement.host_of[r];
@@ -107,7 +118,12 @@ void Attempt::declare_made(const Placement& placement, const std::vector<std::st
     std::strncpy(state.host, host_names.at(state.host_number).c_str(), sizeof(state.host) - 1);
   }
   segment_.count(Area::kBase, segment_.geometry().base_nbytes);
-  segment_.header().setup.store(Setup::kDone, std::memory_order_release);
+  shared.setup.store(Setup::kDone, std::memory_order_release);
+}
+
+std::string Attempt::engine() {
+  const GroupHeader& shared = segment_.header();
+  return {shared.engine, strnlen(shared.engine, sizeof(shared.engine))};
 }
 
 void Attempt::declare_refused(const Error& error) {

@@ -2,6 +2,7 @@
 // shm/meeting.h.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@ class Attempt {
     int attempt;
     bool named;
     std::vector<int> out_of_reach;
+    std::vector<std::string> engines;  // of this host; none where there is no other
 
     std::string text() const;
     static std::optional<Outcome> read(const std::string& text);
@@ -37,8 +39,10 @@ class Attempt {
   std::optional<Outcome> outcome();
   // The first: what another rank of the attempt has written.
   void take_in(const Letter& letter);
-  // The first: says in the file how it ends, and where the ranks are. Others do nothing.
-  void declare_made(const Placement& placement, const std::vector<std::string>& host_names);
+  // The first: says in the file how it ends, where the ranks are, and what carries bytes between
+  // their hosts. Others do nothing.
+  void declare_made(const Placement& placement, const std::vector<std::string>& host_names,
+                    const std::string& engine);
   void declare_refused(const Error& error);
 
   // The others: maps the file if it is there, or writes to the first that it is out of reach.
@@ -48,6 +52,8 @@ class Attempt {
   bool has_joined() const { return part_ == Part::kJoined; }
   // Where the group is made, as the file says. Throws the Error by which it is refused.
   std::optional<Placement> verdict();
+  // When it is made: what the file says.
+  std::string engine();
   // The others: takes away the name of the file, if it has one.
   void clean_up();
 
@@ -67,12 +73,14 @@ class Attempt {
   RollCall& roll_call_;
   const Members& names_;
   const std::vector<TunedRule>& tuned_;
+  const std::function<std::vector<std::string>()>& engines_;
   const int rank_;
   Part part_ = Part::kNone;
   int number_ = -1;
   std::vector<int> members_;       // ascending
   std::vector<int> out_of_reach_;  // of them
   bool is_told_ = false;           // the outcome
+  bool is_only_host_ = true;
 };
 
 }  // namespace ringcomm::shm

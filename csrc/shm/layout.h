@@ -57,7 +57,8 @@ struct alignas(kLine) GroupHeader {
   std::uint64_t cookie;  // random: whoever finds it here has found the memory that is meant
   std::uint64_t nbytes;
   std::int32_t world_size;
-  char group[64];  // its name
+  char group[64];   // its name
+  char engine[16];  // that carries bytes between its hosts; written before setup is done
   std::uint32_t num_tuned;
   TunedRule tuned[kMostTuned];  // for groups of this size
   std::atomic<Setup> setup;

@@ -26,15 +26,18 @@ Placement Meeting::hold() {
   }
 }
 
-std::string Meeting::made_word(const std::vector<std::string>& host_names) {
-  std::string word = kMade;
+std::string Meeting::made_word(const std::string& engine,
+                               const std::vector<std::string>& host_names) {
+  std::string word = kMade + engine + "\n";
   for (const std::string& name : host_names) word += name + "\n";
   return word;
 }
 
-bool Meeting::is_made(const std::string& word, std::vector<std::string>* host_names) {
+bool Meeting::is_made(const std::string& word, std::string* engine,
+                      std::vector<std::string>* host_names) {
   if (!word.starts_with(kMade)) return false;
   std::istringstream names(word.substr(kMade.size()));
+  std::getline(names, *engine);
   for (std::string name; std::getline(names, name);) host_names->push_back(name);
   return true;
 }
@@ -65,8 +68,10 @@ std::optional<Placement> Meeting::go_on(bool listens) {
   }
   or_write(invitation_.members.name(rank_) + " could not join the group: ",
            [this] { attempt_.join(); });
-  if (attempt_.is_first()) report();
-  return attempt_.verdict();
+  if (attempt_.is_first()) or_write("", [this] { report(); });
+  const std::optional<Placement> made = attempt_.verdict();
+  if (made) engine_ = attempt_.engine();
+  return made;
 }
 
 std::optional<Placement> Meeting::listen() {
@@ -80,10 +85,10 @@ std::optional<Placement> Meeting::listen() {
     }
     if (!word) return std::nullopt;
     std::vector<std::string> host_names;
-    if (is_made(*word, &host_names)) {
+    if (is_made(*word, &engine_, &host_names)) {
       if (seating_.tickets().empty()) continue;  // with another in this one's place
       const Placement placement = seating_.placement();
-      attempt_.declare_made(placement, host_names);
+      attempt_.declare_made(placement, host_names, engine_);
       return placement;
     }
     seating_ = Seating::read(*word);

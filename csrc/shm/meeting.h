@@ -1,5 +1,6 @@
 // How the ranks of a group come into shared memory, each into that of its host, and find out which
-// ranks are on which host.
+// ranks are on which host, and what carries bytes between the hosts: of what the first rank of each
+// can use, the first that all can.
 //
 // Rank 0 waits until all have come (core/roll_call.h). It guesses who shares memory, and tells all
 // (core/seating.h). Now the first rank of each host makes a file and shows its address to the
@@ -23,6 +24,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,19 +43,24 @@ class Meeting {
   // Returns when all ranks of the group are in their places, this one's in the segment. Throws
   // Error otherwise.
   Placement hold();
-  // What no other group is called whose ranks meet through this store: afterwards.
+  // Afterwards: what no other group is called whose ranks meet through this store, and what carries
+  // bytes between the hosts, if there are several and their ranks say what can.
   std::string name() const { return std::to_string(seating_.tickets().front()); }
+  const std::string& engine() const { return engine_; }
 
  private:
-  // What rank 0 tells last: that the group is made, and the names of the hosts.
-  static std::string made_word(const std::vector<std::string>& host_names);
-  static bool is_made(const std::string& word, std::vector<std::string>* host_names);
+  // What rank 0 tells last: that the group is made, the engine, and the names of the hosts.
+  static std::string made_word(const std::string& engine,
+                               const std::vector<std::string>& host_names);
+  static bool is_made(const std::string& word, std::string* engine,
+                      std::vector<std::string>* host_names);
 
   // Rank 0's, in shm/meeting_rank_0.cpp.
   Placement lead();
   void place();
   void receive();
   bool take_in(const Attempt::Outcome& outcome);
+  std::string agreed_engine(const Placement& placement) const;
   void tell();
   std::vector<int> awaited();
 
@@ -69,8 +76,10 @@ class Meeting {
   const int rank_;
   RollCall roll_call_;
   Attempt attempt_;
-  Seating seating_;           // as rank 0 last told it, if this rank is in it
-  bool wrote_death_ = false;  // to rank 0, whose word is waited for
+  Seating seating_;  // as rank 0 last told it, if this rank is in it
+  std::string engine_;
+  std::map<int, std::vector<std::string>> engines_;  // rank 0's: by attempt
+  bool wrote_death_ = false;                         // to rank 0, whose word is waited for
 };
 
 }  // namespace ringcomm::shm

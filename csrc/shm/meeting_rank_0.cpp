@@ -1,4 +1,6 @@
 // What rank 0 does that others do not: see shm/meeting.h.
+#include <algorithm>
+
 #include "core/refusal.h"
 #include "shm/meeting.h"
 
@@ -14,13 +16,14 @@ Placement Meeting::lead() {
       roll_call_.pause(awaited());
     }
     const Placement placement = seating_.placement();
+    engine_ = agreed_engine(placement);
     roll_call_.close();
     std::vector<std::string> host_names = {roll_call_.self().host};
     for (int host = 1; host < placement.num_hosts(); ++host) {
       host_names.push_back(roll_call_.attendees().at(placement.leader_of(host)).host);
     }
-    if (invitation_.world_size > 1) roll_call_.tell(made_word(host_names));
-    attempt_.declare_made(placement, host_names);
+    if (invitation_.world_size > 1) roll_call_.tell(made_word(engine_, host_names));
+    attempt_.declare_made(placement, host_names, engine_);
     return placement;
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
@@ -67,12 +70,38 @@ void Meeting::receive() {
 
 // True: the seating has changed.
 bool Meeting::take_in(const Attempt::Outcome& outcome) {
+  engines_[outcome.attempt] = outcome.engines;
   if (outcome.out_of_reach.empty()) {
     seating_.set_joined(outcome.attempt);
     return false;
   }
   seating_.set_out_of_reach(outcome.attempt, outcome.named, outcome.out_of_reach);
   return true;
+}
+
+// Empty: there is but one host, or the ranks leave it open.
+std::string Meeting::agreed_engine(const Placement& placement) const {
+  if (placement.num_hosts() == 1 || !invitation_.engines) return "";
+  std::vector<const std::vector<std::string>*> of_hosts;
+  for (int host = 0; host < placement.num_hosts(); ++host) {
+    of_hosts.push_back(&engines_.at(seating_.attempt_of(placement.leader_of(host))));
+  }
+  const auto is_everywhere = [&](const std::string& engine) {
+    return std::ranges::all_of(of_hosts, [&](const std::vector<std::string>* engines) {
+      return std::ranges::find(*engines, engine) != engines->end();
+    });
+  };
+  const std::vector<std::string>& own = *of_hosts.front();
+  const auto agreed = std::ranges::find_if(own, is_everywhere);
+  if (agreed != own.end()) return *agreed;
+  std::string text;
+  for (int host = 0; host < placement.num_hosts(); ++host) {
+    text += (host > 0 ? ", " : "") + invitation_.members.name(placement.leader_of(host)) + " has";
+    for (const std::string& engine : *of_hosts[host]) text += " " + engine;
+  }
+  throw Error(ErrorKind::kMismatch,
+              "nothing carries bytes between all hosts of " + describe(invitation_) + ": " + text +
+                  ". RINGCOMM_LINKS chooses; `python -m ringcomm doctor` says what a host has");
 }
 
 // Those who have not come, or are not in their places; those that are can still end, and then the

@@ -42,6 +42,8 @@ class Segment {
   }
   // What no other group is called that has met through the same store.
   const std::string& name() const { return name_; }
+  // What carries bytes between the hosts; empty: there is but one, or nobody has told what can.
+  const std::string& engine() const { return engine_; }
   // Of which each has a counter and an outbox.
   int num_lanes() const { return placement_.num_hosts() > 1 ? kLanesAcrossHosts : kLanes; }
   // What this rank has made.
@@ -128,6 +130,7 @@ class Segment {
   const Geometry geometry_;
   Placement placement_;
   std::string name_;
+  std::string engine_;
   Usage usage_;
   File file_;
   std::byte* base_ = nullptr;

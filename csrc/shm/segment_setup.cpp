@@ -44,6 +44,7 @@ Segment::Segment(Store& store, const Invitation& invitation)
     Meeting meeting(*this, store, invitation);
     placement_ = meeting.hold();
     name_ = meeting.name();
+    engine_ = meeting.engine();
   } catch (...) {
     leave();
     throw;

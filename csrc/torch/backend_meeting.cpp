@@ -24,7 +24,8 @@ Invitation invite(int rank, int world_size, const RingBackend::Options& options)
       .world_size = world_size,
       .timeout = options.timeout,
       .members = {.group = options.group_name, .global_ranks = options.global_ranks_in_group},
-      .host = options.host};
+      .host = options.host,
+      .engines = [wanted = options.links] { return engines_for(wanted); }};
   if (const std::shared_ptr<Communicator> relative = options.relative.lock()) {
     invitation.gone = [relative, members = invitation.members](int r, std::string* how) {
       const auto in_relative =
@@ -38,10 +39,11 @@ Invitation invite(int rank, int world_size, const RingBackend::Options& options)
 std::shared_ptr<Communicator> meet(Store& store, const Invitation& invitation,
                                    const c10::intrusive_ptr<c10d::Store>& links_store,
                                    const RingBackend::Options& options) {
-  const auto make_links = [&](const std::string& meeting, int rank, int world_size) {
+  const auto make_links = [&](const std::string& engine, const std::string& meeting, int rank,
+                              int world_size) {
     auto prefixed = c10::make_intrusive<c10d::PrefixStore>("links " + meeting, links_store);
-    return make_engine(options.links, std::make_shared<C10dStore>(std::move(prefixed)), rank,
-                       world_size);
+    return make_engine(agreed(engine, options.links),
+                       std::make_shared<C10dStore>(std::move(prefixed)), rank, world_size);
   };
   return std::make_shared<Communicator>(store, invitation, options.selection, make_links);
 }

@@ -15,7 +15,7 @@ bool uses_ucx(const std::string& wanted) {
   if (wanted == "gloo") return false;
   const std::string missing = links::missing_for_ucx();
   if (wanted == "ucx" && !missing.empty()) {
-    throw Error(ErrorKind::kLibrary, "RINGCOMM_LINKS is 'ucx', but " + missing);
+    throw Error(ErrorKind::kLibrary, "UCX is to carry bytes between hosts, but " + missing);
   }
   return missing.empty();
 }
@@ -28,6 +28,19 @@ std::unique_ptr<links::Engine> make_engine(const std::string& wanted, std::share
              ? links::make_ucx_engine(std::move(store), rank, world_size)
              : make_gloo_engine(std::make_shared<PatientStore>(std::move(store), kPatience), rank,
                                 world_size);
+}
+
+std::vector<std::string> engines_for(const std::string& wanted) {
+  if (!uses_ucx(wanted)) return {"gloo"};
+  if (wanted == "ucx") return {"ucx"};
+  return {"ucx", "gloo"};
+}
+
+const std::string& agreed(const std::string& engine, const std::string& wanted) {
+  if (wanted == "auto" || wanted == engine) return engine;
+  throw Error(ErrorKind::kMismatch, "the hosts of the group have agreed on " + engine +
+                                        " between them, and RINGCOMM_LINKS is '" + wanted +
+                                        "' on this rank: it is to be the same on all of a host");
 }
 
 std::string describe_links(const std::string& wanted) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/store.h"
 #include "links/engine.h"
@@ -13,6 +14,11 @@ namespace ringcomm {
 // exchange addresses in the store. Throws Error (kLibrary) if there is no such engine.
 std::unique_ptr<links::Engine> make_engine(const std::string& wanted, std::shared_ptr<Store> store,
                                            int rank, int world_size);
+
+// What may be agreed on where this is wanted, the best first. Throws as the above. This loads UCX.
+std::vector<std::string> engines_for(const std::string& wanted);
+// What has been agreed on. Throws Error (kMismatch) if this rank wants another one.
+const std::string& agreed(const std::string& engine, const std::string& wanted);
 
 // "ucx 1.22", "gloo, as there is no UCX: ..."; throws as the above. This loads UCX.
 std::string describe_links(const std::string& wanted);

@@ -49,7 +49,7 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
   std::unique_ptr<Engine> engine(int rank);  // memory_engine.h
   // The store is not needed.
   ringcomm::links::MakeEngine maker() {
-    return [network = shared_from_this()](const std::string&, int rank, int) {
+    return [network = shared_from_this()](const std::string&, const std::string&, int rank, int) {
       return network->engine(rank);
     };
   }

@@ -283,6 +283,67 @@ TEST(too_little_memory_on_one_host_is_told_on_all) {
   });
 }
 
+Invitation with_engines(Invitation invitation, std::vector<std::string> engines) {
+  invitation.engines = [engines = std::move(engines)] { return engines; };
+  return invitation;
+}
+
+TEST(hosts_agree_on_what_carries_bytes_between_them) {
+  const std::vector<std::string> both = {"fast", "slow"}, slow = {"slow"}, other = {"slow", "fast"};
+  const struct {
+    std::vector<std::string> engines[3];  // by host
+    std::string agreed;
+  } cases[] = {
+      {{both, both, both}, "fast"}, {{both, other, slow}, "slow"}, {{other, both, both}, "slow"}};
+  const Placement placement{{0, 1, 0, 2, 1}};
+  for (const auto& [engines, agreed] : cases) {
+    MemoryStore store;
+    ranks::on_threads(5, [&](int r) {
+      const std::vector<std::string>& own = engines[placement.host_of[r]];
+      const shm::Segment group(store, with_engines(invite(r, placement), own));
+      CHECK_EQ(group.engine(), agreed);
+    });
+  }
+}
+
+TEST(where_hosts_have_no_engine_in_common_all_hear_what_each_has) {
+  const Placement placement{{0, 1, 1, 0}};
+  MemoryStore store;
+  ranks::on_threads(4, [&](int r) {
+    const std::string own = placement.host_of[r] == 0 ? "fast" : "slow";
+    CHECK_CONTAINS(
+        error_of(ErrorKind::kMismatch,
+                 [&] { shm::Segment(store, with_engines(invite(r, placement, "dp"), {own})); }),
+        "rank 0 has fast, rank 1 has slow. RINGCOMM_LINKS chooses");
+  });
+}
+
+TEST(a_host_without_the_engine_that_it_is_to_use_is_told_on_all) {
+  const Placement placement{{0, 1, 1}};
+  MemoryStore store;
+  ranks::on_threads(3, [&](int r) {
+    Invitation invitation = with_engines(invite(r, placement), {"fast"});
+    if (r == 1) {
+      invitation.engines = []() -> std::vector<std::string> {
+        throw Error(ErrorKind::kLibrary, "there is nothing fast here");
+      };
+    }
+    CHECK_CONTAINS(error_of(ErrorKind::kLibrary, [&] { shm::Segment(store, invitation); }),
+                   "there is nothing fast here");
+  });
+}
+
+TEST(a_single_host_is_not_asked_for_engines) {
+  MemoryStore store;
+  ranks::on_threads(3, [&](int r) {
+    Invitation invitation = invite(r, 3);
+    invitation.engines = []() -> std::vector<std::string> {
+      throw Error(ErrorKind::kLibrary, "asked");
+    };
+    CHECK_EQ(shm::Segment(store, invitation).engine(), "");
+  });
+}
+
 // How many times a rank asks the store for something that is there, or tells it something. It also
 // asks for what is not there yet, as long as it waits.
 struct CountingStore : ChangedStore {
@@ -310,7 +371,7 @@ TEST(only_the_first_of_a_host_asks_the_store_for_much) {
       std::vector<int> counts(n);
       ranks::on_threads(n, [&](int r) {
         CountingStore counted(store);
-        shm::Segment group(counted, invite(r, placement));
+        shm::Segment group(counted, with_engines(invite(r, placement), {"fast", "slow"}));
         counts[r] = counted.count;
       });
       int total = 0;
