@@ -29,8 +29,8 @@ class Arena {
   // Null where there is none yet.
   static Arena* existing();
 
-  // Aligned to a cache line, and nobody else's even for 0 bytes; null: there is no room. Any thread,
-  // as all of these.
+  // Aligned to a cache line, and nobody else's even for 0 bytes; null: there is no room. Any
+  // thread, as all of these.
   void* allocate(std::size_t nbytes);
   // False: it lies in no arena. Of what a child has inherited nothing happens.
   static bool free(void* data);

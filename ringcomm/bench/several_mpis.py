@@ -18,7 +18,6 @@ from ringcomm.bench import plot, report
 from ringcomm.bench.mpirun import mpirun
 from ringcomm.bench.options import PREFIXED
 
-
 _TITLES = {"mpi": "MPI", "oneccl": "oneCCL"}  # in a report's header
 
 
