@@ -8,7 +8,7 @@
   NVIDIA's wheels of nvcc where `.[cuda]` is installed and there is none (`needed_to_build`);
 * a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
 * what ccache, which torch 2.13 and newer put before the compilers, needs to know objects again;
-* torch's headers compiled once for all sources that include them (`precompiling`);
+* headers that most sources include, compiled once (`precompiling`);
 * ringcomm/_build_info.py, by which `import ringcomm` recognises a torch it was not built for;
 * wheels to be given to others: with RINGCOMM_WHEEL_FOR_TORCH=1 in the environment the version names
   the torch built against, 0.1.0+torch2.14.cu130, and the wheel requires that minor version of it,
@@ -35,7 +35,8 @@ VERSION = "0.1.0"
 TORCH_REQUIREMENT = "torch>=2.11,<2.16"  # the range, never the one torch built against
 DEPENDENCIES = ["numpy", "rich", "scikit-learn"]
 FOR_ONE_TORCH = "RINGCOMM_WHEEL_FOR_TORCH"  # an environment variable
-PRECOMPILED = Path("csrc/torch/precompiled.h")
+FACING_TORCH = Path("csrc/torch")
+PRECOMPILED = {"torch": FACING_TORCH / "precompiled.h", "others": Path("csrc/core/precompiled.h")}
 # By these it knows what it has compiled in another clone, and may keep precompiled headers.
 CCACHE = {
     "CCACHE_BASEDIR": str(ROOT),
@@ -182,12 +183,13 @@ def configure() -> Config:
         return dataclasses.replace(config, cpu_only_reason=reason)
 
     gpus = [torch.cuda.get_device_capability(gpu) for gpu in range(torch.cuda.device_count())]
+    without_gpu = toolchain.WHEEL_ARCH_LIST if config.any_patch else toolchain.ARCH_LIST
     nccl_header = next(iter(toolchain.in_wheels("nccl/include/nccl.h")), None)
     return dataclasses.replace(
         config,
         cuda_home=toolchain.toolkit_root(nvcc),
         nvcc_version=nvcc_version,
-        arch_list=toolchain.choose_arch_list(gpus, toolchain.nvcc_architectures(nvcc)),
+        arch_list=toolchain.choose_arch_list(gpus, toolchain.nvcc_architectures(nvcc), without_gpu),
         nccl_home=str(nccl_header.parents[1]) if nccl_header else None,
         nccl_version=toolchain.nccl_version(nccl_header) if nccl_header else None,
     )
@@ -256,29 +258,42 @@ def extension(config: Config) -> setuptools.Extension:
 
 
 def precompiling(compile_sources: Compile, build_temp: Path) -> Compile:
-    """A compiler's compile() that compiles torch's headers once for all sources of csrc/torch/.
+    """A compiler's compile() that compiles the headers of PRECOMPILED once for all sources below.
 
-    The headers are a source like others, compiled by the same command, and again when that
-    changes; the build directory belongs to one version of torch. GCC takes what stands beside an
-    included file as FILE.gch, and reads FILE itself where that does not fit.
+    The headers are sources like others, compiled by the same command, and again when that changes;
+    the build directory belongs to one version of torch. GCC takes what stands beside an included
+    file as FILE.gch, and reads FILE itself where that does not fit.
     """
 
     def compile(
         sources: list[str], *, extra_postargs: dict[str, list[str]], **options: Any
     ) -> list[str]:
-        facing_torch = [source for source in sources if Path(source).parent == PRECOMPILED.parent]
-        others = [source for source in sources if source not in facing_torch]
-        compiled, *objects = compile_sources(
-            [str(PRECOMPILED), *others], extra_postargs=extra_postargs, **options
-        )  # first, as it takes longest
-        included = build_temp / PRECOMPILED.name
-        for link, target in ((included, ROOT / PRECOMPILED), (f"{included}.gch", compiled)):
-            Path(link).unlink(missing_ok=True)
-            Path(link).symlink_to(Path(target).resolve())
-        including = [*extra_postargs["cxx"], f"-include{included}", "-Winvalid-pch"]
-        return objects + compile_sources(
-            facing_torch, extra_postargs={**extra_postargs, "cxx": including}, **options
-        )
+        def together(sources: list[str], *flags: str) -> list[str]:
+            postargs = {**extra_postargs, "cxx": [*extra_postargs["cxx"], *flags]}
+            return compile_sources(sources, extra_postargs=postargs, **options)
+
+        def including(header: Path) -> list[str]:
+            return [f"-include{build_temp / header}", "-Winvalid-pch"]
+
+        headers = list(PRECOMPILED.values())
+        kernels = [source for source in sources if source.endswith(".cu")]
+        facing_torch = [source for source in sources if Path(source).parent == FACING_TORCH]
+        bindings = [source for source in facing_torch if source.endswith("bindings.cpp")]
+        others = [source for source in sources if source not in (*kernels, *facing_torch)]
+        classes = [source for source in facing_torch if source not in bindings]
+
+        compiled = together([*map(str, headers), *kernels])
+        for header, binary in zip(headers, compiled, strict=False):
+            included = build_temp / header
+            for link, target in ((included, ROOT / header), (Path(f"{included}.gch"), binary)):
+                link.unlink(missing_ok=True)
+                link.symlink_to(Path(target).resolve())
+        objects = compiled[len(headers) :]
+        objects += together(others, *including(PRECOMPILED["others"]))
+        objects += together(classes, *including(PRECOMPILED["torch"]))
+        # They run once for each group or less; -O3 would take a third longer.
+        objects += together(bindings, *including(PRECOMPILED["torch"]), "-O1")
+        return objects
 
     return compile
 
@@ -295,7 +310,7 @@ def build_command(config: Config) -> type[setuptools.Command]:
 
         def build_extension(self, extension: setuptools.Extension) -> None:
             if config.precompiles:
-                self.compiler.src_extensions.append(PRECOMPILED.suffix)
+                self.compiler.src_extensions.append(".h")
                 self.compiler.compile = precompiling(self.compiler.compile, Path(self.build_temp))
             super().build_extension(extension)
 

@@ -16,7 +16,9 @@ from pathlib import Path
 
 # Machine code runs on newer minor versions, too: what is for 8.0 on 8.6 and 8.7. 8.9 has more
 # instructions, for float8.
-DEFAULT_ARCH_LIST = "8.0;8.9;9.0;10.0;12.0+PTX"
+# Where no GPU tells what to compile for; newer ones compile the last one's PTX at first use.
+ARCH_LIST = "8.0;9.0+PTX"  # a build for this machine and its like: each costs 40 seconds of a core
+WHEEL_ARCH_LIST = "8.0;8.9;9.0;10.0;12.0+PTX"
 # With a version of CUDA behind it, this requires a compiler that fits; so does the extra [cuda].
 NVCC_WHEELS = "cuda-toolkit[cccl,nvcc]"
 
@@ -133,17 +135,20 @@ def trim_arch_list(arch_list: str, known: Collection[str]) -> str:
     return ";".join(kept)
 
 
-def choose_arch_list(capabilities: Collection[tuple[int, int]], known: Collection[str]) -> str:
-    """TORCH_CUDA_ARCH_LIST if set, else the visible GPUs' architectures, else the default list.
+def choose_arch_list(
+    capabilities: Collection[tuple[int, int]], known: Collection[str], otherwise: str = ARCH_LIST
+) -> str:
+    """TORCH_CUDA_ARCH_LIST if set, else the visible GPUs' architectures, else what is given.
 
     Args:
         capabilities: compute capabilities (major, minor) of the visible GPUs.
         known: what `nvcc_architectures` returns.
+        otherwise: in TORCH_CUDA_ARCH_LIST's form; what nvcc does not know of it is left out.
     """
     if requested := os.environ.get("TORCH_CUDA_ARCH_LIST"):
         return requested
     native = ";".join(f"{major}.{minor}" for major, minor in sorted(set(capabilities)))
-    return trim_arch_list(native, known) or trim_arch_list(DEFAULT_ARCH_LIST, known)
+    return trim_arch_list(native, known) or trim_arch_list(otherwise, known)
 
 
 def in_wheels(pattern: str) -> list[Path]:

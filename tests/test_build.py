@@ -190,7 +190,7 @@ def test_unsupported_torch_stops_the_build(setup_script, version):
 
 
 def test_architectures_that_nvcc_knows_stay():
-    default = _toolchain.DEFAULT_ARCH_LIST
+    default = _toolchain.WHEEL_ARCH_LIST
     assert _toolchain.trim_arch_list(default, NVCC_13_0) == default
     assert _toolchain.trim_arch_list(default, NVCC_12_4) == "8.0;8.9;9.0+PTX"
     assert _toolchain.trim_arch_list(default, []) == ""
@@ -198,8 +198,9 @@ def test_architectures_that_nvcc_knows_stay():
 
 def test_choice_of_architectures(monkeypatch):
     monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
-    default = _toolchain.DEFAULT_ARCH_LIST
+    default, all_of_them = _toolchain.ARCH_LIST, _toolchain.WHEEL_ARCH_LIST
     assert _toolchain.choose_arch_list([], NVCC_13_0) == default
+    assert _toolchain.choose_arch_list([], NVCC_13_0, all_of_them) == all_of_them
     assert _toolchain.choose_arch_list([(9, 0), (8, 0), (9, 0)], NVCC_13_0) == "8.0;9.0"
     assert _toolchain.choose_arch_list([(13, 0)], NVCC_13_0) == default
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0a")
@@ -260,26 +261,36 @@ def test_the_wheel_has_what_is_no_python(tmp_path):
     assert missing == []
 
 
-def test_headers_of_torch_are_compiled_once(setup_script, tmp_path):
+def test_headers_are_compiled_once(setup_script, tmp_path):
     calls = []
 
     def compile_sources(sources, *, extra_postargs, **options):
-        calls.append((sources, extra_postargs, options))
-        return [str(tmp_path / Path(source).with_suffix(".o")) for source in sources]
+        assert extra_postargs["nvcc"] == ["-lineinfo"] and options == {"debug": None}
+        calls.append((sources, extra_postargs["cxx"]))
+        objects = [tmp_path / Path(source).with_suffix(".o") for source in sources]
+        for object in objects:
+            object.parent.mkdir(parents=True, exist_ok=True)
+        return list(map(str, objects))
 
-    flags = {"cxx": ["-O3"], "nvcc": ["-lineinfo"]}
+    names = ["reduce/device.cu", "core/chunks.cpp", "torch/work.cpp", "torch/plan_bindings.cpp"]
+    sources = [f"csrc/{name}" for name in names]
     objects = setup_script.precompiling(compile_sources, tmp_path)(
-        ["csrc/core/chunks.cpp", "csrc/torch/work.cpp"], extra_postargs=flags, debug=None
+        list(reversed(sources)), extra_postargs={"cxx": ["-O3"], "nvcc": ["-lineinfo"]}, debug=None
     )
-    header = tmp_path / "precompiled.h"
-    with_headers = ["-O3", f"-include{header}", "-Winvalid-pch"]
+    assert objects == [str(tmp_path / Path(source).with_suffix(".o")) for source in sources]
+    headers = ["csrc/torch/precompiled.h", "csrc/core/precompiled.h"]
+    of_torch, of_others = (["-O3", f"-include{tmp_path / h}", "-Winvalid-pch"] for h in headers)
     assert calls == [
-        (["csrc/torch/precompiled.h", "csrc/core/chunks.cpp"], flags, {"debug": None}),
-        (["csrc/torch/work.cpp"], {**flags, "cxx": with_headers}, {"debug": None}),
+        ([*headers, sources[0]], ["-O3"]),
+        ([sources[1]], of_others),
+        ([sources[2]], of_torch),
+        ([sources[3]], [*of_torch, "-O1"]),
     ]
-    assert objects == [str(tmp_path / f"csrc/{name}.o") for name in ("core/chunks", "torch/work")]
-    assert header.read_text() == (ROOT / "csrc/torch/precompiled.h").read_text()
-    assert (tmp_path / "precompiled.h.gch").readlink() == tmp_path / "csrc/torch/precompiled.o"
+    for header in headers:
+        included = tmp_path / header
+        assert included.read_text() == (ROOT / header).read_text()
+        compiled = Path(f"{included}.gch")
+        assert compiled.readlink() == included.with_suffix(".o")
 
 
 def test_toolkit_behind_a_wrapper_script(monkeypatch, tmp_path):

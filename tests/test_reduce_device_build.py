@@ -30,7 +30,7 @@ def run(*command: str | Path, timeout: int = 800) -> str:
 def architectures(nvcc: str) -> list[str]:
     """What the module is built for where nothing is said: 80, 90, ..."""
     listed = _toolchain.trim_arch_list(
-        _toolchain.DEFAULT_ARCH_LIST, _toolchain.nvcc_architectures(nvcc)
+        _toolchain.WHEEL_ARCH_LIST, _toolchain.nvcc_architectures(nvcc)
     )
     return [re.sub(r"\D", "", entry) for entry in listed.split(";")]
 

@@ -11,6 +11,7 @@
 #include "torch/backend_meeting.h"
 #include "torch/errors.h"
 #include "torch/leaving.h"
+#include "torch/python.h"
 #include "torch/store_adapter.h"
 
 namespace ringcomm {

@@ -1,6 +1,3 @@
-#include <pybind11/pybind11.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -11,6 +8,7 @@
 #include "core/interrupt.h"
 #include "torch/backend.h"
 #include "torch/leaving.h"
+#include "torch/python.h"
 
 namespace ringcomm {
 namespace {
@@ -34,13 +32,6 @@ Backends& backends() {
   return backends;
 }
 
-// Only the main thread runs handlers of signals.
-void run_signal_handlers() {
-  if (gettid() != getpid() || !Py_IsInitialized()) return;
-  const pybind11::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
-}
-
 }  // namespace
 
 Inside::Inside() { inside.fetch_add(1); }
@@ -57,7 +48,6 @@ void remove_backend(RingBackend* backend) {
 }
 
 void close_all() {
-  const pybind11::gil_scoped_release without_gil;
   const auto end = steady_clock::now() + kPatience;
   std::vector<std::weak_ptr<Queue>> queues;
   {

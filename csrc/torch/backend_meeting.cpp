@@ -1,7 +1,5 @@
 #include "torch/backend_meeting.h"
 
-#include <pybind11/pybind11.h>
-
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
@@ -63,15 +61,6 @@ void check_store_answers(const c10::intrusive_ptr<c10d::Store>& store,
                 "in a process that outlives the ranks, such as the one that starts them "
                 "(torchrun's store does). The store's error: " +
                     std::string(error.what()));
-  }
-}
-
-void without_gil(const std::function<void()>& body) {
-  if (Py_IsInitialized() && PyGILState_Check()) {
-    pybind11::gil_scoped_release release;
-    body();
-  } else {
-    body();
   }
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,10 +26,6 @@ std::chrono::milliseconds store_patience(std::chrono::milliseconds timeout);
 // Throws Error if the store does not answer in time: it may have lived in a rank that is gone.
 void check_store_answers(const c10::intrusive_ptr<c10d::Store>& store,
                          std::chrono::milliseconds patience);
-
-// body(), without Python's lock: threads that end in it may be running a user's callback, which
-// needs it.
-void without_gil(const std::function<void()>& body);
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
 // Of this process, and for one backend in it.

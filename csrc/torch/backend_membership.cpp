@@ -7,6 +7,7 @@
 #include "torch/backend_announcing.h"
 #include "torch/backend_meeting.h"
 #include "torch/errors.h"
+#include "torch/python.h"
 #include "torch/store_adapter.h"
 
 namespace ringcomm {

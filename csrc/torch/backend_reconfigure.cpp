@@ -19,6 +19,7 @@
 #include "core/process.h"
 #include "torch/backend_meeting.h"
 #include "torch/errors.h"
+#include "torch/python.h"
 #include "torch/store_adapter.h"
 
 namespace ringcomm {

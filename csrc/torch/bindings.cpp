@@ -178,15 +178,20 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         "Writes the record and returns the path; empty if nothing is recorded.");
   m.def("missing_for_cuda", &ringcomm::missing_for_cuda,
         "Why this build cannot send CUDA tensors, and what to do; empty if it can.");
-  m.def("close_all", &ringcomm::close_all,
+  m.def("close_all", &ringcomm::close_all, py::call_guard<py::gil_scoped_release>(),
         "Closes all groups, as the interpreter is about to end.");
+  m.def("begin_shared_memory", &ringcomm::begin_shared_memory,
+        "From now on, what this thread makes on the CPU lies in memory that peers can map.");
+  m.def("end_shared_memory", &ringcomm::end_shared_memory,
+        "Ends the last beginning of this thread.");
+  m.def("is_shared", &ringcomm::is_shared, py::arg("tensor"),
+        "Whether the tensor lies in memory of this process that peers can map.");
   ringcomm::watch_signals();
   ringcomm::bind_bench(m);
   ringcomm::bind_fast_path(m);
   ringcomm::bind_links(m);
   ringcomm::bind_plan(m);
   ringcomm::bind_reduce(m);
-  ringcomm::bind_shared_memory(m);
   ringcomm::bind_fused(m);
   ringcomm::bind_status(m);
   ringcomm::bind_streams(m);

@@ -1,7 +1,7 @@
 #include "torch/flight.h"
 
+#include <Python.h>
 #include <c10/core/ScalarType.h>
-#include <pybind11/pybind11.h>
 
 #include <atomic>
 #include <mutex>
@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/flight_signal.h"
+#include "torch/python.h"
 
 namespace ringcomm {
 namespace {
@@ -75,18 +76,19 @@ std::string text_of(PyObject* text) {
 
 std::vector<FlightRecorder::Frame> python_frames() {
   if (!Py_IsInitialized()) return {};
-  const pybind11::gil_scoped_acquire gil;
   std::vector<FlightRecorder::Frame> frames;
-  PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-  while (frame != nullptr) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    frames.push_back(
-        {text_of(code->co_name), text_of(code->co_filename), PyFrame_GetLineNumber(frame)});
-    Py_DECREF(code);
-    PyFrameObject* caller = PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = caller;
-  }
+  with_gil([&] {
+    PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
+    while (frame != nullptr) {
+      PyCodeObject* code = PyFrame_GetCode(frame);
+      frames.push_back(
+          {text_of(code->co_name), text_of(code->co_filename), PyFrame_GetLineNumber(frame)});
+      Py_DECREF(code);
+      PyFrameObject* caller = PyFrame_GetBack(frame);
+      Py_DECREF(frame);
+      frame = caller;
+    }
+  });
   return frames;
 }
 

@@ -1,8 +1,5 @@
 #include "torch/gloo_engine.h"
 
-#include <pybind11/chrono.h>
-#include <torch/csrc/utils/pybind.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -17,8 +14,7 @@
 #include "links/address.h"
 #include "torch/gloo_connection.h"
 #include "torch/gloo_store.h"
-
-namespace py = pybind11;
+#include "torch/python.h"
 
 namespace ringcomm {
 namespace {
@@ -30,27 +26,10 @@ using links::Tag;
 // How long two ranks that have both come may take to connect.
 constexpr std::chrono::seconds kConnectTimeout{30};
 
-// A group of this rank alone: it has gloo's devices, on the interfaces that the user has chosen,
-// and makes others. C++ code outside of torch can make none, as gloo's headers are not installed.
-c10::intrusive_ptr<c10d::Backend> make_gloo() {
-  const py::gil_scoped_acquire gil;
-  try {
-    const py::module_ c10d = py::module_::import("torch._C._distributed_c10d");
-    if (!py::hasattr(c10d, "ProcessGroupGloo")) {
-      throw Error(ErrorKind::kLibrary, "this torch was built without gloo");
-    }
-    const py::object group =
-        c10d.attr("ProcessGroupGloo")(c10d.attr("HashStore")(), 0, 1, py::cast(kConnectTimeout));
-    return group.cast<c10::intrusive_ptr<c10d::Backend>>();
-  } catch (const py::error_already_set& error) {
-    throw Error(ErrorKind::kLibrary, std::string("gloo cannot be used: ") + error.what());
-  }
-}
-
 class GlooEngine : public links::Engine {
  public:
   GlooEngine(std::shared_ptr<Store> store, int rank)
-      : gloo_(make_gloo()), store_(std::move(store)), rank_(rank) {
+      : gloo_(make_gloo(kConnectTimeout)), store_(std::move(store)), rank_(rank) {
     links::publish_address(*store_, rank_, "gloo", "");
   }
 

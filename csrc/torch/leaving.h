@@ -18,8 +18,9 @@ class Inside {
 void add_backend(RingBackend* backend);
 void remove_backend(RingBackend* backend);
 
-// For atexit, with the GIL. Closes all groups, so that operations under way end, and waits a little
-// until no thread is in a call and no callback runs: after that they would find no Python any more.
+// For atexit, without the GIL. Closes all groups, so that operations under way end, and waits a
+// little until no thread is in a call and no callback runs: after that they would find no Python
+// any more.
 void close_all();
 
 // Waits on Python's main thread run the handlers of signals from now on.

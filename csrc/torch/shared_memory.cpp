@@ -2,7 +2,6 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <cstddef>
 #include <cstring>
@@ -57,25 +56,19 @@ void install() {
               "for good");
 }
 
-void begin() {
+}  // namespace
+
+void begin_shared_memory() {
   install();
   ++wanted;
 }
+
+void end_shared_memory() { --wanted; }
 
 bool is_shared(const at::Tensor& tensor) {
   const shm::Arena* const arena = shm::Arena::existing();
   return arena != nullptr && tensor.is_cpu() && tensor.has_storage() &&
          arena->find(tensor.storage().data(), tensor.storage().nbytes()).has_value();
-}
-
-}  // namespace
-
-void bind_shared_memory(pybind11::module_& m) {
-  m.def("begin_shared_memory", &begin,
-        "From now on, what this thread makes on the CPU lies in memory that peers can map.");
-  m.def("end_shared_memory", [] { --wanted; }, "Ends the last beginning of this thread.");
-  m.def("is_shared", &is_shared, pybind11::arg("tensor"),
-        "Whether the tensor lies in memory of this process that peers can map.");
 }
 
 }  // namespace ringcomm

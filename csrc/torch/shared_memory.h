@@ -1,10 +1,16 @@
 // Tensors in memory that the peers' processes can map (shm/arena.h).
 #pragma once
 
-#include <pybind11/pybind11.h>
+#include <ATen/core/Tensor.h>
 
 namespace ringcomm {
 
-void bind_shared_memory(pybind11::module_& m);
+// From the first to the second, what this thread makes on the CPU lies in memory that peers can
+// map. They nest.
+void begin_shared_memory();
+void end_shared_memory();
+
+// Whether the tensor lies in memory of this process that peers can map.
+bool is_shared(const at::Tensor& tensor);
 
 }  // namespace ringcomm
