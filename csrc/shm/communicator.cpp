@@ -83,9 +83,11 @@ Collectives::Way Communicator::way_of(Collective collective, std::size_t count, 
   if (collective == Collective::kAllReduce && world_size() == 2 && is_small && is_on_one_host) {
     return Way::kAtOnce;
   }
-  const bool waits_less = collective == Collective::kAllReduce ||
+  // What is for all ranks is written once, into a slot that all of them read.
+  const bool is_for_all = collective == Collective::kAllReduce ||
                           collective == Collective::kAllGather ||
-                          collective == Collective::kReduceScatter;
+                          collective == Collective::kBroadcast;
+  const bool waits_less = is_for_all || collective == Collective::kReduceScatter;
   const bool is_faster = waits_less && world_size() <= kMostDirect && is_on_one_host;
   return element_size(dtype) < 4 || is_faster ? Way::kDirect : Way::kByNeighbours;
 }
