@@ -159,22 +159,26 @@ def _table(rows: Sequence[Row], peers: Sequence[str], keys: Sequence[str]) -> It
 def draw(path: Path, rows: Sequence[Row], title: str) -> None:
     """A panel for each number of ranks: how many times longer than ringcomm the peers take."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     sums = [row for row in rows if row.collective == "all_reduce" and row.type == "float"]
     worlds = list(dict.fromkeys(row.world_size for row in sums))
     figure = Figure(figsize=(5.2 * min(2, len(worlds)), 3.6 * ((len(worlds) + 1) // 2)))
     panels = figure.subplots((len(worlds) + 1) // 2, min(2, len(worlds)), squeeze=False).flatten()
+    names = dict.fromkeys(row.backend for row in sums)
+    colours = {name: f"C{k}" for k, name in enumerate(names)}
+    lines: dict[str, Line2D] = {}
     for panel, nproc in zip(panels, worlds, strict=False):
         mine = [row for row in sums if row.world_size == nproc]
         for name in dict.fromkeys(row.backend for row in mine):
             line = [row for row in mine if row.backend == name]
             if name == OURS:
-                panel.axhline(1, color="black", lw=1.5, label=OURS)
-                bound = [(row.size, row.at_least / row.seconds) for row in line]
-                panel.plot(*zip(*bound, strict=True), "--", color="gray", label="physical limit")
+                lines[OURS] = panel.axhline(1, color="black", lw=1.5)
+                bound = zip(*((row.size, row.at_least / row.seconds) for row in line), strict=True)
+                (lines["physical limit"],) = panel.plot(*bound, "--", color="gray")
             else:
-                points = [(row.size, row.ratio) for row in line]
-                panel.plot(*zip(*points, strict=True), marker="o", ms=3, label=name)
+                points = zip(*((row.size, row.ratio) for row in line), strict=True)
+                (lines[name],) = panel.plot(*points, marker="o", ms=3, color=colours[name])
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
         panel.xaxis.set_major_formatter(lambda size, _: readable_nbytes(int(size)))
@@ -184,10 +188,17 @@ def draw(path: Path, rows: Sequence[Row], title: str) -> None:
         panel.grid(alpha=0.3)
     for panel in panels[len(worlds) :]:
         panel.set_visible(False)
-    panels[0].legend(fontsize="small")
     figure.suptitle(title, fontsize="small")
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure.legend(
+        list(lines.values()),
+        list(lines),
+        fontsize="small",
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        ncols=len(lines),
+    )
+    figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
 def main() -> int:
