@@ -232,7 +232,7 @@ def _tests(source: Path, python: Path, folder: Path, log: Path) -> str:
     (tree / "ringcomm").rename(tree / "ringcomm_of_the_sources")
     needed = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "psutil")
     call(log, python, "-m", "pip", "install", "-q", *needed, cwd=folder)
-    pytest = (python.with_name("pytest"), "-q", "-m", "not slow and not torch_suite")
+    pytest = (python, "-m", "pytest", "-q", "-m", "not slow and not torch_suite")
     files = [f"tests/{name}" for name in TESTS]
     return call(log, *pytest, *files, cwd=tree).strip("= ")
 
