@@ -74,8 +74,8 @@ void GlooConnection::connect(const Connect& connect) {
     for (Posted& message : direction.messages) {
       if (failure_.empty()) start(message);
     }
+    direction.changed.notify_one();
   }
-  changed_.notify_all();
 }
 
 void GlooConnection::post(bool is_send, links::Tag tag, std::byte* data, std::size_t nbytes,
@@ -92,7 +92,7 @@ void GlooConnection::post(bool is_send, links::Tag tag, std::byte* data, std::si
   if (backend_) start(direction.messages.back());
   if (!direction.waiter.joinable())
     direction.waiter = std::thread([this, &direction] { wait_for_messages(direction); });
-  changed_.notify_all();
+  direction.changed.notify_one();
 }
 
 // Hands it to gloo, which blocks for nothing.
@@ -132,7 +132,7 @@ void GlooConnection::start(Posted& message) {
 void GlooConnection::wait_for_messages(Direction& direction) {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] {
+    direction.changed.wait(lock, [&] {
       return *closed_ || (!direction.messages.empty() && (backend_ || !failure_.empty()));
     });
     if (direction.messages.empty()) return;  // closed
@@ -146,7 +146,7 @@ void GlooConnection::wait_for_messages(Direction& direction) {
     if (!message.error.empty()) lose(message.error);
     finish(message, done ? Request::State::kDone : Request::State::kFailed);
     direction.messages.pop_front();
-    changed_.notify_all();
+    finished_.notify_all();
   }
 }
 
@@ -194,8 +194,8 @@ void GlooConnection::lose(const std::string& why) {
   if (failure_.empty()) failure_ = why;
   for (auto& [of, direction] : directions_) {
     for (Posted& message : direction.messages) abort(message);
+    direction.changed.notify_one();
   }
-  changed_.notify_all();
 }
 
 void GlooConnection::cancel(Request& request) {
@@ -215,7 +215,7 @@ void GlooConnection::cancel(Request& request) {
         return;
       }
       abort(*found);
-      changed_.wait(lock, [&] { return !request.pending(); });
+      finished_.wait(lock, [&] { return !request.pending(); });
     } else {
       finish(*found, Request::State::kFailed);
       direction.messages.erase(found);

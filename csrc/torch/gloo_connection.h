@@ -65,6 +65,7 @@ class GlooConnection {
   struct Direction {
     std::list<Posted> messages = {};
     std::thread waiter = {};
+    std::condition_variable changed = {};  // for the waiter
   };
 
   void connect(const Connect& connect);
@@ -78,8 +79,8 @@ class GlooConnection {
   const int peer_;
   const std::function<void()> on_end_;
   const std::shared_ptr<std::atomic<bool>> closed_ = std::make_shared<std::atomic<bool>>(false);
-  std::mutex mutex_;  // of all that follows
-  std::condition_variable changed_;
+  std::mutex mutex_;                           // of all that follows
+  std::condition_variable finished_;           // a message, for who cancels it
   c10::intrusive_ptr<c10d::Backend> backend_;  // null: not connected yet
   std::string failure_;
   std::map<std::pair<std::uint8_t, bool>, Direction> directions_;
