@@ -31,10 +31,12 @@ Relay::Relay(Group& group) : group_(group), ranks_(group.placement().ranks_on(gr
   for (const int leader : leaders) {
     const std::vector<int> ranks = group.placement().ranks_on(group.placement().host_of[leader]);
     for (const int rank : ranks) group.segment().make(Area::kAnnouncements, rank);
-    auto& incoming = *incoming_.emplace_back(new Incoming{leader});
-    incoming.room = most(ranks.size());
-    incoming.bytes.reset(new std::byte[incoming.room]);
-    post(incoming);
+    auto& incoming =
+        *incoming_.emplace_back(std::make_unique<Incoming>(leader, most(ranks.size())));
+    for (std::uint64_t number = 0; number < kAhead; ++number) {
+      incoming.places[number].bytes.reset(new std::byte[incoming.room]);
+      post(incoming, number);
+    }
   }
 }
 
@@ -43,7 +45,9 @@ Relay::~Relay() {
   for (Bundle& bundle : bundles_) {
     for (std::size_t i = 0; i < incoming_.size(); ++i) links.cancel(bundle.requests[i]);
   }
-  for (const auto& incoming : incoming_) links.cancel(incoming->request);
+  for (const auto& incoming : incoming_) {
+    for (Incoming::Place& place : incoming->places) links.cancel(place.request);
+  }
 }
 
 std::size_t Relay::most(std::size_t num_ranks) const {
@@ -107,33 +111,35 @@ void Relay::send(const std::vector<std::size_t>& which) {
 
 void Relay::receive() {
   for (const auto& incoming : incoming_) {
-    while (incoming->request.done()) {
-      mirror(*incoming);
+    for (;;) {
+      const Incoming::Place& place = incoming->places[incoming->number % kAhead];
+      if (!place.request.done()) break;
+      mirror(incoming->leader, {place.bytes.get(), place.request.nbytes});
+      post(*incoming, incoming->number + kAhead);
       ++incoming->number;
-      post(*incoming);
     }
   }
 }
 
-void Relay::post(Incoming& incoming) {
-  group_.links()->recv(incoming.leader, {kAnnouncements, incoming.number % kNumbers},
-                       {incoming.bytes.get(), incoming.room}, incoming.request);
+void Relay::post(Incoming& incoming, std::uint64_t number) {
+  Incoming::Place& place = incoming.places[number % kAhead];
+  group_.links()->recv(incoming.leader, {kAnnouncements, number % kNumbers},
+                       {place.bytes.get(), incoming.room}, place.request);
 }
 
-void Relay::mirror(const Incoming& incoming) {
-  const int host = group_.placement().host_of[incoming.leader];
-  const std::size_t nbytes = incoming.request.nbytes;
+void Relay::mirror(int leader, std::span<const std::byte> bundle) {
+  const int host = group_.placement().host_of[leader];
+  const std::size_t nbytes = bundle.size();
   for (std::size_t at = 0; at < nbytes;) {
     Entry entry;
     const bool is_whole = at + sizeof(entry) <= nbytes;
-    if (is_whole) std::memcpy(static_cast<void*>(&entry), incoming.bytes.get() + at, sizeof(entry));
+    if (is_whole) std::memcpy(static_cast<void*>(&entry), bundle.data() + at, sizeof(entry));
     const bool is_right = is_whole && group_.placement().is_on(host, entry.rank) &&
                           entry.payload_nbytes <= group_.geometry().eager_nbytes &&
                           at + sizeof(entry) + entry.payload_nbytes <= nbytes;
     if (!is_right) {
       group_.fail(ErrorKind::kSystem,
-                  group_.members.name(group_.rank) + ": what " +
-                      group_.members.name(incoming.leader) +
+                  group_.members.name(group_.rank) + ": what " + group_.members.name(leader) +
                       " sent of its host's calls is nothing that a rank of ringcomm sends");
       return;
     }
@@ -141,7 +147,7 @@ void Relay::mirror(const Incoming& incoming) {
     place.call = entry.call;
     place.digest = digest_of(entry.call);
     place.payload_nbytes = entry.payload_nbytes;
-    std::memcpy(place.payload(), incoming.bytes.get() + at + sizeof(entry), entry.payload_nbytes);
+    std::memcpy(place.payload(), bundle.data() + at + sizeof(entry), entry.payload_nbytes);
     place.sequence.store(entry.call.sequence, std::memory_order_release);
     at += padded(sizeof(entry) + entry.payload_nbytes);
   }

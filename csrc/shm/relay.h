@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "links/engine.h"
@@ -50,6 +51,9 @@ class Relay {
 
  private:
   static constexpr int kBundles = 4;
+  // Bundles of a leader that are received ahead, for gloo sends nothing before it has heard that
+  // there is room.
+  static constexpr int kAhead = 2;
 
   // A message to all other leaders.
   struct Bundle {
@@ -58,11 +62,16 @@ class Relay {
   };
   // What comes from another leader.
   struct Incoming {
+    struct Place {
+      std::unique_ptr<std::byte[]> bytes;
+      links::Request request;
+    };
+    Incoming(int leader, std::size_t room) : leader(leader), room(room) {}
+
     int leader;
-    std::uint64_t number = 0;
-    std::unique_ptr<std::byte[]> bytes = {};
-    std::size_t room = 0;
-    links::Request request = {};
+    std::size_t room;
+    std::uint64_t number = 0;  // of the next to come
+    Place places[kAhead];      // in turn
   };
 
   void step(bool hurry);
@@ -70,8 +79,8 @@ class Relay {
   void forward(bool hurry);
   void send(const std::vector<std::size_t>& which);
   void receive();
-  void post(Incoming& incoming);
-  void mirror(const Incoming& incoming);
+  void post(Incoming& incoming, std::uint64_t number);
+  void mirror(int leader, std::span<const std::byte> bundle);
   std::size_t most(std::size_t num_ranks) const;
 
   Group& group_;
