@@ -54,5 +54,16 @@ class Record:
     def write(self, **figures: Any) -> None:
         print(f"{self.campaign}: {json.dumps(figures)}")
         if self.long:
-            path = RESULTS / f"faults_{self.campaign}.json"
-            path.write_text(json.dumps({**about(), **figures}, indent=2) + "\n")
+            self._path().write_text(json.dumps({**about(), **figures}, indent=2) + "\n")
+
+    def write_row(self, row: str, **figures: Any) -> None:
+        """Of a campaign that has several, which stay until they are written again."""
+        print(f"{self.campaign}, {row}: {json.dumps(figures)}")
+        if self.long:
+            path = self._path()
+            rows = json.loads(path.read_text()) if path.exists() else {}
+            rows[row] = {**about(), **figures}
+            path.write_text(json.dumps(rows, indent=2) + "\n")
+
+    def _path(self) -> Path:
+        return RESULTS / f"faults_{self.campaign}.json"

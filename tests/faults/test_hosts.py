@@ -73,7 +73,7 @@ def test_hosts(record: Record, fault: str, links: str) -> None:
     draw = random.Random(f"{fault} {links}")
     seconds: list[float] = []
     unnamed: list[str] = []
-    left: dict[str, list[int]] = defaultdict(list)
+    held: dict[str, list[int]] = defaultdict(list)
     for _ in range(record.scale(1, 50)):
         with Network(2) as network:
             job = network.start(SCRIPT, placement=PLACEMENT, env={"RINGCOMM_LINKS": links})
@@ -88,12 +88,13 @@ def test_hosts(record: Record, fault: str, links: str) -> None:
                 if not names(said["text"], others, {PLACEMENT[other] for other in others}):
                     unnamed.append(f"rank {rank}: {said['text']}")
                 for what in ("descriptors", "threads", "shared"):
-                    left[what].append(said[what])
+                    held[what].append(said[what])
     assert not unnamed
-    assert max(left["shared"]) == 0
-    record.campaign = f"hosts_{links}_{fault.replace(' ', '_')}"
-    record.write(
-        until_a_survivor_raised=times(seconds), most_left={w: max(v) for w, v in left.items()}
+    assert max(held["shared"]) == 0
+    record.write_row(
+        f"{links}: {fault}",
+        until_a_survivor_raised=times(seconds),
+        most_held_after_leaving={what: max(numbers) for what, numbers in held.items()},
     )
     assert max(seconds) < (SOON if record.long else PATIENCE)
 
