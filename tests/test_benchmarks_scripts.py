@@ -160,6 +160,18 @@ def test_flight_record() -> None:
     assert re.search(r"^dist\.all_reduce( +\d+){3}$", result.stdout, re.M), result.stdout
 
 
+def test_torch_part(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    result = run(
+        *("benchmarks/torch_part.py", "--sizes", "8,64K", "--rounds", "3", "--output", str(output))
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads(output.with_suffix(".json").read_text())["rows"]
+    assert [(row["ranks"], row["nbytes"]) for row in rows] == [(2, 8), (2, 65536)]
+    assert all(min(row["direct"], row["torch_part"], row["by_torch"]) > 0 for row in rows)
+    assert re.search(r"^\| 64 KiB( \| [\d.]+ µs){4} \| [\d.]+ \|$", result.stdout, re.M)
+
+
 def test_a_gpu_spins_until_all_calls_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that what is measured is the kernels, not the launches."""
     happened: list[str] = []

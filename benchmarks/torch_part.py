@@ -1,0 +1,121 @@
+"""What torch itself takes of `dist.all_reduce`, and what is left to the ring.
+
+    python benchmarks/torch_part.py --nproc 2
+
+Three calls take turns, on the same float32 tensor: `ringcomm.all_reduce`, `dist.all_reduce` on
+"ring", and `dist.all_reduce` on torch's own "fake", a backend that does nothing, so that all its
+time is torch's. A time is that of one call of many in a row, until the last rank is done, a median
+over the rounds. `goal` is torch's part and 1.2 times the direct call: what a backend can come down
+to that makes a Work besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.testing._internal.distributed.fake_pg  # registers "fake"
+from common import listed, run_on_ranks, write_results
+
+import ringcomm
+from ringcomm.arguments import nbytes
+from ringcomm.bench import machine
+from ringcomm.units import readable_nbytes
+
+TURN = 0.01  # seconds that the calls of a turn take together
+MORE = 1.2  # times the direct call
+
+Call = Callable[[torch.Tensor], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds per call."""
+
+    ranks: int
+    nbytes: int
+    direct: float
+    torch_part: float
+    by_torch: float
+
+    @property
+    def goal(self) -> float:
+        return self.torch_part + MORE * self.direct
+
+
+def seconds(call: Call, tensor: torch.Tensor, calls: int) -> float:
+    """Until the last rank is done."""
+    dist.barrier()
+    began = time.perf_counter()
+    for _ in range(calls):
+        call(tensor)
+    taken = torch.tensor((time.perf_counter() - began) / calls, dtype=torch.float64)
+    ringcomm.all_reduce(taken, op=dist.ReduceOp.MAX)
+    return taken.item()
+
+
+def measure(size: int, fake: dist.ProcessGroup, rounds: int) -> Row:
+    tensor = torch.zeros(size // 4)
+    contenders: dict[str, Call] = {
+        "direct": ringcomm.all_reduce,
+        "torch_part": lambda tensor: dist.all_reduce(tensor, group=fake),
+        "by_torch": dist.all_reduce,
+    }
+    calls = max(3, int(TURN / seconds(dist.all_reduce, tensor, 10)))
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            samples[name].append(seconds(call, tensor, calls))
+    medians = {name: statistics.median(found) for name, found in samples.items()}
+    return Row(dist.get_world_size(), size, **medians)
+
+
+def table(rows: list[Row]) -> str:
+    lines = [
+        "| bytes | direct | torch's part | dist.all_reduce | goal | of goal |",
+        "|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        times = (row.direct, row.torch_part, row.by_torch, row.goal)
+        cells = " | ".join(f"{1e6 * value:.2f} µs" for value in times)
+        lines.append(f"| {readable_nbytes(row.nbytes)} | {cells} | {row.by_torch / row.goal:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def rank_main(options: argparse.Namespace) -> None:
+    ranks = list(range(dist.get_world_size()))
+    fake = dist.new_group(ranks, backend="fake")
+    assert isinstance(fake, dist.ProcessGroup)
+    rows = [measure(size, fake, options.rounds) for size in options.sizes]
+    if dist.get_rank() > 0:
+        return
+    print(table(rows), end="")
+    if options.output is not None:
+        note = f"Medians of {options.rounds} turns; {len(ranks)} ranks."
+        header = {
+            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+            **machine.describe(torch.device("cpu"), []),
+        }
+        write_results(options.output, Row, rows, header, note, table(rows))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--nproc", type=int, default=2, help="ranks, where no launcher starts them")
+    parser.add_argument("--sizes", type=listed(nbytes), default=listed(nbytes)("8,1K,16K,64K,256K"))
+    parser.add_argument("--rounds", type=int, default=51)
+    parser.add_argument("--output", type=Path, help="writes OUTPUT.csv, .json and .md")
+    return run_on_ranks(rank_main, parser.parse_args())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
