@@ -7,6 +7,7 @@ compiles again only what has changed.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -42,6 +43,7 @@ def core_sources() -> list[Path]:
     return sorted(source for folder in folders for source in folder.glob("*.cpp"))
 
 
+@functools.cache
 def cuda_headers() -> list[Path]:
     """Where cuda_runtime_api.h and nccl.h are, to test csrc/nccl/ on a host that plays the GPU."""
     nvcc = _toolchain.find_nvcc()

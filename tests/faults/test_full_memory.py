@@ -45,7 +45,7 @@ def seen_with_a_limit(nbytes: int, limited: list[int]) -> list[str]:
     [
         (1024, [0], "init_process_group"),
         (8192, [0, 1, 2], "a small sum"),
-        (1 << 20, [0, 1, 2], "a large sum"),
+        (1 << 21, [0, 1, 2], "a large sum"),
     ],
 )
 def test_files_that_may_not_grow(nbytes: int, limited: list[int], where: str) -> None:
