@@ -22,7 +22,7 @@ const char* what_differs(const std::vector<Opinion>& opinions) {
                        [&](const Opinion& opinion) { return is_so(opinion.call); });
   };
   if (any([&](const Call& call) { return call.algorithm != first.algorithm; })) {
-    return " with another algorithm (are RINGCOMM_ALGORITHM and RINGCOMM_ACROSS the same on every "
+    return " with another algorithm (is RINGCOMM_ALGORITHM the same on every "
            "rank?)";
   }
   if (any([](const Call& call) { return call.plan == Prepared::kNoProgram; })) {

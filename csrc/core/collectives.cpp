@@ -37,7 +37,7 @@ Collectives::Collectives(int rank, int world_size, Selection selection)
   }
 }
 
-void Collectives::place(const Placement& placement) {
+void Collectives::place(const Placement& placement, const Link& across) {
   programs_.place(placement.host_of);
   const Grid grid(world_size_, placement.host_of);
   const bool exchanges = (grid.num_columns() - 1) * grid.num_hosts() <= kMostExchanged;
@@ -50,8 +50,7 @@ void Collectives::place(const Placement& placement) {
     automatic_[c] = {id_of(*by_neighbours), id_of(*direct), id_of(*direct)};
   }
   doubling_ = id_of(*find_algorithm(Collective::kAllReduce, "hierarchical_doubling"));
-  doubling_most_ =
-      grid.num_columns() * doubling_pays_up_to(grid.num_hosts(), programs_.selection().across);
+  doubling_most_ = grid.num_columns() * doubling_pays_up_to(grid.num_hosts(), across);
 }
 
 AlgorithmId Collectives::choose(const Call& call) const {

@@ -58,8 +58,9 @@ class Collectives {
   static constexpr int kNumWays = 3;
 
   Collectives(int rank, int world_size, Selection selection);
-  // The ranks are on several hosts: what is not selected goes by two levels where it can.
-  void place(const Placement& placement);
+  // The ranks are on several hosts: what is not selected goes by two levels where it can, an
+  // all-reduce by those that suit the network.
+  void place(const Placement& placement, const Link& across);
   // The ranks share one host: what is not selected goes by what was measured there, if anything
   // was.
   void tune(std::span<const TunedRule> rules) { tuning_ = Tuning(rules); }

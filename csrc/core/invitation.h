@@ -8,6 +8,7 @@
 
 #include "core/members.h"
 #include "core/tuning.h"
+#include "plan/network.h"
 
 namespace ringcomm {
 
@@ -24,6 +25,8 @@ struct Invitation {
   // What can carry bytes from here to other hosts, the best first; asked only where there are some.
   // Null: nobody needs to agree on that.
   std::function<std::vector<std::string>()> engines = {};
+  // The network between hosts; rank 0's counts.
+  Link across = {};
   // What the first rank of a host tells the others to go by.
   std::vector<TunedRule> tuned = {};
 };

@@ -18,7 +18,7 @@ namespace ringcomm {
 // PlanError.
 using PlanSource = std::function<std::vector<Plan>(int world_size, int root)>;
 
-// The same on all ranks, but for `tuned`.
+// The same on all ranks, but for `across` and `tuned`.
 struct Selection {
   struct Choice {
     std::string name;
@@ -28,7 +28,7 @@ struct Selection {
   // What is not in here is chosen call by call.
   std::map<Collective, Choice> choices = {};
   std::vector<int> host_of = {};      // as in plan/algorithms.h
-  Link across = {};                   // between hosts, by which an all-reduce is chosen
+  Link across = {};                   // between hosts; rank 0's counts
   std::vector<TunedRule> tuned = {};  // on one host; for groups of any size
 
   // The algorithm of this name for all collectives that have one, or "auto". Throws Error

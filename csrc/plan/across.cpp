@@ -14,6 +14,8 @@ namespace {
 
 constexpr double kReduceBandwidth = 5e9;  // of a core, roughly
 constexpr double kLeast = 1024, kMost = double{1ull << 40};
+// What the ranks of two hosts take to send and hear something, besides the network's latency.
+constexpr double kCrossing = 50e-6;  // seconds
 
 Simulator simulator(int num_hosts, const Link& across, Plan (*plan)(int rank, int world_size)) {
   const Network network{.ranks_per_host = 1,
@@ -38,6 +40,10 @@ double doubling_pays_up_to(int num_hosts, const Link& across) {
     most = nbytes;
   }
   return most;
+}
+
+double at_once_pays_up_to(int num_hosts, int ranks_per_host, const Link& across) {
+  return (across.latency + kCrossing) * across.bandwidth / (num_hosts - 1) / ranks_per_host;
 }
 
 }  // namespace ringcomm

@@ -106,10 +106,11 @@ void Attempt::take_in(const Letter& letter) {
 }
 
 void Attempt::declare_made(const Placement& placement, const std::vector<std::string>& host_names,
-                           const std::string& engine) {
+                           const Between& between) {
   if (!is_first()) return;
   GroupHeader& shared = segment_.header();
-  std::strncpy(shared.engine, engine.c_str(), sizeof(shared.engine) - 1);
+  std::strncpy(shared.engine, between.engine.c_str(), sizeof(shared.engine) - 1);
+  shared.across = between.across;
   for (int r = 0; r < segment_.geometry().world_size; ++r) {
     RankState& state = segment_.state(r);
     state.host_number = placement.host_of[r];
@@ -121,9 +122,9 @@ void Attempt::declare_made(const Placement& placement, const std::vector<std::st
   shared.setup.store(Setup::kDone, std::memory_order_release);
 }
 
-std::string Attempt::engine() {
+Between Attempt::between() {
   const GroupHeader& shared = segment_.header();
-  return {shared.engine, strnlen(shared.engine, sizeof(shared.engine))};
+  return {{shared.engine, strnlen(shared.engine, sizeof(shared.engine))}, shared.across};
 }
 
 void Attempt::declare_refused(const Error& error) {

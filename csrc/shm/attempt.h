@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/between.h"
 #include "core/roll_call.h"
 #include "core/seating.h"
 #include "shm/segment.h"
@@ -39,10 +40,10 @@ class Attempt {
   std::optional<Outcome> outcome();
   // The first: what another rank of the attempt has written.
   void take_in(const Letter& letter);
-  // The first: says in the file how it ends, where the ranks are, and what carries bytes between
-  // their hosts. Others do nothing.
+  // The first: says in the file how it ends, where the ranks are, and what they go by between their
+  // hosts. Others do nothing.
   void declare_made(const Placement& placement, const std::vector<std::string>& host_names,
-                    const std::string& engine);
+                    const Between& between);
   void declare_refused(const Error& error);
 
   // The others: maps the file if it is there, or writes to the first that it is out of reach.
@@ -53,7 +54,7 @@ class Attempt {
   // Where the group is made, as the file says. Throws the Error by which it is refused.
   std::optional<Placement> verdict();
   // When it is made: what the file says.
-  std::string engine();
+  Between between();
   // The others: takes away the name of the file, if it has one.
   void clean_up();
 

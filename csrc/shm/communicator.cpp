@@ -31,7 +31,8 @@ const Invitation& checked(const Invitation& invitation) {
   return invitation;
 }
 
-Invitation tuned(Invitation invitation, const Selection& selection) {
+Invitation with_what_it_goes_by(Invitation invitation, const Selection& selection) {
+  invitation.across = selection.across;
   invitation.tuned = tuned_for(invitation.world_size, selection.tuned);
   return invitation;
 }
@@ -41,13 +42,13 @@ Invitation tuned(Invitation invitation, const Selection& selection) {
 Communicator::Communicator(Store& store, const Invitation& invitation, const Selection& selection,
                            const links::MakeEngine& make_engine)
     : Collectives(invitation.rank, checked(invitation).world_size, selection),
-      group_(store, tuned(invitation, selection), make_engine),
+      group_(store, with_what_it_goes_by(invitation, selection), make_engine),
       exchange_(group_),
       executor_(group_),
       mail_(group_),
       arenas_(invitation.world_size) {
   if (group_.links() != nullptr) {
-    place(group_.placement());
+    place(group_.placement(), group_.segment().between().across);
   } else {
     tune(group_.segment().tuned());
   }
@@ -124,7 +125,7 @@ void Communicator::carry_out(Call call, const Reduction& reduction, Timeout time
   if (call.algorithm != kUsersPlans) {
     shm::Eager& eager = eager_way(call);
     const std::size_t element_nbytes = element_size(call.dtype);
-    if (eager.fits(blocks(), group_.geometry().eager_nbytes / element_nbytes)) {
+    if (eager.fits(blocks(), group_.geometry().small_nbytes / element_nbytes)) {
       const bool is_tiny = call.count * element_nbytes < kLeastInPlace * world_size();
       return eagerly(eager, is_tiny ? nullptr : zero_copy_way(call), call, reduction, deadline);
     }

@@ -33,7 +33,8 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
   }
   call.count = total;
   std::memcpy(payload, counts, table_nbytes);
-  const std::size_t most = (group_.geometry().eager_nbytes - table_nbytes) / element_nbytes;
+  const std::size_t small_nbytes = std::max(group_.geometry().small_nbytes, table_nbytes);
+  const std::size_t most = (small_nbytes - table_nbytes) / element_nbytes;
   call.eager = call.algorithm != kUsersPlans && total <= most;
   std::size_t told = 0, written = 0;
   shm::ZeroCopy* const way = refusal || call.eager ? nullptr : zero_copy_way(call, table_nbytes);

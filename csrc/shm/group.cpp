@@ -45,7 +45,7 @@ Group::Group(Store& store, const Invitation& invitation, const links::MakeEngine
                                                  members.names(remote_) +
                                                  ", and is given no links between hosts");
   }
-  links_ = make_engine(segment_.engine(), segment_.name(), rank, world_size);
+  links_ = make_engine(segment_.between().engine, segment_.name(), rank, world_size);
   if (rank != placement().leader_of(host())) return;
   relay_ = std::make_unique<Relay>(*this);
   sentinel_ = std::make_unique<Sentinel>(*this, *relay_);

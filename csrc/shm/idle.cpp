@@ -16,6 +16,9 @@ using std::chrono::milliseconds;
 
 constexpr microseconds kYieldFor = milliseconds(1);
 constexpr microseconds kLongestSleep = milliseconds(1);
+// Whoever waits longer loses no more of it in proportion: such a part of the time waited so far.
+// Across hosts all waits are long, and several follow on each other in one call.
+constexpr int kPartOfWait = 10, kPartOfWaitAcrossHosts = 40;
 constexpr milliseconds kLookEvery{100};  // at processes; costs a few system calls per peer
 constexpr std::size_t kPeersPerLook = 8;
 
@@ -33,12 +36,10 @@ bool Idle::yield_or_sleep() {
   if (idle < kYieldFor) {
     sched_yield();
   } else {
-    // A tenth of the time waited so far: whoever waits longer loses no more of it in proportion.
-    const microseconds nap = std::min(kLongestSleep, idle / 10);
     if (group_.links() != nullptr) {
-      group_.links()->sleep(nap);
+      group_.links()->sleep(std::min(kLongestSleep, idle / kPartOfWaitAcrossHosts));
     } else {
-      std::this_thread::sleep_for(nap);
+      std::this_thread::sleep_for(std::min(kLongestSleep, idle / kPartOfWait));
     }
   }
   return false;

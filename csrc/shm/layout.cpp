@@ -2,11 +2,17 @@
 
 #include <algorithm>
 
+#include "plan/across.h"
+
 namespace ringcomm::shm {
 namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kKiB = 1024;
+// What the ranks of a host announce goes to another in one message, which an engine sends before it
+// is received (links/ucx_library.cpp) if it is no longer than this.
+constexpr std::size_t kMostBetweenHosts = 256 * kKiB;
+constexpr std::size_t kLeastSmall = kKiB;  // whatever the network is
 
 std::size_t round_up(std::size_t nbytes, std::size_t to) { return (nbytes + to - 1) / to * to; }
 
@@ -31,6 +37,10 @@ std::size_t eager_nbytes_of(int n) {
                   round_up(counts, kPage));
 }
 
+std::size_t announcements_nbytes_of(std::size_t eager_nbytes) {
+  return 2 * (sizeof(Announcement) + eager_nbytes) + kLanesAcrossHosts * sizeof(Progress);
+}
+
 }  // namespace
 
 const char* name(Area area) {
@@ -42,6 +52,7 @@ const char* name(Area area) {
 Geometry::Geometry(int n)
     : world_size(n),
       eager_nbytes(eager_nbytes_of(n)),
+      small_nbytes(eager_nbytes),
       outbox_nbytes(
           by_world_size(n, {{16, 512 * kKiB}, {32, 256 * kKiB}, {64, 128 * kKiB}}, 64 * kKiB)),
       mail_slot_nbytes(by_world_size(
@@ -59,11 +70,29 @@ Geometry::Geometry(int n)
     return region;
   };
   device = place(kDeviceCalls * sizeof(DeviceCall) + (ranks + 1) * sizeof(DeviceGreeting), ranks);
-  announcements = place(
-      2 * (sizeof(Announcement) + eager_nbytes) + kLanesAcrossHosts * sizeof(Progress), ranks);
+  announcements = place(announcements_nbytes_of(std::max(eager_nbytes, kMostBetweenHosts)), ranks);
   outboxes = place(kLanesAcrossHosts * outbox_nbytes, ranks);
   mail =
       place(sizeof(MailEdge) + kMailSlots * (sizeof(MailSlot) + mail_slot_nbytes), ranks * ranks);
+}
+
+std::size_t Geometry::announcements_nbytes() const {
+  return round_up(announcements_nbytes_of(eager_nbytes), kPage);
+}
+
+void Geometry::spread(const Placement& placement, const Link& across) {
+  const int num_hosts = placement.num_hosts();
+  const bool is_told = across.latency > 0 && across.bandwidth > 0;
+  if (num_hosts == 1 || !is_told) return;
+  std::size_t most_ranks = 0;
+  for (int host = 0; host < num_hosts; ++host) {
+    most_ranks = std::max(most_ranks, placement.ranks_on(host).size());
+  }
+  const double pays = at_once_pays_up_to(num_hosts, static_cast<int>(most_ranks), across);
+  const std::size_t most = std::max(eager_nbytes, kMostBetweenHosts / most_ranks / kPage * kPage);
+  small_nbytes = pays < static_cast<double>(most) ? static_cast<std::size_t>(pays) : most;
+  small_nbytes = std::max(small_nbytes, kLeastSmall);
+  eager_nbytes = std::max(eager_nbytes, round_up(small_nbytes, kPage));
 }
 
 }  // namespace ringcomm::shm

@@ -32,8 +32,10 @@
 
 #include "core/board.h"
 #include "core/call.h"
+#include "core/placement.h"
 #include "core/process.h"
 #include "core/tuning.h"
+#include "plan/network.h"
 
 namespace ringcomm::shm {
 
@@ -47,7 +49,7 @@ enum class Area { kBase, kDevice, kAnnouncements, kOutboxes, kMail };
 inline constexpr int kNumAreas = 5;
 const char* name(Area area);
 
-inline constexpr std::uint64_t kMagic = 0x72696e67636f6d39;  // "ringcom9"
+inline constexpr std::uint64_t kMagic = 0x72696e67636f6d61;  // "ringcoma"
 
 // What becomes of the group that is being made. kAgain: in another file.
 enum class Setup : std::uint32_t { kPending, kDone, kAgain, kRefused };
@@ -57,8 +59,10 @@ struct alignas(kLine) GroupHeader {
   std::uint64_t cookie;  // random: whoever finds it here has found the memory that is meant
   std::uint64_t nbytes;
   std::int32_t world_size;
-  char group[64];   // its name
-  char engine[16];  // that carries bytes between its hosts; written before setup is done
+  char group[64];  // its name
+  // Between its hosts (core/between.h); written before setup is done.
+  char engine[16];
+  Link across;
   std::uint32_t num_tuned;
   TunedRule tuned[kMostTuned];  // for groups of this size
   std::atomic<Setup> setup;
@@ -203,20 +207,27 @@ struct Region {
   std::size_t stride;  // whole pages
 };
 
-// Sizes follow from the world size alone, so that all ranks agree on every address. Large groups
-// get smaller boxes.
+// Where areas begin follows from the world size alone, so that all ranks agree on every address.
+// Large groups get smaller boxes.
 struct Geometry {
   explicit Geometry(int world_size);
+  // The ranks are placed so. Before anybody announces anything: between hosts it is their network
+  // that tells what is small.
+  void spread(const Placement& placement, const Link& across);
 
   std::size_t state_at(int rank) const { return states_at + rank * sizeof(RankState); }
   // Two per rank, in turn.
   std::size_t announcement_at(int rank, std::uint64_t sequence) const {
     return announcements.at + static_cast<std::size_t>(rank) * announcements.stride +
-           sequence % 2 * (sizeof(Announcement) + eager_nbytes);
+           sequence % 2 * announcement_nbytes();
   }
+  std::size_t announcement_nbytes() const { return sizeof(Announcement) + eager_nbytes; }
+  // Of a rank.
+  std::size_t announcements_nbytes() const;
 
   int world_size;
-  std::size_t eager_nbytes;      // the largest input that travels with its announcement
+  std::size_t eager_nbytes;      // the largest payload of an announcement
+  std::size_t small_nbytes;      // the largest input that travels in it
   std::size_t outbox_nbytes;     // per rank and lane
   std::size_t mail_slot_nbytes;  // data in one mail slot
 

@@ -26,18 +26,19 @@ Placement Meeting::hold() {
   }
 }
 
-std::string Meeting::made_word(const std::string& engine,
-                               const std::vector<std::string>& host_names) {
-  std::string word = kMade + engine + "\n";
+std::string Meeting::made_word(const Between& between, const std::vector<std::string>& host_names) {
+  std::string word = kMade + between.text() + "\n";
   for (const std::string& name : host_names) word += name + "\n";
   return word;
 }
 
-bool Meeting::is_made(const std::string& word, std::string* engine,
+bool Meeting::is_made(const std::string& word, Between* between,
                       std::vector<std::string>* host_names) {
   if (!word.starts_with(kMade)) return false;
   std::istringstream names(word.substr(kMade.size()));
-  std::getline(names, *engine);
+  std::string line;
+  std::getline(names, line);
+  *between = Between::read(line);
   for (std::string name; std::getline(names, name);) host_names->push_back(name);
   return true;
 }
@@ -70,7 +71,7 @@ std::optional<Placement> Meeting::go_on(bool listens) {
            [this] { attempt_.join(); });
   if (attempt_.is_first()) or_write("", [this] { report(); });
   const std::optional<Placement> made = attempt_.verdict();
-  if (made) engine_ = attempt_.engine();
+  if (made) between_ = attempt_.between();
   return made;
 }
 
@@ -85,10 +86,10 @@ std::optional<Placement> Meeting::listen() {
     }
     if (!word) return std::nullopt;
     std::vector<std::string> host_names;
-    if (is_made(*word, &engine_, &host_names)) {
+    if (is_made(*word, &between_, &host_names)) {
       if (seating_.tickets().empty()) continue;  // with another in this one's place
       const Placement placement = seating_.placement();
-      attempt_.declare_made(placement, host_names, engine_);
+      attempt_.declare_made(placement, host_names, between_);
       return placement;
     }
     seating_ = Seating::read(*word);

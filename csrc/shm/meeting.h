@@ -43,16 +43,15 @@ class Meeting {
   // Returns when all ranks of the group are in their places, this one's in the segment. Throws
   // Error otherwise.
   Placement hold();
-  // Afterwards: what no other group is called whose ranks meet through this store, and what carries
-  // bytes between the hosts, if there are several and their ranks say what can.
+  // Afterwards: what no other group is called whose ranks meet through this store, and what they go
+  // by between their hosts.
   std::string name() const { return std::to_string(seating_.tickets().front()); }
-  const std::string& engine() const { return engine_; }
+  const Between& between() const { return between_; }
 
  private:
-  // What rank 0 tells last: that the group is made, the engine, and the names of the hosts.
-  static std::string made_word(const std::string& engine,
-                               const std::vector<std::string>& host_names);
-  static bool is_made(const std::string& word, std::string* engine,
+  // What rank 0 tells last: that the group is made, what it goes by, and the names of the hosts.
+  static std::string made_word(const Between& between, const std::vector<std::string>& host_names);
+  static bool is_made(const std::string& word, Between* between,
                       std::vector<std::string>* host_names);
 
   // Rank 0's, in shm/meeting_rank_0.cpp.
@@ -77,7 +76,7 @@ class Meeting {
   RollCall roll_call_;
   Attempt attempt_;
   Seating seating_;  // as rank 0 last told it, if this rank is in it
-  std::string engine_;
+  Between between_;
   std::map<int, std::vector<std::string>> engines_;  // rank 0's: by attempt
   bool wrote_death_ = false;                         // to rank 0, whose word is waited for
 };

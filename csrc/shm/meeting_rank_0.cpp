@@ -16,14 +16,14 @@ Placement Meeting::lead() {
       roll_call_.pause(awaited());
     }
     const Placement placement = seating_.placement();
-    engine_ = agreed_engine(placement);
+    between_ = {agreed_engine(placement), invitation_.across};
     roll_call_.close();
     std::vector<std::string> host_names = {roll_call_.self().host};
     for (int host = 1; host < placement.num_hosts(); ++host) {
       host_names.push_back(roll_call_.attendees().at(placement.leader_of(host)).host);
     }
-    if (invitation_.world_size > 1) roll_call_.tell(made_word(engine_, host_names));
-    attempt_.declare_made(placement, host_names, engine_);
+    if (invitation_.world_size > 1) roll_call_.tell(made_word(between_, host_names));
+    attempt_.declare_made(placement, host_names, between_);
     return placement;
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);

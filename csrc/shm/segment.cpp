@@ -19,8 +19,9 @@ void Segment::make(Area area, int rank) {
   const Region& region = area == Area::kDevice          ? geometry_.device
                          : area == Area::kAnnouncements ? geometry_.announcements
                                                         : geometry_.outboxes;
-  const std::size_t nbytes =
-      area == Area::kOutboxes ? num_lanes() * geometry_.outbox_nbytes : region.stride;
+  const std::size_t nbytes = area == Area::kOutboxes        ? num_lanes() * geometry_.outbox_nbytes
+                             : area == Area::kAnnouncements ? geometry_.announcements_nbytes()
+                                                            : region.stride;
   take(area, begin(region, static_cast<std::size_t>(rank)), nbytes);
   count(area, nbytes);
   state(rank).areas.fetch_or(bit(area), std::memory_order_release);

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/between.h"
 #include "core/placement.h"
 #include "core/roll_call.h"
 #include "core/store.h"
@@ -42,8 +43,7 @@ class Segment {
   }
   // What no other group is called that has met through the same store.
   const std::string& name() const { return name_; }
-  // What carries bytes between the hosts; empty: there is but one, or nobody has told what can.
-  const std::string& engine() const { return engine_; }
+  const Between& between() const { return between_; }
   // Of which each has a counter and an outbox.
   int num_lanes() const { return placement_.num_hosts() > 1 ? kLanesAcrossHosts : kLanes; }
   // What this rank has made.
@@ -84,8 +84,7 @@ class Segment {
     return base_ + begin(geometry_.outboxes, rank) + lane * geometry_.outbox_nbytes;
   }
   Progress& progress(int rank, int lane) {
-    return at<Progress>(begin(geometry_.announcements, rank) +
-                        2 * (sizeof(Announcement) + geometry_.eager_nbytes) +
+    return at<Progress>(begin(geometry_.announcements, rank) + 2 * geometry_.announcement_nbytes() +
                         lane * sizeof(Progress));
   }
   MailEdge& mail_edge(int from, int to) { return at<MailEdge>(mail_box(from, to)); }
@@ -127,10 +126,10 @@ class Segment {
   void introduce(const Members& members, const Attendee& self);
 
   const int rank_;
-  const Geometry geometry_;
+  Geometry geometry_;
   Placement placement_;
   std::string name_;
-  std::string engine_;
+  Between between_;
   Usage usage_;
   File file_;
   std::byte* base_ = nullptr;

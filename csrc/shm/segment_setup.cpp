@@ -44,7 +44,8 @@ Segment::Segment(Store& store, const Invitation& invitation)
     Meeting meeting(*this, store, invitation);
     placement_ = meeting.hold();
     name_ = meeting.name();
-    engine_ = meeting.engine();
+    between_ = meeting.between();
+    geometry_.spread(placement_, between_.across);
   } catch (...) {
     leave();
     throw;

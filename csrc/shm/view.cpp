@@ -91,6 +91,14 @@ bool is_silent(const Mapping& memory, const Geometry& geometry, const RankState&
   return false;
 }
 
+Placement placement_of(const Mapping& memory, const Geometry& geometry) {
+  std::vector<std::int32_t> hosts;
+  for (int r = 0; r < geometry.world_size; ++r) {
+    hosts.push_back(memory.at<RankState>(geometry.state_at(r)).host_number);
+  }
+  return Placement::of(hosts);  // numbers of its own: in damaged memory there may be any
+}
+
 std::string state_of(const Mapping& memory, const Geometry& geometry, const RankState& state) {
   if (state.joined.load(std::memory_order_acquire) == 0) return "joining";
   if (state.ended.load(std::memory_order_acquire) != 0 || !state.process.runs()) return "ended";
@@ -137,10 +145,11 @@ GroupView view(int descriptor) {
   if (!is_ours || header.nbytes != Geometry(world_size).nbytes) {
     throw Error(ErrorKind::kSystem, "it is not the memory of a group of this build of ringcomm");
   }
-  const Geometry geometry(world_size);
+  Geometry geometry(world_size);
   GroupView group;
   group.name = text_of(header.group);
   group.complete = header.setup.load(std::memory_order_acquire) == Setup::kDone;
+  if (group.complete) geometry.spread(placement_of(memory, geometry), header.across);
   if (header.failed.load(std::memory_order_acquire) == 2) group.failure = text_of(header.text);
   for (int r = 0; r < world_size; ++r) group.ranks.push_back(view_of(memory, geometry, r));
   return group;

@@ -13,15 +13,17 @@
 
 namespace ranks {
 
-// All ranks of a new group; body gets each rank's communicator.
+// All ranks of a new group; body gets each rank's communicator. `across`: as rank 0 is told.
 inline void on_hosts(const std::vector<int>& host_of, const std::string& algorithm,
                      const std::shared_ptr<MemoryNetwork>& network,
-                     const std::function<void(Communicator&)>& body) {
+                     const std::function<void(Communicator&)>& body,
+                     const ringcomm::Link& across = {}) {
   const Placement placement = Placement::of(host_of);
   MemoryStore store;
   on_threads(static_cast<int>(host_of.size()), [&](int r) {
-    Communicator communicator(store, invite(r, placement), Selection::named(algorithm),
-                              network->maker());
+    Selection selection = Selection::named(algorithm);
+    if (r == 0) selection.across = across;
+    Communicator communicator(store, invite(r, placement), selection, network->maker());
     CHECK(communicator.group().placement() == placement);
     body(communicator);
   });

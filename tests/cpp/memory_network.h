@@ -2,6 +2,7 @@
 // process, and what a test has broken.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -60,6 +61,14 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
     std::lock_guard lock(mutex_);
     lost_.try_emplace({rank, peer}, why);
     changed_.notify_all();
+  }
+
+  // Messages of this stream and of those behind it, so far.
+  std::size_t num_sent_from(std::uint8_t stream) {
+    std::lock_guard lock(mutex_);
+    return std::count_if(used_.begin(), used_.end(), [&](const std::pair<Key, bool>& use) {
+      return use.second && std::get<2>(use.first) >= stream;
+    });
   }
 
   // What that rank sends from now on arrives no sooner than after that time.

@@ -1,10 +1,11 @@
-// Which all-reduce is chosen across hosts.
+// What is chosen across hosts.
 #include <cmath>
 
 #include "check.h"
 #include "errors.h"
 #include "plan/across.h"
 
+using ringcomm::at_once_pays_up_to;
 using ringcomm::doubling_pays_up_to;
 
 TEST(two_hosts_always_exchange) {
@@ -25,4 +26,12 @@ TEST(latency_against_volume) {
 TEST(a_link_has_to_have_a_bandwidth) {
   CHECK_THROWS(doubling_pays_up_to(4, {.latency = 1, .overhead = 0, .bandwidth = 0}),
                std::invalid_argument);
+}
+
+// 1 ms of 1 Gbit/s, and 50 us for the ranks, are 131,250 bytes: of 2 ranks to 1 other host half of
+// it each, to 3 others a sixth.
+TEST(a_latency_is_worth_its_bytes) {
+  const ringcomm::Link across{.latency = 1e-3, .overhead = 0, .bandwidth = 0.125e9};
+  CHECK_EQ(at_once_pays_up_to(2, 2, across), 65'625.0);
+  CHECK_EQ(std::round(at_once_pays_up_to(4, 2, across)), 21'875.0);
 }

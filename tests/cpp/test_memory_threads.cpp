@@ -66,7 +66,7 @@ TEST(memory_is_taken_by_use) {
     CHECK_EQ(usage.nbytes(), expected);
     for (int i = 0; i < 5; ++i) all_reduce(c, geometry.eager_nbytes / sizeof(float));
     c.barrier(kPatience);
-    expected += geometry.announcements.stride;
+    expected += geometry.announcements_nbytes();
     CHECK_EQ(usage.nbytes(), expected);
     total += expected;
     send(c);

@@ -301,7 +301,27 @@ TEST(hosts_agree_on_what_carries_bytes_between_them) {
     ranks::on_threads(5, [&](int r) {
       const std::vector<std::string>& own = engines[placement.host_of[r]];
       const shm::Segment group(store, with_engines(invite(r, placement), own));
-      CHECK_EQ(group.engine(), agreed);
+      CHECK_EQ(group.between().engine, agreed);
+    });
+  }
+}
+
+TEST(all_go_by_the_network_that_rank_0_is_told_of) {
+  const Placement placement{{0, 1, 0, 2, 1}};
+  for (const Link& across :
+       {Link{}, Link{.latency = 0.1, .overhead = 1e-7, .bandwidth = 1.0 / 3}}) {
+    MemoryStore store;
+    ranks::on_threads(5, [&](int r) {
+      Invitation invitation = invite(r, placement);
+      invitation.across = r == 0 ? across : Link{.latency = 1.0 * r, .bandwidth = 1e9};
+      const shm::Segment group(store, invitation);
+      const Link told = group.between().across;
+      CHECK_EQ(told.latency, across.latency);
+      CHECK_EQ(told.overhead, across.overhead);
+      CHECK_EQ(told.bandwidth, across.bandwidth);
+      const std::size_t small = across.latency > 0 ? 1024 : shm::Geometry(5).eager_nbytes;
+      CHECK_EQ(group.geometry().small_nbytes, small);
+      CHECK_EQ(group.geometry().eager_nbytes, shm::Geometry(5).eager_nbytes);
     });
   }
 }
@@ -340,7 +360,7 @@ TEST(a_single_host_is_not_asked_for_engines) {
     invitation.engines = []() -> std::vector<std::string> {
       throw Error(ErrorKind::kLibrary, "asked");
     };
-    CHECK_EQ(shm::Segment(store, invitation).engine(), "");
+    CHECK_EQ(shm::Segment(store, invitation).between().engine, "");
   });
 }
 

@@ -1,0 +1,38 @@
+#include "core/between.h"
+
+#include <array>
+#include <charconv>
+#include <sstream>
+
+namespace ringcomm {
+namespace {
+
+// With all digits, and infinity, too.
+std::string text_of(double value) {
+  std::array<char, 64> digits;
+  return {digits.data(), std::to_chars(digits.begin(), digits.end(), value).ptr};
+}
+
+double value_of(const std::string& text) {
+  double value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+}  // namespace
+
+std::string Between::text() const {
+  return text_of(across.latency) + " " + text_of(across.overhead) + " " +
+         text_of(across.bandwidth) + " " + engine;
+}
+
+Between Between::read(const std::string& line) {
+  std::istringstream words(line);
+  std::string latency, overhead, bandwidth;
+  Between between;
+  words >> latency >> overhead >> bandwidth >> between.engine;
+  between.across = {value_of(latency), value_of(overhead), value_of(bandwidth)};
+  return between;
+}
+
+}  // namespace ringcomm
