@@ -30,6 +30,7 @@ import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 from across_hosts_report import WIRE, Place, Row, markdown, row_of, write
@@ -75,20 +76,31 @@ class Ranks:
 
     def turn(self, contender: str, count: int, calls: int) -> float:
         """Seconds per call, from the common start until the last rank is done."""
+        self.tell({"name": contender, "count": count, "calls": calls})
+        self.answers(contender)
         start = time.monotonic() + HEAD_START
+        self.tell(start)
+        answers = self.answers(contender)
+        if not all(answer["right"] for answer in answers):
+            wrong = [rank for rank, answer in enumerate(answers) if not answer["right"]]
+            raise FailedError(f"{contender}: ranks {wrong} have wrong sums of {count} elements")
+        return (max(answer["end"] for answer in answers) - start) / calls
+
+    def tell(self, what: object) -> None:
         for connection in self.connections:
-            connection.send({"name": contender, "count": count, "calls": calls, "start": start})
-        ends = []
+            connection.send(what)
+
+    def answers(self, contender: str) -> list[Any]:
+        """What each rank says next."""
+        answers = []
         for rank, connection in enumerate(self.connections):
             if not connection.poll(PATIENCE):
                 raise FailedError(f"{contender}: rank {rank} is silent for {PATIENCE:g} s")
             answer = connection.recv()
             if "failed" in answer:
                 raise FailedError(f"{contender}: rank {rank}: {answer['failed']}")
-            if not answer["right"]:
-                raise FailedError(f"{contender}: rank {rank} has a wrong sum of {count} elements")
-            ends.append(answer["end"])
-        return (max(ends) - start) / calls
+            answers.append(answer)
+        return answers
 
 
 @contextlib.contextmanager

@@ -69,11 +69,14 @@ class Mpi:
         self.mpi.COMM_WORLD.Allreduce(self.mpi.IN_PLACE, buffer)
 
 
-def turn(library: Torch | Mpi, name: str, count: int, calls: int, start: float) -> dict[str, Any]:
-    """Does `calls` all-reduces from `start` on. The first of a turn of one is checked."""
+def turn(
+    library: Torch | Mpi, driver: Connection, name: str, count: int, calls: int
+) -> dict[str, Any]:
+    """Does `calls` all-reduces, when the driver says. The first of a turn of one is checked."""
     checked = calls == 1
     buffer = library.buffer(count, float(library.rank + 1) if checked else 0.0)
-    begin_at(start)
+    driver.send("ready")  # touching new memory takes longer than a small call, and it varies
+    begin_at(driver.recv())
     for _ in range(calls):
         library.all_reduce(name, buffer)
     end = time.monotonic()
@@ -97,7 +100,7 @@ def serve(driver: Connection, make: Callable[[list[str]], Torch | Mpi]) -> None:
         except EOFError:
             return
         try:
-            driver.send(turn(library, **todo))
+            driver.send(turn(library, driver, **todo))
         except Exception as error:
             driver.send({"failed": str(error).splitlines()[0]})
 
