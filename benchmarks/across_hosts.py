@@ -84,7 +84,8 @@ class Ranks:
         if not all(answer["right"] for answer in answers):
             wrong = [rank for rank, answer in enumerate(answers) if not answer["right"]]
             raise FailedError(f"{contender}: ranks {wrong} have wrong sums of {count} elements")
-        return (max(answer["end"] for answer in answers) - start) / calls
+        end: float = max(answer["end"] for answer in answers)
+        return (end - start) / calls
 
     def tell(self, what: object) -> None:
         for connection in self.connections:
