@@ -9,6 +9,7 @@
 * a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
 * what ccache, which torch 2.13 and newer put before the compilers, needs to know objects again;
 * headers that most sources include, compiled once (`precompiling`);
+* where the sources came from, as the metadata's address (packaging/address.py);
 * ringcomm/_build_info.py, by which `import ringcomm` recognises a torch it was not built for;
 * wheels to be given to others: with RINGCOMM_WHEEL_FOR_TORCH=1 in the environment the version names
   the torch built against, 0.1.0+torch2.14.cu130, and the wheel requires that minor version of it,
@@ -61,6 +62,7 @@ def load(path: Path) -> ModuleType:
 
 toolchain = load(ROOT / "ringcomm" / "_toolchain.py")
 finding = load(ROOT / "packaging" / "find_torch.py")
+address = load(ROOT / "packaging" / "address.py")
 
 # ---- Which torch ------------------------------------------------------------------------------
 
@@ -354,6 +356,7 @@ def main() -> None:
     setuptools.setup(
         license="Apache-2.0",
         version=VERSION + local_version,
+        project_urls=address.urls(ROOT),
         install_requires=[requirement, *DEPENDENCIES],
         **build,
     )

@@ -66,6 +66,38 @@ def test_a_wheel_is_named_after_its_torch_and_requires_its_minor_version(tmp_pat
     assert required(found)[0] == f"torch=={MINOR}.*"
 
 
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://example.org/owner/ringcomm.git\n", "https://example.org/owner/ringcomm"),
+        ("https://somebody:secret@example.org:8443/ringcomm/", "https://example.org/ringcomm"),
+        ("git@example.org:owner/ringcomm.git", "https://example.org/owner/ringcomm"),
+        ("ssh://git@example.org:22/owner/ringcomm", "https://example.org/owner/ringcomm"),
+        ("/srv/git/ringcomm.git", None),
+        ("file:///srv/git/ringcomm.git", None),
+        ("../ringcomm.git", None),
+        ("somewhere:ringcomm", None),
+    ],
+)
+def test_a_remote_s_page_has_no_secrets(setup_script, remote, address):
+    assert setup_script.address.web_address(remote) == address
+
+
+def test_distributions_say_where_the_sources_came_from(tmp_path):
+    """Of a clone and of what is packed from it, which has no git; without an origin, nothing."""
+    clone = tmp_path / "clone"
+    shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns("build", ".git", "*.so", ".*_cache"))
+    subprocess.run(["git", "init", "-q", clone], check=True)
+    assert "Project-URL" not in metadata(tmp_path, "0", tree=clone)
+    remote = ("remote", "add", "origin", "git@example.org:owner/ringcomm.git")
+    subprocess.run(["git", "-C", clone, *remote], check=True)
+    found = metadata(tmp_path, "0", "sdist", "-d", tmp_path, tree=clone)
+    assert found["Project-URL"] == "Source, https://example.org/owner/ringcomm"
+    shutil.unpack_archive(next(tmp_path.glob("*.tar.gz")), tmp_path)
+    (unpacked,) = (path for path in tmp_path.glob("ringcomm-*") if path.is_dir())
+    assert metadata(tmp_path, "0", tree=unpacked)["Project-URL"] == found["Project-URL"]
+
+
 @pytest.mark.parametrize("switch", ["0", ""])
 def test_other_builds_are_for_all_torches(tmp_path, switch):
     found = metadata(tmp_path, switch)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import test_core_cpp as core
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ringcomm.plan import Plan, Plans, Step, Transfer
@@ -309,6 +309,8 @@ def problem(plans: Plans, dtype: int, op: int, count: int, in_place: bool, seed:
     return " ".join(str(int(number)) for number in numbers)
 
 
+ALONE = Plans("reduce_scatter", [Plan(1, [])])
+
 ANY = st.one_of(
     trees(), rings(), hypercubes(), known(), one_after_the_other(), gossip(), two_sums()
 )
@@ -332,6 +334,8 @@ ANY = st.one_of(
     in_place=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
+@example(plans=ALONE, kind=(FLOAT16, PREMUL_SUM), count=7, in_place=False, seed=0)
+@example(plans=ALONE, kind=(BFLOAT16, AVG), count=7, in_place=False, seed=0)
 def test_random_plans_end_with_the_bits_that_they_say(
     runner: Runner,
     plans: Plans,

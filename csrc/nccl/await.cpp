@@ -35,7 +35,7 @@ void await(Group& group, const Deadline& deadline, const std::string& doing,
         const std::vector<int> missing = absent();
         throw group.fail(
             ErrorKind::kTimeout,
-            who + " Timed out after " + describe_seconds(deadline.waited()) +
+            who + ": Timed out after " + describe_seconds(deadline.waited()) +
                 (missing.empty()
                      ? ", though all ranks have come: NCCL does not connect them"
                      : ", waiting for " + group.members.names(missing) +

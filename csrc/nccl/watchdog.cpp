@@ -101,7 +101,7 @@ void Watchdog::check_deadline(const Pending& pending) {
   if (Clock::now() - pending.deadline.start <= pending.deadline.timeout) return;
   const double timeout = std::chrono::duration<double>(pending.deadline.timeout).count();
   throw Error(ErrorKind::kTimeout,
-              group_.members.name(group_.rank) + " in " + describe(pending) + " Timed out after " +
+              group_.members.name(group_.rank) + " in " + describe(pending) + ": Timed out after " +
                   describe_seconds(pending.deadline.waited()) + " (its timeout is " +
                   describe_seconds(timeout) + "), waiting for " + describe_awaited(pending));
 }

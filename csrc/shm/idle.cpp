@@ -62,7 +62,7 @@ void Idle::look_around(const Blocked& blocked) {
                       who + " after " + describe_seconds(deadline_.waited()) + ": " + gone_);
   }
   if (overdue_) {
-    std::string text = who + " Timed out after " + describe_seconds(deadline_.waited()) +
+    std::string text = who + ": Timed out after " + describe_seconds(deadline_.waited()) +
                        " (its timeout is " +
                        describe_seconds(std::chrono::duration<double>(deadline_.timeout).count()) +
                        "), waiting for " + group_.members.names(blocked.peers) + ":";

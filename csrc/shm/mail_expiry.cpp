@@ -36,7 +36,7 @@ std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point 
     return died("the peer will not answer, " + how);
   }
   if (now - message.deadline.start <= message.deadline.timeout) return nullptr;
-  std::string text = who + " Timed out after " + describe_seconds(message.deadline.waited());
+  std::string text = who + ": Timed out after " + describe_seconds(message.deadline.waited());
   if (message.peer != kAnySource) {
     text += ", waiting for " + group_.describe_peer(message.peer);
   }

@@ -102,7 +102,7 @@ void CudaWork::wait_on_host(std::optional<milliseconds> timeout) {
     if (timeout && std::chrono::steady_clock::now() - begin > *timeout) {
       throw Error(ErrorKind::kTimeout, "rank " + std::to_string(rank_) + " in " +
                                            c10d::opTypeToString(retrieveOpType()) + " #" +
-                                           std::to_string(sequence_) + ": wait() Timed out after " +
+                                           std::to_string(sequence_) + ": wait(): Timed out after " +
                                            std::to_string(timeout->count()) +
                                            " ms; the operation goes on until its own timeout of " +
                                            std::to_string(timeout_.count()) + " ms");

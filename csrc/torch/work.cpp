@@ -71,7 +71,7 @@ bool RingWork::wait(milliseconds timeout) {
     if (bounded && left <= milliseconds(0)) {
       C10_THROW_ERROR(DistBackendError,
                       c10::str("ring: rank ", rank_, " in ", c10d::opTypeToString(retrieveOpType()),
-                               " #", sequence_, ": wait() Timed out after ", timeout.count(),
+                               " #", sequence_, ": wait(): Timed out after ", timeout.count(),
                                " ms; the operation goes on until its own timeout of ",
                                timeout_.count(), " ms"));
     }

@@ -71,6 +71,8 @@ class Interpreter {
     }
     for (int r = 0; r < problem_.world_size; ++r) {
       if (next_step_[r] < steps(r).size()) throw std::runtime_error("the plans deadlock");
+      // Of a rank alone nobody receives anything, and yet its input counts with its factor.
+      for (int c = 0; c < problem_.num_chunks(); ++c) values_[r][c] = scaled_once(r, c);
     }
   }
 
@@ -91,7 +93,7 @@ class Interpreter {
     if (!begun_[r]) {
       for (const Transfer& send : step.sends) {
         for (int i = 0; i < send.num_chunks; ++i) {
-          mail_[{r, send.peer}].push_back(as_sent(r, send.first_chunk + i));
+          mail_[{r, send.peer}].push_back(scaled_once(r, send.first_chunk + i));
         }
       }
       begun_[r] = true;
@@ -107,7 +109,8 @@ class Interpreter {
     return true;
   }
 
-  Value as_sent(int r, int chunk) const {
+  // What a rank has, as others or its caller see it.
+  Value scaled_once(int r, int chunk) const {
     Value value = values_[r][chunk];
     const Reduce& reduce = problem_.reduces[r];
     if (value.is_input && reduce.op == ReduceOp::kPremulSum) {

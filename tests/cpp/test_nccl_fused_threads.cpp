@@ -113,7 +113,7 @@ TEST(a_time_out_names_for_whom_a_kernel_waits) {
     if (rank.rank != 1) {
       rank.all_reduce(1s);
       const std::string text = rank.failure();
-      CHECK_CONTAINS(text, "all_reduce(count=5000, dtype=float32, op=sum) #2 Timed out after ");
+      CHECK_CONTAINS(text, "all_reduce(count=5000, dtype=float32, op=sum) #2: Timed out after ");
       CHECK_CONTAINS(text, "waiting for rank 1: rank 1 has enqueued #1");
       CHECK_CONTAINS(text, "Its device waits for rank 1.");
     }

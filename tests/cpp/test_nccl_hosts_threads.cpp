@@ -52,7 +52,7 @@ TEST(a_time_out_names_the_rank_of_another_host) {
     }
     rank.all_reduce(rank.rank == 0 ? 2s : 60s);
     const std::string text = rank.failure();
-    CHECK_CONTAINS(text, "all_reduce(count=5000, dtype=float32, op=sum) #2 Timed out after ");
+    CHECK_CONTAINS(text, "all_reduce(count=5000, dtype=float32, op=sum) #2: Timed out after ");
     CHECK_CONTAINS(text, "waiting for rank 3: rank 3 has enqueued #1");
   });
 }

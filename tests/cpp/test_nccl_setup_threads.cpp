@@ -104,7 +104,7 @@ TEST(a_group_that_a_rank_does_not_join_times_out) {
     check::check_error(ErrorKind::kTimeout, {"rank", "Timed out"},
                        [&] { rank.device->connect(200ms); });
     const std::string text = rank.failure();
-    CHECK_CONTAINS(text, "connecting its device with those of all ranks Timed out after 0.");
+    CHECK_CONTAINS(text, "connecting its device with those of all ranks: Timed out after 0.");
     CHECK_CONTAINS(text, "waiting for rank 1, which has not come");
   });
   CHECK_EQ(fake::open_comms.load(), 0);
@@ -132,7 +132,7 @@ TEST(a_peer_that_has_no_device_yet_is_named_by_the_first_message) {
     DeviceRank rank(store, r, 2);
     int value = 0;
     check::check_error(ErrorKind::kTimeout,
-                       {"send(nbytes=4, peer=1), connecting to rank 1 Timed out",
+                       {"send(nbytes=4, peer=1), connecting to rank 1: Timed out",
                         "waiting for rank 1, which has not come"},
                        [&] { rank.exchange({{true, 1, &value, 4}}, 200ms); });
   });

@@ -105,7 +105,7 @@ TEST(a_time_out_names_the_rank_that_did_not_come) {
     if (rank.rank != 1) {
       rank.all_reduce(300ms);
       const std::string text = rank.failure();
-      CHECK_CONTAINS(text, "all_reduce(count=5000, dtype=float32, op=sum) #2 Timed out after ");
+      CHECK_CONTAINS(text, "all_reduce(count=5000, dtype=float32, op=sum) #2: Timed out after ");
       CHECK_CONTAINS(text, "waiting for rank 1: rank 1 has enqueued #1");
       CHECK(first.end->is_confirmed());  // what was done by then is not called in question
     }
