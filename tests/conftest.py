@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from shared_memory import appeared_in_shared_memory, left_in_shared_memory
 
 _before = pytest.StashKey[set[Path]]()
@@ -15,8 +16,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="tests/faults in its long form, which writes benchmarks/results/faults_*.json",
+        help="tests/faults in its long form, which writes benchmarks/results/faults_*.json; and "
+        "hypothesis draws new examples in place of the same in every run",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.register_profile("ringcomm", derandomize=not config.getoption("long"))
+    settings.load_profile("ringcomm")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

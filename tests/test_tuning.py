@@ -188,6 +188,7 @@ def test_the_command_writes_a_tuning(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     assert f"# wrote {file}" in result.stdout
     assert "# all_reduce among 2 ranks" in result.stdout and "128 KiB" in result.stdout
+    assert result.stdout.count(", untuned ") == 4
     made = tuning.read(file)
     assert made.machine == machine() and made.made["ringcomm"] == ringcomm.__version__
     assert {rule.collective for rule in made.rules} == {"all_reduce", "broadcast"}

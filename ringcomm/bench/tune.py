@@ -23,6 +23,7 @@ from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.tuning import MOST_NBYTES, Rule
 
 TIMEOUT = timedelta(seconds=120)
+UNTUNED = "untuned"  # a group that is told nothing
 MARGIN = 0.1  # less than this is chance, and no reason to change the algorithm between two sizes
 
 
@@ -69,6 +70,7 @@ def run(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     ringcomm.init(TIMEOUT)
     world_size = dist.get_world_size()
+    told_nothing = TorchContender(UNTUNED, ringcomm, ringcomm.new_group(timeout=TIMEOUT))
     contenders: dict[str, TorchContender] = {}
     found: list[dict[str, Any]] = []
     for collective in options.collectives:
@@ -77,12 +79,13 @@ def run(options: argparse.Namespace) -> int:
             if name not in contenders:
                 group = ringcomm.new_group(timeout=TIMEOUT, algorithm=name)
                 contenders[name] = TorchContender(name, ringcomm, group)
-        them = [contenders[name] for name in names]
+        them = [*(contenders[name] for name in names), told_nothing]
         seconds = {
             nbytes: _seconds(them, collective, nbytes, options.samples) for nbytes in sizes(options)
         }
-        rules = rules_of(world_size, collective, seconds)
-        found.append({"rules": [asdict(rule) for rule in rules], "seconds": seconds})
+        untuned = {nbytes: times.pop(UNTUNED) for nbytes, times in seconds.items()}
+        rules = [asdict(rule) for rule in rules_of(world_size, collective, seconds)]
+        found.append({"rules": rules, "seconds": seconds, UNTUNED: untuned})
     if dist.get_rank() == 0:
         options.rows.write_text(json.dumps(found))
     ringcomm.barrier()

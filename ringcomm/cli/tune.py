@@ -127,12 +127,13 @@ def _tuning(rules: list[Rule]) -> Any:
 
 
 def _print(found: dict[str, Any]) -> None:
-    """A line per size: what is chosen, and how long each algorithm takes in its terms."""
+    """A line per size: what is chosen, and how long the others, and untuned groups, take."""
     from ringcomm.units import readable_nbytes
 
     rules = found["rules"]
     print(f"# {rules[0]['collective']} among {rules[0]['world_size']} ranks: time over the chosen")
     for text, times in found["seconds"].items():
         chosen = next(r["algorithm"] for r in rules if int(text) <= r["most_nbytes"])
+        times["untuned"] = found["untuned"][text]
         others = [f"{name} {times[name] / times[chosen]:.2f}" for name in times if name != chosen]
         print(f"{readable_nbytes(int(text)):>9}  {chosen:<20} {', '.join(others)}", flush=True)
