@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
-from ringcomm import _C, _toolchain
+from ringcomm import _C, _toolchain, tuning
 from ringcomm.environment import one_of
 from ringcomm.plan.network import Link
 
 ENGINES = ("auto", "ucx", "gloo")
+ETHERNET = "50us:1.25GB/s"
 
 
 def wanted() -> str:
@@ -23,12 +24,17 @@ def wanted() -> str:
 
 
 def across() -> Link:
-    """The network between hosts that RINGCOMM_ACROSS describes, else 10 Gbit/s Ethernet.
+    """The network between hosts that RINGCOMM_ACROSS describes, else that `tune` has measured.
+
+    Without either, 10 Gbit/s Ethernet.
 
     Raises:
-        ValueError: it holds something else than a link.
+        OSError: RINGCOMM_TUNING names a file that cannot be read.
+        ValueError: RINGCOMM_ACROSS holds something else than a link, or that file is no tuning.
     """
-    text = os.environ.get("RINGCOMM_ACROSS", "50us:1.25GB/s")
+    text = os.environ.get("RINGCOMM_ACROSS")
+    if text is None:
+        return Link.parse(tuning.across() or ETHERNET)
     try:
         return Link.parse(text)
     except ValueError as error:

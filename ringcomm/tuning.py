@@ -1,14 +1,16 @@
-"""Which algorithms were the fastest on this machine: what `python -m ringcomm tune` has measured.
+"""What `python -m ringcomm tune` has measured: this machine's fastest algorithms, and its network.
 
-It is a file of rules, for groups whose ranks share one host and which are told no algorithm. The
-first rank of a group reads it, and all ranks go by what that one has read. A file that was made on
-another machine, or by a ringcomm that knew other algorithms, is not used.
+It is a file of rules, for groups whose ranks share one host and which are told no algorithm, and of
+what the network to other hosts is, by which groups that span hosts choose. The first rank of a
+group reads it, and all ranks go by what that one has read. A file that was made on another machine,
+or by a ringcomm that knew other algorithms, is not used.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import uuid
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 from ringcomm._C.plan import Collective
 from ringcomm.host import machine
 from ringcomm.plan.algorithms import ALGORITHMS
+from ringcomm.plan.network import Link
 from ringcomm.plan.plans import COLLECTIVES
 
 FORMAT = 1
@@ -45,11 +48,13 @@ class Tuning:
         machine: as `ringcomm.host.machine` tells it.
         made: when and with what, for people: names and values.
         rules: for groups of any size.
+        across: the network between hosts, as RINGCOMM_ACROSS has it; "" if it was not measured.
     """
 
     machine: str
     made: dict[str, str]
     rules: tuple[Rule, ...]
+    across: str = ""
 
 
 def path() -> Path | None:
@@ -64,13 +69,13 @@ def path() -> Path | None:
 
 
 def write(file: Path, tuning: Tuning) -> None:
-    """Replaces the file at once, so that nobody reads half of it.
+    """Replaces the file at once, so that nobody reads half of it, on other hosts neither.
 
     Raises:
         OSError: it cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f"{file.name}.{os.getpid()}")
+    new = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
     new.write_text(json.dumps({"format": FORMAT, **asdict(tuning)}, indent=1) + "\n")
     new.replace(file)
 
@@ -87,7 +92,10 @@ def read(file: Path) -> Tuning:
         if found["format"] != FORMAT:
             raise ValueError(f"its format is {found['format']}, and this ringcomm reads {FORMAT}")
         rules = tuple(_checked(Rule(**rule)) for rule in found["rules"])
-        return Tuning(str(found["machine"]), dict(found["made"]), rules)
+        across = str(found.get("across", ""))
+        if across:
+            Link.parse(across)
+        return Tuning(str(found["machine"]), dict(found["made"]), rules, across)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is no tuning: {error}") from None
 
@@ -101,26 +109,34 @@ def _checked(rule: Rule) -> Rule:
 
 
 def rules() -> list[tuple[int, Collective, str, int]]:
-    """What groups that are made now go by; empty without a file that fits.
+    """What groups that are made now go by on one host; empty without a file that fits.
 
     Raises:
         OSError: RINGCOMM_TUNING names a file that cannot be read.
         ValueError: it is no tuning.
     """
+    used = _used(path(), "RINGCOMM_TUNING" in os.environ)
     return [
         (rule.world_size, COLLECTIVES[rule.collective], rule.algorithm, rule.most_nbytes)
-        for rule in _found(path(), "RINGCOMM_TUNING" in os.environ)
+        for rule in (used.rules if used else ())
     ]
 
 
+def across() -> str:
+    """The network between hosts, as RINGCOMM_ACROSS has it; "" if no file that fits tells it.
+
+    Raises:
+        OSError, ValueError: as `rules` does.
+    """
+    used = _used(path(), "RINGCOMM_TUNING" in os.environ)
+    return used.across if used else ""
+
+
 @cache  # as a process makes many groups
-def _found(file: Path | None, is_named: bool) -> tuple[Rule, ...]:
+def _used(file: Path | None, is_named: bool) -> Tuning | None:
     if file is None:
-        return ()
-    if is_named:
-        return read(file).rules
-    tuning, _ = state(file)
-    return tuning.rules if tuning is not None else ()
+        return None
+    return read(file) if is_named else state(file)[0]
 
 
 def state(file: Path) -> tuple[Tuning | None, str]:
@@ -137,9 +153,11 @@ def state(file: Path) -> tuple[Tuning | None, str]:
 
 
 def describe(file: Path, tuning: Tuning) -> str:
-    """ "FILE of 2026-11-23, for 2 and 4 ranks"."""
+    """ "FILE of 2026-11-23, for 2 and 4 ranks and hosts 50us:1.25GB/s apart"."""
     sizes = sorted({rule.world_size for rule in tuning.rules})
-    return f"{file} of {tuning.made.get('date', 'no date')}, for {_listed(sizes)} ranks"
+    measured = [f"{_listed(sizes)} ranks"] if sizes or not tuning.across else []
+    measured += [f"hosts {tuning.across} apart"] if tuning.across else []
+    return f"{file} of {tuning.made.get('date', 'no date')}, for {' and '.join(measured)}"
 
 
 def _listed(numbers: list[int]) -> str:

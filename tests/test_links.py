@@ -18,8 +18,9 @@ import pytest
 import torch
 from torch.distributed import FileStore, HashStore
 
-from ringcomm import _C, _toolchain, links
+from ringcomm import _C, _toolchain, links, tuning
 from ringcomm.plan import LINKS, Link
+from ringcomm.tuning import Tuning
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 60.0  # seconds
@@ -244,6 +245,21 @@ def test_the_network_between_hosts_is_what_is_told(monkeypatch) -> None:
         refusal = rf"RINGCOMM_ACROSS must be one of .* or latency, .* above 0 .*'{text}'"
         with pytest.raises(ValueError, match=refusal):
             links.across()
+
+
+def test_the_network_between_hosts_is_else_what_was_measured(monkeypatch, tmp_path: Path) -> None:
+    file = tmp_path / "tuning.json"
+    monkeypatch.setenv("RINGCOMM_TUNING", str(file))
+    monkeypatch.delenv("RINGCOMM_ACROSS", raising=False)
+    tuning.write(file, Tuning("", {}, (), "2ms:0.125GB/s"))
+    assert links.across() == Link(2 * 1e-3, 0.125 * 1e9)
+    monkeypatch.setenv("RINGCOMM_ACROSS", "ndr")
+    assert links.across() == LINKS["ndr"]
+    monkeypatch.setenv("RINGCOMM_TUNING", str(tmp_path / "nowhere.json"))
+    assert links.across() == LINKS["ndr"]
+    monkeypatch.delenv("RINGCOMM_ACROSS")
+    with pytest.raises(OSError, match=r"nowhere\.json"):
+        links.across()
 
 
 @needs_ucx

@@ -67,6 +67,10 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert tuning.read(file) == written
     assert list(file.parent.iterdir()) == [file]
     assert tuning.describe(file, written) == f"{file} of 2026-01-02, for 2 and 3 ranks"
+    written = dataclasses.replace(written, across="2ms:0.125GB/s")
+    tuning.write(file, written)
+    assert tuning.read(file) == written
+    assert tuning.describe(file, written).endswith("2 and 3 ranks and hosts 2ms:0.125GB/s apart")
 
 
 @pytest.mark.parametrize(
@@ -76,6 +80,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ("[]", "is no tuning"),
         ('{"format": 2}', "its format is 2, and this ringcomm reads 1"),
         ('{"format": 1, "machine": "", "made": {}}', "'rules'"),
+        ('{"format": 1, "machine": "", "made": {}, "rules": [], "across": "far"}', "got 'far'"),
     ],
 )
 def test_other_files_are_no_tunings(tmp_path: Path, text: str, said: str) -> None:

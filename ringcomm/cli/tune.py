@@ -1,4 +1,4 @@
-"""python -m ringcomm tune: finds the fastest algorithms of this machine, and has them used."""
+"""python -m ringcomm tune: measures this machine or the network to others, and has it gone by."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ringcomm.arguments import nbytes, number, several
 from ringcomm.cli.names import TUNED
 
 if TYPE_CHECKING:
-    from ringcomm.tuning import Rule
+    from ringcomm.tuning import Rule, Tuning
 
 _DESCRIPTION = """\
 Measures the algorithms of collectives among ranks on this host, all in turn, and writes which one
 is the fastest, by the number of ranks and the size of a call, into a file that later groups go by:
 those whose ranks share this host and that are told no algorithm. 16-bit and 8-bit floats are
-reduced by the algorithm that rounds once all the same."""
+reduced by the algorithm that rounds once all the same. As ranks that a launcher has started on
+several hosts, measures the network between them and adds it to the file of each host."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,23 +69,25 @@ def run(options: argparse.Namespace) -> int:
     """Returns the exit code: 1 if it could not be measured or written."""
     from ringcomm import tuning
     from ringcomm.bench.options import sizes
+    from ringcomm.groups import launched
     from ringcomm.launch import RanksFailedError
 
     if options.rows is not None:  # a rank
         from ringcomm.bench import tune
 
         return tune.run(options)
+    if launched():
+        return _across(options)
     try:
         sizes(options)
-        file = options.output or tuning.path()
-        if file is None:
-            raise ValueError("RINGCOMM_TUNING is off: say by --output where the tuning is to go")
+        file = _file(options)
         rules = []
         for world_size in options.world_sizes or _powers_of_two():
             for found in _measured(options, world_size):
                 rules += [tuning.Rule(**rule) for rule in found["rules"]]
                 _print(found)
-        tuning.write(file, _tuning(rules))
+        before = _before(file)
+        tuning.write(file, _tuning(rules, before.across if before else ""))
     except (OSError, RanksFailedError, ValueError) as error:
         print(f"python -m ringcomm tune: {error}", file=sys.stderr)
         return 1
@@ -92,6 +95,45 @@ def run(options: argparse.Namespace) -> int:
     if file != tuning.path():
         print(f"# used where RINGCOMM_TUNING={file.resolve()}")
     return 0
+
+
+def _across(options: argparse.Namespace) -> int:
+    """As one of the ranks on several hosts."""
+    from ringcomm import destroy_process_group, get_rank, tuning
+    from ringcomm.bench import tune_across
+
+    try:
+        file = _file(options)
+        link, hosts = tune_across.measure()
+        text = f"{link.latency * 1e6:.1f}us:{link.bandwidth / 1e9:.6f}GB/s"
+        if tune_across.is_first_of_its_host():
+            before = _before(file)
+            tuning.write(file, _tuning(list(before.rules) if before else [], text))
+        if get_rank() == 0:
+            print(f"# between {len(hosts)} hosts ({', '.join(hosts)}): RINGCOMM_ACROSS={text}")
+            print(f"# wrote {file.resolve()}, on each host", flush=True)
+        destroy_process_group()
+    except (OSError, ValueError) as error:
+        print(f"python -m ringcomm tune: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _file(options: argparse.Namespace) -> Path:
+    """Where the tuning is to go."""
+    from ringcomm import tuning
+
+    file: Path | None = options.output or tuning.path()
+    if file is None:
+        raise ValueError("RINGCOMM_TUNING is off: say by --output where the tuning is to go")
+    return file
+
+
+def _before(file: Path) -> Tuning | None:
+    """What the file says of this machine already."""
+    from ringcomm import tuning
+
+    return tuning.state(file)[0]
 
 
 def _powers_of_two() -> list[int]:
@@ -111,7 +153,7 @@ def _measured(options: argparse.Namespace, world_size: int) -> list[dict[str, An
     return found
 
 
-def _tuning(rules: list[Rule]) -> Any:
+def _tuning(rules: list[Rule], across: str) -> Tuning:
     import torch
 
     import ringcomm
@@ -123,7 +165,7 @@ def _tuning(rules: list[Rule]) -> Any:
         "ringcomm": ringcomm.__version__,
         "torch": torch.__version__,
     }
-    return Tuning(machine(), made, tuple(rules))
+    return Tuning(machine(), made, tuple(rules), across)
 
 
 def _print(found: dict[str, Any]) -> None:

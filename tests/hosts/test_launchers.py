@@ -46,6 +46,12 @@ def torchrun(backend: str, script: Path) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *options, str(script), backend]
 
 
+def test_the_readme_has_the_same_lines() -> None:
+    lines = re.findall(r"^((?:torchrun --nnodes|mpirun --host) .*)train.py$", DOCUMENT, re.M)
+    readme = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) == 2 and {f"{line}direct.py" for line in lines} < set(readme)
+
+
 @needs_hosts
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
 @pytest.mark.parametrize("interface", [None, "eth0"])
