@@ -7,6 +7,7 @@ import math
 import os
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch.distributed as dist
@@ -83,8 +84,9 @@ def _default_backend() -> Any:
     return backend if backend.name() == "ring" else None
 
 
+@cache
 def register() -> None:
     """Makes "ring" known to torch.distributed, for CPU and CUDA tensors."""
-    if "ring" not in dist.Backend.backend_list:
-        atexit.register(_C.close_all)
+    atexit.register(_C.close_all)
+    if "ring" not in dist.Backend.backend_list:  # else ringcomm_autoload.py has
         dist.Backend.register_backend("ring", create, extended_api=True, devices=["cpu", "cuda"])

@@ -216,11 +216,54 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.skipif(
-    not hasattr(dist.Backend, "_ensure_backend_registered"),
-    reason="torch 2.14 and newer look for backends",
-)
 @pytest.mark.parametrize("backend", ["ring", "cpu:ring"])
 def test_torch_finds_the_backend_itself(backend: str) -> None:
+    """By an entry point; before 2.14 by another."""
     script = WITHOUT_IMPORT.format(backend=backend)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+# As if torch were 2.13 or older, whose own finding this takes away.
+AUTOLOADED = """
+import sys
+
+import torch
+import torch.distributed as dist
+
+import ringcomm_autoload
+
+before = dict(dist.Backend.default_device_backend_map)
+if finds := vars(dist.Backend).get("_ensure_backend_registered"):
+    assert "ring" not in dist.Backend.backend_list
+    del dist.Backend._ensure_backend_registered
+    ringcomm_autoload.register()
+    dist.Backend._ensure_backend_registered = finds
+assert "ring" in dist.Backend.backend_list and "ringcomm" not in sys.modules
+dist.init_process_group("ring", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(torch.ones(3))
+assert "ringcomm" in sys.modules and dist.Backend.backend_list.count("ring") == 1
+assert dist.Backend.default_device_backend_map == before and before["cpu"] == "gloo"
+dist.destroy_process_group()
+"""
+
+# Of which nothing is as expected.
+OTHER_TORCH = """
+import torch.distributed
+
+import ringcomm_autoload
+
+
+class Backend:
+    def __getattr__(self, name):
+        raise OSError(name)
+
+
+torch.distributed.Backend = Backend()
+ringcomm_autoload.register()
+"""
+
+
+@pytest.mark.parametrize("script", [AUTOLOADED, OTHER_TORCH], ids=["known", "fails silently"])
+def test_what_older_torches_load_by_themselves(script: str) -> None:
+    """It makes "ring" known and imports nothing; and whatever happens, torch can be imported."""
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -93,16 +93,9 @@ def trained_in_one_process() -> list[torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hook", ["with a hook", "without"])
-def test_ray_train(address: str, tmp_path: Path, hook: str) -> None:
-    program = recipe()
-    if hook == "without":
-        if torch.__version__ < (2, 14):
-            pytest.skip("torch 2.14 and newer find the backend themselves")
-        program, count = re.subn(r"ray\.init\(.*\)", "ray.init()", program)
-        assert count == 1
+def test_ray_train(address: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text(TRAIN + program)
+    script.write_text(TRAIN + recipe())
     done = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, "RAY_ADDRESS": address},
