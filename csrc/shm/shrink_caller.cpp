@@ -28,9 +28,10 @@ Error ShrinkCaller::error(ErrorKind kind, const std::string& why) const {
 }
 
 Error ShrinkCaller::late(const std::string& waiting_for) const {
-  return {ErrorKind::kTimeout,
-          who() + ": Timed out after " + describe_seconds(deadline_.waited()) + " (its timeout is " +
-              describe_seconds(call_.timeout.count() / 1e3) + "), waiting for " + waiting_for};
+  return {ErrorKind::kTimeout, who() + ": Timed out after " + describe_seconds(deadline_.waited()) +
+                                   " (its timeout is " +
+                                   describe_seconds(call_.timeout.count() / 1e3) +
+                                   "), waiting for " + waiting_for};
 }
 
 Error ShrinkCaller::differ(const std::vector<int>& ranks) const {

@@ -100,12 +100,12 @@ void CudaWork::wait_on_host(std::optional<milliseconds> timeout) {
   const auto begin = std::chrono::steady_clock::now();
   while (!isCompleted()) {
     if (timeout && std::chrono::steady_clock::now() - begin > *timeout) {
-      throw Error(ErrorKind::kTimeout, "rank " + std::to_string(rank_) + " in " +
-                                           c10d::opTypeToString(retrieveOpType()) + " #" +
-                                           std::to_string(sequence_) + ": wait(): Timed out after " +
-                                           std::to_string(timeout->count()) +
-                                           " ms; the operation goes on until its own timeout of " +
-                                           std::to_string(timeout_.count()) + " ms");
+      throw Error(ErrorKind::kTimeout,
+                  "rank " + std::to_string(rank_) + " in " +
+                      c10d::opTypeToString(retrieveOpType()) + " #" + std::to_string(sequence_) +
+                      ": wait(): Timed out after " + std::to_string(timeout->count()) +
+                      " ms; the operation goes on until its own timeout of " +
+                      std::to_string(timeout_.count()) + " ms");
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
