@@ -26,9 +26,7 @@ BUILD = ROOT / "build" / "cpp-tests"
 CORES = len(os.sched_getaffinity(0))
 PRECOMPILED = ROOT / "csrc" / "core" / "precompiled.h"
 SANITIZERS = {
-    # Checks that are calls, not inlined, as they compile sooner.
-    "address": "-fsanitize=address,undefined -fno-sanitize-recover=all "
-    "--param asan-instrumentation-with-call-threshold=0",
+    "address": "-fsanitize=address,undefined -fno-sanitize-recover=all",
     # --wrap: see tests/cpp/one_mapping.h. What is instrumented hides what is initialised.
     "thread": "-fsanitize=thread -Wno-maybe-uninitialized -Wl,--wrap=mmap,--wrap=munmap",
 }
@@ -151,7 +149,8 @@ def ninja(*targets: str, keep_going: bool = False) -> str:
 
 @pytest.fixture(scope="module")
 def failures(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[str]]]:
-    """What comes of each program: all are built together, then run, one for each core at a time."""
+    """What comes of each program: all are built together, then run, one more than there are cores
+    at a time, as some of them wait for peers that are dead."""
     wanted = [
         f"{item.callspec.params['sanitizer']}/{item.callspec.params['test'].stem}"
         for item in request.session.items
@@ -160,7 +159,7 @@ def failures(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[str]]]
         and not missing_for(item.callspec.params["test"])
     ]
     ninja(*wanted, keep_going=True)  # what cannot be built says so in its test
-    with ThreadPoolExecutor(CORES) as programs:
+    with ThreadPoolExecutor(CORES + 1) as programs:
         yield {name: programs.submit(build_and_run, name) for name in wanted}
         programs.shutdown(cancel_futures=True)
 

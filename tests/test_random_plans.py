@@ -316,7 +316,7 @@ ANY = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     plans=ANY,
     kind=st.sampled_from(
