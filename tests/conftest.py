@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +32,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[_before] = left_in_shared_memory()
     os.environ["RINGCOMM_TUNING"] = "off"  # what is tested must not depend on the user's cache
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What takes the longest to build is built from the first test on."""
+    core = sys.modules.get("test_core_cpp")
+    with core.built_ahead(request.session) if core else contextlib.nullcontext():
+        yield
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -7,13 +7,16 @@ compiles again only what has changed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -119,7 +122,7 @@ def missing_for(test: Path) -> str:
     return ""
 
 
-def failure_of(*command: str | Path, timeout: int) -> str:
+def failure_of(*command: str | Path, timeout: float) -> str:
     """Runs a program; why it failed or did not end, with what it printed, or ""."""
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         try:
@@ -139,38 +142,60 @@ def run(*command: str | Path, timeout: int) -> None:
         pytest.fail(failure, pytrace=False)
 
 
-def ninja(*targets: str, keep_going: bool = False) -> str:
+building = threading.Lock()
+
+
+def ninja(*targets: str, keep_going: bool = False, nice: Sequence[str] = ()) -> str:
     """Builds programs; why that failed, or ""."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    (BUILD / "build.ninja").write_text(ninja_file())
-    options = [f"-j{CORES}", *(["-k0"] if keep_going else [])]
-    return failure_of(sys.executable, "-m", "ninja", *options, *targets, timeout=1200)
+    with building:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        (BUILD / "build.ninja").write_text(ninja_file())
+        options = [f"-j{CORES}", *(["-k0"] if keep_going else [])]
+        return failure_of(*nice, sys.executable, "-m", "ninja", *options, *targets, timeout=1200)
+
+
+@contextlib.contextmanager
+def built_ahead(session: pytest.Session) -> Iterator[None]:
+    """Builds the session's programs one by one while other tests wait for something.
+
+    What cannot be built says so in its test.
+    """
+
+    def build(name: str) -> None:
+        ninja(name, nice=("nice", "-n", "19") if shutil.which("nice") else ())
+        time.sleep(0.1)  # in which tests that need a program come first
+
+    with ThreadPoolExecutor(1) as builder:
+        for name in wanted(session):
+            builder.submit(build, name)
+        yield
+        builder.shutdown(cancel_futures=True)
+
+
+def wanted(session: pytest.Session) -> list[str]:
+    """The programs of the session's tests."""
+    return [
+        f"{item.callspec.params['sanitizer']}/{item.callspec.params['test'].stem}"
+        for item in session.items
+        if isinstance(item, pytest.Function)
+        and item.originalname == "test_core"
+        and not missing_for(item.callspec.params["test"])
+    ]
 
 
 @pytest.fixture(scope="module")
 def failures(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[str]]]:
     """What comes of each program: all are built together, then run, one more than there are cores
     at a time, as some of them wait for peers that are dead."""
-    wanted = [
-        f"{item.callspec.params['sanitizer']}/{item.callspec.params['test'].stem}"
-        for item in request.session.items
-        if isinstance(item, pytest.Function)
-        and item.originalname == "test_core"
-        and not missing_for(item.callspec.params["test"])
-    ]
-    ninja(*wanted, keep_going=True)  # what cannot be built says so in its test
+    names = wanted(request.session)
+    ninja(*names, keep_going=True)  # what cannot be built says so in its test
     with ThreadPoolExecutor(CORES + 1) as programs:
-        yield {name: programs.submit(build_and_run, name) for name in wanted}
+        yield {name: programs.submit(build_and_run, name) for name in names}
         programs.shutdown(cancel_futures=True)
 
 
-building = threading.Lock()
-
-
 def build_and_run(name: str) -> str:
-    with building:
-        failure = ninja(name)
-    return failure or failure_of(BUILD / name, timeout=480)
+    return ninja(name) or failure_of(BUILD / name, timeout=480)
 
 
 @pytest.mark.slow
