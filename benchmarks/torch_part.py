@@ -4,9 +4,10 @@
 
 Three calls take turns, on the same float32 tensor: `ringcomm.all_reduce`, `dist.all_reduce` on
 "ring", and `dist.all_reduce` on torch's own "fake", a backend that does nothing, so that all its
-time is torch's. A time is that of one call of many in a row, until the last rank is done, a median
-over the rounds. `goal` is torch's part and 1.2 times the direct call: what a backend can come down
-to that makes a Work besides.
+time is torch's. A time is that of one call of many in a row, from when the first rank begins until
+the last one is done, a median over the rounds: where ranks share cores, torch's part is that of all
+of them. `goal` is torch's part and 1.2 times the direct call: what a backend can come down to that
+makes a Work besides.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ class Row:
 
 
 def seconds(call: Call, tensor: torch.Tensor, calls: int) -> float:
-    """Until the last rank is done."""
+    """From when the first rank begins until the last one is done: they may share cores."""
     dist.barrier()
-    began = time.perf_counter()
+    began = time.monotonic()  # which is one clock for all processes
     for _ in range(calls):
         call(tensor)
-    taken = torch.tensor((time.perf_counter() - began) / calls, dtype=torch.float64)
-    ringcomm.all_reduce(taken, op=dist.ReduceOp.MAX)
-    return taken.item()
+    ends = torch.tensor([-began, time.monotonic()], dtype=torch.float64)
+    ringcomm.all_reduce(ends, op=dist.ReduceOp.MAX)
+    return ends.sum().item() / calls
 
 
 def measure(size: int, fake: dist.ProcessGroup, rounds: int) -> Row:
