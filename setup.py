@@ -46,6 +46,7 @@ CCACHE = {
 }
 Compile = Callable[..., list[str]]  # as distutils' compilers do
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
+FINDS_BACKENDS = (2, 14)
 
 # Commands that only describe the project; isolated builds run them before torch is there.
 METADATA_COMMANDS = {"egg_info", "dist_info", "sdist"}
@@ -67,9 +68,14 @@ address = load(ROOT / "packaging" / "address.py")
 # ---- Which torch ------------------------------------------------------------------------------
 
 
+def numbers(version: str) -> tuple[int, ...]:
+    """Major and minor."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
 def check_supported(version: str) -> None:
     """Stops the build, before pip can replace anything, if this torch is not supported."""
-    if not OLDEST_TORCH <= tuple(map(int, re.findall(r"\d+", version)[:2])) <= NEWEST_TORCH:
+    if not OLDEST_TORCH <= numbers(version) <= NEWEST_TORCH:
         raise SystemExit(
             f"ringcomm needs {TORCH_REQUIREMENT}, and torch {version} is installed. "
             f"Install a supported one first: python -m pip install '{TORCH_REQUIREMENT}'"
@@ -105,6 +111,17 @@ def for_one_torch(torch: str, cuda: str | None) -> tuple[str, str]:
     minor = ".".join(re.findall(r"\d+", torch)[:2])
     device = f"cu{cuda.replace('.', '')}" if cuda else "cpu"
     return f"+torch{minor}.{device}", f"torch=={minor}.*"
+
+
+def entry_points(torch: str | None) -> dict[str, list[str]]:
+    """By what torch finds the backend "ring" where nobody has imported ringcomm.
+
+    Those that do not look for it by its name call what is to register it in every `import torch`.
+    """
+    found = {"torch.distributed.backends": ["ring = ringcomm.backend:register"]}
+    if torch and numbers(torch) < FINDS_BACKENDS:
+        found["torch.backends"] = ["ringcomm = ringcomm_autoload:register"]
+    return found
 
 
 def switched_on(name: str) -> bool:
@@ -166,6 +183,9 @@ class Config:
 
 def configure() -> Config:
     """Looks at the torch that is importable, at nvcc and at NCCL."""
+    # Torch would load what it finds the metadata of, such as an older ringcomm's, which may be all
+    # of it that is on this path.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     import torch
 
     compiler = toolchain.output_of(*os.environ.get("CXX", "c++").split(), "--version")
@@ -357,6 +377,7 @@ def main() -> None:
         license="Apache-2.0",
         version=VERSION + local_version,
         project_urls=address.urls(ROOT),
+        entry_points=entry_points(str(environment.torch) if environment else None),
         install_requires=[requirement, *DEPENDENCIES],
         **build,
     )

@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ringcomm import _toolchain
@@ -145,13 +145,24 @@ def run(*command: str | Path, timeout: int) -> None:
 building = threading.Lock()
 
 
-def ninja(*targets: str, keep_going: bool = False, nice: Sequence[str] = ()) -> str:
+def ninja(*targets: str, keep_going: bool = False) -> str:
     """Builds programs; why that failed, or ""."""
     with building:
         BUILD.mkdir(parents=True, exist_ok=True)
         (BUILD / "build.ninja").write_text(ninja_file())
         options = [f"-j{CORES}", *(["-k0"] if keep_going else [])]
-        return failure_of(*nice, sys.executable, "-m", "ninja", *options, *targets, timeout=1200)
+        return failure_of(sys.executable, "-m", "ninja", *options, *targets, timeout=1200)
+
+
+NICEST = 19  # which nothing else in the tests is
+
+
+def is_builder(process: psutil.Process) -> bool:
+    """Whether it belongs to `built_ahead`."""
+    try:
+        return process.nice() == NICEST
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextlib.contextmanager
@@ -161,11 +172,14 @@ def built_ahead(session: pytest.Session) -> Iterator[None]:
     What cannot be built says so in its test.
     """
 
+    def be_nice() -> None:  # the thread and its children alone
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICEST)
+
     def build(name: str) -> None:
-        ninja(name, nice=("nice", "-n", "19") if shutil.which("nice") else ())
+        ninja(name)
         time.sleep(0.1)  # in which tests that need a program come first
 
-    with ThreadPoolExecutor(1) as builder:
+    with ThreadPoolExecutor(1, initializer=be_nice) as builder:
         for name in wanted(session):
             builder.submit(build, name)
         yield

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from shared_memory import appeared_in_shared_memory, left_in_shared_memory
+from test_core_cpp import is_builder
 
 from faults.record import Record
 
@@ -37,8 +38,9 @@ def leaves_nothing() -> Iterator[None]:
 
 
 def running() -> set[psutil.Process]:
-    """Children, without the fork server and what it has forked before."""
-    return {child for child in psutil.Process().children(recursive=True) if not is_server(child)}
+    """Children, without the fork server, what it has forked before, and what builds programs."""
+    children = psutil.Process().children(recursive=True)
+    return {child for child in children if not is_server(child) and not is_builder(child)}
 
 
 def is_server(child: psutil.Process) -> bool:

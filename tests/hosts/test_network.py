@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from test_core_cpp import is_builder
 
 from hosts import Local, Network
 from hosts.conftest import needs_hosts
@@ -244,7 +245,8 @@ class Traces:
     """The processes under a process, the namespaces they are in and their directories."""
 
     def __init__(self, process: psutil.Process) -> None:
-        self.processes = process.children(recursive=True)
+        children = process.children(recursive=True)
+        self.processes = [child for child in children if not is_builder(child)]
         own = spaces(process)
         self.spaces = set().union(*map(spaces, self.processes)) - own
         self._directories = list(Path(tempfile.gettempdir()).glob(f"rc-{process.pid}-*"))
