@@ -183,9 +183,6 @@ class Config:
 
 def configure() -> Config:
     """Looks at the torch that is importable, at nvcc and at NCCL."""
-    # Torch would load what it finds the metadata of, such as an older ringcomm's, which may be all
-    # of it that is on this path.
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     import torch
 
     compiler = toolchain.output_of(*os.environ.get("CXX", "c++").split(), "--version")
@@ -362,6 +359,9 @@ def main() -> None:
         }
     elif environment:
         sys.path.extend(environment.path)
+        # Torch would load what it finds the metadata of, such as an older ringcomm's, which may be
+        # all of it that is on this path.
+        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
         config = configure()
         build = {
             "ext_modules": [extension(config)],
