@@ -117,9 +117,10 @@ def entry_points(torch: str | None) -> dict[str, list[str]]:
     """By what torch finds the backend "ring" where nobody has imported ringcomm.
 
     Those that do not look for it by its name call what is to register it in every `import torch`.
+    None is a torch that is not known yet, such as a source distribution's.
     """
     found = {"torch.distributed.backends": ["ring = ringcomm.backend:register"]}
-    if torch and numbers(torch) < FINDS_BACKENDS:
+    if torch is None or numbers(torch) < FINDS_BACKENDS:
         found["torch.backends"] = ["ringcomm = ringcomm_autoload:register"]
     return found
 
@@ -377,7 +378,9 @@ def main() -> None:
         license="Apache-2.0",
         version=VERSION + local_version,
         project_urls=address.urls(ROOT),
-        entry_points=entry_points(str(environment.torch) if environment else None),
+        entry_points=entry_points(
+            str(environment.torch) if environment and "sdist" not in sys.argv else None
+        ),
         install_requires=[requirement, *DEPENDENCIES],
         **build,
     )
