@@ -309,6 +309,7 @@ def problem(plans: Plans, dtype: int, op: int, count: int, in_place: bool, seed:
     return " ".join(str(int(number)) for number in numbers)
 
 
+EXAMPLES = 100 if settings.default.derandomize else 1000  # as tests/conftest.py chooses
 ALONE = Plans("reduce_scatter", [Plan(1, [])])
 
 ANY = st.one_of(
@@ -316,7 +317,7 @@ ANY = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     plans=ANY,
     kind=st.sampled_from(
