@@ -229,12 +229,36 @@ def test_one_wrong_element_is_counted(in_place: bool) -> None:
         if case.collective.name == "sendrecv" or (in_place and not case.collective.in_place):
             continue
         case = Case(**{**case.__dict__, "root": 0 if case.collective.rooted else -1})
-        given, output = case.buffers(in_place)
+        whole = case.buffer()
+        given, output = case.input_and_output(whole, whole if in_place else case.buffer())
         fill(case, given, output)
         output.copy_(given)
         assert count_wrong(case, output) == 0, case.collective.name
         output[case.count // 2] += 1
         assert count_wrong(case, output) == 1, case.collective.name
+
+
+@pytest.mark.parametrize("index", [0, 65_535, 65_536, 199_999])
+def test_large_tensors_are_compared_to_their_end(index: int) -> None:
+    case = case_of("all_reduce", 800_000, torch.float32, "sum", 0, 0, 1, torch.device("cpu"))
+    given, output = case.input_and_output(case.buffer(), case.buffer())
+    fill(case, given, output)
+    output.copy_(given)
+    assert count_wrong(case, output) == 0
+    output[index] = torch.nan
+    assert count_wrong(case, output) == 1
+
+
+@pytest.mark.parametrize(("placement", "found"), [("in-place", "True"), ("out-of-place", "False")])
+def test_placements(placement: str, found: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    arguments = [*FEW, "--backends", "ringcomm", "--placement", placement, "--csv", str(file)]
+    result = run("-m", "ringcomm", "bench", "all_reduce,all_to_all", *arguments)
+    assert result.returncode == 0, result.stderr
+    rows = list(csv.DictReader(file.open(newline="")))
+    of = {name: {r["in_place"] for r in rows if r["collective"] == name} for name in COLLECTIVES}
+    assert of["all_reduce"] == {found}
+    assert of["all_to_all"] == {"False"}, "there is no other"
 
 
 @pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES.values()])
@@ -244,7 +268,7 @@ def test_sums_are_exact_in_every_dtype(dtype: torch.dtype) -> None:
         outputs = []
         for rank in range(64):
             case = case_of("all_reduce", 600, dtype, op, 0, rank, 64, torch.device("cpu"))
-            given, output = case.buffers(in_place=False)
+            given, output = case.input_and_output(case.buffer(), case.buffer())
             fill(case, given, output)
             outputs.append(given)
         total = outputs[0].clone()

@@ -89,15 +89,19 @@ class Case:
         """Calls in one sample, so that for small ones the clock and the barrier do not matter."""
         return min(50, max(1, (1 << 18) // max(1, self.nbytes)))
 
-    def buffers(self, in_place: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Input and output; in place, the smaller one is this rank's chunk of the larger one."""
-        n = self.world_size
-        whole = torch.zeros(self.count * self.chunks, dtype=self.dtype, device=self.device)
-        if in_place:
+    def buffer(self) -> torch.Tensor:
+        """The larger of the two."""
+        return torch.zeros(self.count * self.chunks, dtype=self.dtype, device=self.device)
+
+    def input_and_output(
+        self, whole: torch.Tensor, other: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As they lie in two buffers; in place, which is one, the smaller is this rank's chunk."""
+        if whole is other:
             own = whole.view(self.chunks, self.count)[self.rank % self.chunks]
-            chunked = self.collective.input_chunks, self.collective.output_chunks
-            return (whole if chunked[0] else own), (whole if chunked[1] else own)
-        other = torch.zeros_like(whole)
+            of_input = whole if self.collective.input_chunks else own
+            return of_input, whole if self.collective.output_chunks else own
+        n = self.world_size
         return (
             whole[: self.count * (n if self.collective.input_chunks else 1)],
             other[: self.count * (n if self.collective.output_chunks else 1)],

@@ -38,6 +38,8 @@ DTYPES = {
     "f8e5m2": "float8_e5m2",
 }
 OPS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
+# Whether the input's memory is the output's, too; what cannot be in place is always measured.
+PLACEMENTS = {"both": (False, True), "out-of-place": (False,), "in-place": (True,)}
 ALL_OPS = OPS[:5]  # what "all" means: the others are for integers only
 
 

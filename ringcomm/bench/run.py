@@ -18,7 +18,7 @@ from ringcomm.bench import machine, plot, report
 from ringcomm.bench.cases import COLLECTIVES, Case, case_of
 from ringcomm.bench.contenders import make_contenders
 from ringcomm.bench.copies import copy_bandwidth
-from ringcomm.bench.options import DTYPES, check, device_type, sizes
+from ringcomm.bench.options import DTYPES, PLACEMENTS, check, device_type, sizes
 from ringcomm.bench.sampling import Result, measure
 
 
@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
                 warmups=options.warmup_iters,
                 checks=options.check,
                 graph_launches=options.cudagraph,
+                placements=PLACEMENTS[options.placement],
             )
             output.add(case, results, left_out)
     copy_rates = {}

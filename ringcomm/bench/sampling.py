@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -48,13 +49,45 @@ class Result:
         return float(np.median(self.ratios))
 
 
-class _Entry:
-    """One contender with buffers of its own, out of place or in place."""
+class _Buffers:
+    """Of one case, made when first asked for: the same for all contenders, in place and not.
 
-    def __init__(self, contender: Contender, case: Case, in_place: bool, graph_launches: int):
+    With a set of its own for each, large cases would not fit, and each would find its tensors
+    pushed out of the caches by the others'.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._made: dict[tuple[bool, int], torch.Tensor] = {}
+
+    def input_and_output(
+        self, in_shared_memory: bool, in_place: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = self._one(in_shared_memory, 0)
+        other = whole if in_place else self._one(in_shared_memory, 1)
+        return self._case.input_and_output(whole, other)
+
+    def _one(self, in_shared_memory: bool, index: int) -> torch.Tensor:
+        key = in_shared_memory, index
+        if key not in self._made:
+            with ringcomm.shared_memory() if in_shared_memory else nullcontext():
+                self._made[key] = self._case.buffer()
+        return self._made[key]
+
+
+class _Entry:
+    """One contender, out of place or in place."""
+
+    def __init__(
+        self,
+        contender: Contender,
+        case: Case,
+        buffers: _Buffers,
+        in_place: bool,
+        graph_launches: int,
+    ):
         self.case = case
-        with ringcomm.shared_memory() if contender.in_shared_memory else nullcontext():
-            self.input, self.output = case.buffers(in_place)
+        self.input, self.output = buffers.input_and_output(contender.in_shared_memory, in_place)
         self.repeats = case.repeats
         self.wrong = 0
         self.call: Call = contender.prepare(case, self.input, self.output)
@@ -92,6 +125,7 @@ def measure(
     warmups: int,
     checks: int = 1,
     graph_launches: int = 0,
+    placements: Sequence[bool] = (False, True),
 ) -> tuple[dict[tuple[str, bool], Result], dict[str, str]]:
     """Measures a case; all ranks call it, and get the same.
 
@@ -99,6 +133,8 @@ def measure(
         samples: how many of each contender, after `warmups` that do not count.
         checks: calls whose results are compared before the samples; one more is after them.
         graph_launches: calls in a CUDA graph that is replayed, or 0.
+        placements: of False, out of place, and True, in place; what cannot be in place is measured
+            out of place.
 
     Returns:
         Results by the contender's name and whether it worked in place, and, by name, why a
@@ -106,9 +142,10 @@ def measure(
     """
     entries: dict[tuple[str, bool], _Entry] = {}
     left_out: dict[str, str] = {}
+    buffers = _Buffers(case)
     for contender in contenders:
-        for in_place in (False, True) if case.collective.in_place else (False,):
-            entry, reason = _try(contender, case, in_place, graph_launches)
+        for in_place in placements if case.collective.in_place else (False,):
+            entry, reason = _try(contender, case, buffers, in_place, graph_launches)
             if entry is not None:
                 entries[contender.name, in_place] = entry
             else:
@@ -136,7 +173,7 @@ def measure(
 
 
 def _try(
-    contender: Contender, case: Case, in_place: bool, graph_launches: int
+    contender: Contender, case: Case, buffers: _Buffers, in_place: bool, graph_launches: int
 ) -> tuple[_Entry | None, str]:
     """The contender, ready and checked once, or why it cannot carry the case out.
 
@@ -145,7 +182,7 @@ def _try(
     """
     entry, reason = None, ""
     try:
-        entry = _Entry(contender, case, in_place, graph_launches)
+        entry = _Entry(contender, case, buffers, in_place, graph_launches)
     except dist.DistBackendError:
         raise  # it could, and failed
     except (NotOfferedError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:

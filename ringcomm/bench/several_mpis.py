@@ -89,6 +89,7 @@ def _command(options: argparse.Namespace, backends: list[str], output: Path) -> 
     words += ["-f", str(options.stepfactor), "-n", str(options.iters)]
     words += ["-w", str(options.warmup_iters), "-c", str(options.check), "-r", str(options.root)]
     words += ["-d", ",".join(options.datatype), "-o", ",".join(options.op)]
+    words += ["--placement", options.placement]
     words += ["--timeout", str(options.timeout), "--rows", str(output)]
     if options.ranks_per_host is not None:
         hosts = options.ranks_per_host

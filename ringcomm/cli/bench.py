@@ -7,7 +7,16 @@ import sys
 from pathlib import Path
 
 from ringcomm.arguments import module, nbytes, number, ranks_per_host, several
-from ringcomm.bench.options import ALL_OPS, COLLECTIVES, DTYPES, OPS, PREFIXED, backends, check
+from ringcomm.bench.options import (
+    ALL_OPS,
+    COLLECTIVES,
+    DTYPES,
+    OPS,
+    PLACEMENTS,
+    PREFIXED,
+    backends,
+    check,
+)
 
 _DESCRIPTION = """\
 Times collectives, with the options and columns of nccl-tests. The backends are measured in turn
@@ -93,6 +102,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device",
         choices=("cpu", "cuda"),
         help="where the tensors are (default: cuda if nccl is compared, else cpu)",
+    )
+    who.add_argument(
+        "--placement",
+        choices=tuple(PLACEMENTS),
+        default="both",
+        help="whether results replace inputs; what cannot is measured out of place in any case "
+        "(default: both)",
     )
     what = parser.add_argument_group("nccl-tests' options")
     what.add_argument("-b", "--minbytes", type=nbytes, default="1K", help="(default: 1K)")
