@@ -6,12 +6,13 @@
 #include <string>
 
 #include "reduce/host_table.h"
+#include "reduce/publish.h"
 
 namespace ringcomm {
 namespace {
 
 // Bytes that are still in the L1 cache when they are copied, and enough for memcpy to take lines
-// unread.
+// from those who have read them without fetching what stood there.
 constexpr std::size_t kBlock = 16 << 10;
 
 [[noreturn]] void refuse(const std::string& what) {
@@ -57,20 +58,19 @@ void reduce_host(const Reduction& reduction, const void* const* inputs, int num_
     std::byte* const results = output != nullptr ? static_cast<std::byte*>(output) + at : block;
     kernel(reduction, inputs, num_inputs, begin, results, n);
     for (void* const copy : copies) {
-      std::memcpy(static_cast<std::byte*>(copy) + at, results, n * element_nbytes);
+      publish(static_cast<std::byte*>(copy) + at, results, n * element_nbytes);
     }
   }
 }
 
-void copy_host(const void* input, void* const* outputs, int num_outputs, std::size_t nbytes) {
-  const std::size_t at_once = num_outputs > 1 ? kBlock : nbytes;
+void copy_host(const void* input, void* output, std::span<void* const> copies, std::size_t nbytes) {
+  const bool is_kept = output != nullptr && output != input;
+  const std::size_t at_once = copies.size() + (is_kept ? 1 : 0) > 1 ? kBlock : nbytes;
   for (std::size_t begin = 0; begin < nbytes; begin += at_once) {
     const std::size_t n = std::min(at_once, nbytes - begin);
-    for (int k = 0; k < num_outputs; ++k) {
-      if (outputs[k] == input) continue;
-      std::memcpy(static_cast<std::byte*>(outputs[k]) + begin,
-                  static_cast<const std::byte*>(input) + begin, n);
-    }
+    const std::byte* const from = static_cast<const std::byte*>(input) + begin;
+    if (is_kept) std::memcpy(static_cast<std::byte*>(output) + begin, from, n);
+    for (void* const copy : copies) publish(static_cast<std::byte*>(copy) + begin, from, n);
   }
 }
 

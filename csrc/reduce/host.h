@@ -15,13 +15,13 @@ namespace ringcomm {
 // The bits of a result (but for a NaN's sign and payload) do not depend on the machine's
 // instruction set, on alignment, or on how the data is cut into calls.
 //
-// What other cores read belongs into a copy. Copies are written by memcpy, for which processors
-// take a cache line from those who have read it without fetching what stood there: that is two to
+// What other cores read belongs into a copy, which is published (reduce/publish.h): that is two to
 // four times as fast as to store a sum there, vector by vector.
 void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
                  void* output, std::span<void* const> copies, std::size_t count);
 
-// Copies nbytes to each destination in one pass over the source.
-void copy_host(const void* input, void* const* outputs, int num_outputs, std::size_t nbytes);
+// Copies nbytes to the output, unless that is null or the input itself, and to every copy, in one
+// pass over the input.
+void copy_host(const void* input, void* output, std::span<void* const> copies, std::size_t nbytes);
 
 }  // namespace ringcomm

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "reduce/host.h"
+#include "reduce/publish.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -82,7 +83,7 @@ std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction,
       void* output = payload;
       reduce_host(scaling, &input, 1, output, {}, count);
     } else {
-      std::memcpy(payload, begin, count * element_nbytes);
+      publish(payload, begin, count * element_nbytes);
     }
     payload += count * element_nbytes;
   }

@@ -243,12 +243,7 @@ void Executor::perform(const Job& job, int l, const Action& action) {
     reduce_host(reduction, inputs_.data(), static_cast<int>(inputs_.size()), kept,
                 std::span(sent).first(num_sent), count);
   } else {
-    void* outputs[3] = {};
-    int num_outputs = 0;
-    // In place, what stays where it is need not be copied.
-    if (kept != nullptr && kept != inputs_[0]) outputs[num_outputs++] = kept;
-    for (std::size_t i = 0; i < num_sent; ++i) outputs[num_outputs++] = sent[i];
-    copy_host(inputs_[0], outputs, num_outputs, count * job.element_nbytes);
+    copy_host(inputs_[0], kept, std::span(sent).first(num_sent), count * job.element_nbytes);
   }
   if (departs) remote_->send(l, lanes_[l].round, action, count * job.element_nbytes);
 }

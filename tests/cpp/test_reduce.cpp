@@ -383,19 +383,25 @@ TEST(results_are_in_every_copy) {
   }
 }
 
-TEST(copies_to_one_or_two_outputs) {
+TEST(copies_are_whole_wherever_they_go) {
   std::mt19937_64 random(1);
-  for (std::size_t nbytes : {0, 1, 16383, 16384, 16385, 50000}) {
+  for (const std::size_t nbytes : {0, 1, 16383, 16384, 16385, 50000}) {
     const std::vector<std::byte> data = random_elements(DType::kUInt8, nbytes, random);
-    const Buffer input(nbytes, 1), first(nbytes, 2), second(nbytes, 3);
+    const Buffer input(nbytes, 1), output(nbytes, 2), first(nbytes, 3), second(nbytes, 5);
     std::copy(data.begin(), data.end(), input.data());
-    for (int num_outputs : {1, 2}) {
-      for (void* other : {second.data(), input.data()}) {
-        void* outputs[] = {first.data(), other};
-        copy_host(input.data(), outputs, num_outputs, nbytes);
-        for (int k = 0; k < num_outputs; ++k) {
-          CHECK(std::equal(data.begin(), data.end(), static_cast<std::byte*>(outputs[k])));
+    void* const copies[] = {first.data(), second.data()};
+    for (const Buffer* kept : {static_cast<const Buffer*>(nullptr), &input, &output}) {
+      for (const std::size_t num_copies : {0, 1, 2}) {
+        for (const Buffer* each : {&output, &first, &second}) {
+          std::fill_n(each->data(), nbytes, std::byte{7});
         }
+        copy_host(input.data(), kept != nullptr ? kept->data() : nullptr,
+                  std::span(copies).first(num_copies), nbytes);
+        const auto is_copy = [&](const void* at) {
+          return std::equal(data.begin(), data.end(), static_cast<const std::byte*>(at));
+        };
+        if (kept != nullptr) CHECK(is_copy(kept->data()));
+        for (std::size_t k = 0; k < num_copies; ++k) CHECK(is_copy(copies[k]));
       }
     }
   }

@@ -1,0 +1,53 @@
+// Which stores write what other cores will read: ordinary ones, into the caches, or streaming ones,
+// around them.
+//
+// A store into a cache first takes the line from the core that has read it last. Where cores share
+// a cache that is cheap, and the reader then finds the line there; between chips or sockets it
+// takes so long that the way through memory is two to three times as fast in all. Which of the two
+// it is cannot be read off the machine: the topology that a virtual machine shows may be made up,
+// and its cores move. So both are tried now and then, and the time of the stores alone decides,
+// which is the part that differs: near cores write about as fast either way, far ones several times
+// slower into caches.
+#pragma once
+
+#include <cstddef>
+
+namespace ringcomm {
+
+// Of one thread, which asks for every block that it writes.
+class StoreChoice {
+ public:
+  // Bytes. Less than kLeast is hardly worth a choice. A trial takes the first kTrial bytes of a
+  // block, which has to have kLeastTried of them for the clock not to matter.
+  static constexpr std::size_t kLeast = 2 << 10;
+  static constexpr std::size_t kLeastTried = 8 << 10;
+  static constexpr std::size_t kTrial = 16 << 10;
+  // Written between two trials: while they agree with what is done, and while they do not.
+  static constexpr std::size_t kSeldom = 8 << 20;
+  static constexpr std::size_t kOften = 256 << 10;
+  // How many times longer the caches have to take, for as many trials on end: a thread that loses
+  // its core in the middle of one has seen nothing.
+  static constexpr double kMuchLonger = 3;
+  static constexpr int kTrialsToChange = 3;
+
+  enum class Stores { kCached, kStreaming };
+  struct Next {
+    Stores stores;
+    bool is_trial;  // whose time took() is to be told
+  };
+
+  // For a block of so many bytes.
+  Next next(std::size_t nbytes);
+  void took(double seconds_per_byte);
+
+  Stores current() const { return current_; }
+
+ private:
+  Stores current_ = Stores::kCached;
+  std::size_t until_trial_ = 0;   // bytes
+  bool tries_streaming_ = false;  // the second half of a trial
+  double cached_ = 0;             // seconds per byte of the first half
+  int against_ = 0;               // trials on end that spoke for the other
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,101 @@
+// Copies that other cores will read: every byte of them, by either kind of stores, and the choice
+// between the two.
+#include <cstddef>
+#include <vector>
+
+#include "check.h"
+#include "reduce/publish.h"
+#include "reduce/store_choice.h"
+
+using namespace ringcomm;
+using Stores = StoreChoice::Stores;
+
+namespace {
+
+constexpr std::size_t kBlock = 16 << 10;
+
+// Lets a thread write so many bytes on a machine on which the two take so long. Returns how many
+// trials that took.
+int write(StoreChoice& choice, std::size_t nbytes, double cached, double streaming,
+          std::size_t block = kBlock) {
+  int trials = 0;
+  for (std::size_t written = 0; written < nbytes; written += block) {
+    const StoreChoice::Next next = choice.next(block);
+    if (!next.is_trial) continue;
+    choice.took(next.stores == Stores::kCached ? cached : streaming);
+    ++trials;
+  }
+  return trials;
+}
+
+}  // namespace
+
+TEST(streams_write_every_byte_and_no_other) {
+  constexpr std::size_t kMost = 300, kEdge = 64;
+  std::vector<std::byte> from(kMost + kEdge), to(kMost + 3 * kEdge);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 37 + 1);
+  for (std::size_t nbytes = 0; nbytes <= kMost; ++nbytes) {
+    for (std::size_t offset = 0; offset < kEdge; offset += 5) {
+      std::fill(to.begin(), to.end(), std::byte{0});
+      stream(to.data() + kEdge + offset, from.data() + offset / 2, nbytes);
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        const bool is_copied = i >= kEdge + offset && i < kEdge + offset + nbytes;
+        CHECK(to[i] == (is_copied ? from[i - kEdge - offset + offset / 2] : std::byte{0}));
+      }
+    }
+  }
+}
+
+TEST(published_bytes_arrive_through_trials_and_between) {
+  for (const std::size_t nbytes :
+       {std::size_t{3}, std::size_t{5000}, kBlock, kBlock + 1, 5 * kBlock}) {
+    std::vector<std::byte> from(nbytes), to(nbytes);
+    for (int turn = 0; turn < 20; ++turn) {
+      for (std::size_t i = 0; i < nbytes; ++i) from[i] = static_cast<std::byte>(i * 7 + turn);
+      publish(to.data(), from.data(), nbytes);
+      CHECK(to == from);
+    }
+  }
+}
+
+TEST(far_cores_are_written_to_by_streams) {
+  StoreChoice choice;
+  write(choice, 4 << 20, 4.0, 1.0);
+  CHECK(choice.current() == Stores::kStreaming);
+  // They come near again.
+  write(choice, 32 << 20, 1.0, 0.5);
+  CHECK(choice.current() == Stores::kCached);
+}
+
+TEST(near_cores_are_written_to_through_the_caches) {
+  StoreChoice choice;
+  write(choice, 64 << 20, 2.5, 1.0);
+  CHECK(choice.current() == Stores::kCached);
+}
+
+TEST(a_thread_that_loses_its_core_in_a_trial_has_seen_nothing) {
+  StoreChoice choice;
+  for (int turn = 0; turn < 100; ++turn) {
+    while (!choice.next(kBlock).is_trial) {
+    }
+    choice.took(turn % 3 == 2 ? 1.0 : 1000.0);  // two of three, as often as they do not count
+    choice.next(kBlock);
+    choice.took(1.0);
+    CHECK(choice.current() == Stores::kCached);
+  }
+}
+
+TEST(trials_are_seldom_where_they_agree) {
+  StoreChoice choice;
+  write(choice, StoreChoice::kSeldom, 1.0, 1.0);
+  const int trials = write(choice, 16 * StoreChoice::kSeldom, 1.0, 1.0);
+  CHECK(trials >= 2 * 14 && trials <= 2 * 17);
+}
+
+TEST(small_blocks_are_not_tried) {
+  StoreChoice choice;
+  CHECK(write(choice, 64 << 20, 4.0, 1.0, StoreChoice::kLeastTried - 1) == 0);
+  write(choice, 4 << 20, 4.0, 1.0);
+  CHECK(choice.next(StoreChoice::kLeast).stores == Stores::kStreaming);
+  CHECK(choice.next(StoreChoice::kLeast - 1).stores == Stores::kCached);
+}
