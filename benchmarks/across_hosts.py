@@ -7,7 +7,9 @@ The hosts are namespaces of this machine (tests/hosts/), joined by cables of the
 delay; this needs root. All contenders are there at once and take turns, so that what else the
 machine does meets them all. A time is that from a common start until the last rank is done, a
 median over the rounds. A turn begins with a call that is not timed, for after the others' turns TCP
-sends slowly at first; `--cold` times that instead. The ring is told what the network is, by
+sends slowly at first; `--cold` times that instead. Where much is under way at once, a network can
+be fast or slow for as long as it lasts: `--networks` makes several, and medians are over them all.
+The ring is told what the network is, by
 RINGCOMM_ACROSS. Of who takes more than 5 s there is one time only. `wire` is what no all-reduce can
 beat: of H hosts, each has to send 2(H-1)/H of the buffer, at the goodput of a TCP connection that
 is measured first. On a network of high rate and delay several connections may beat it, as TCP's
@@ -23,6 +25,7 @@ import datetime
 import os
 import re
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -201,26 +204,45 @@ def end(job: Job | subprocess.Popen[str]) -> None:
 
 
 def measure(place: Place, options: argparse.Namespace) -> list[Row]:
-    """All sizes and contenders on one network."""
+    """All sizes and contenders, on one network after the other."""
+    goodputs: list[float] = []
+    times: dict[int, dict[str, list[float]]] = {}
+    for _ in range(options.networks):
+        goodputs.append(measure_on_one(place, options, times))
+    goodput = statistics.median(goodputs)
+    rows: list[Row] = []
+    for size, by_contender in times.items():
+        floor = wire(place, size, goodput)
+        rows.append(row_of(place, size, WIRE, [floor], floor))
+        rows += [row_of(place, size, name, each, floor) for name, each in by_contender.items()]
+    return rows
+
+
+def measure_on_one(
+    place: Place, options: argparse.Namespace, times: dict[int, dict[str, list[float]]]
+) -> float:
+    """Adds seconds by size and contender to `times`. Returns the network's goodput, in bytes/s."""
     rate = None if place.rate == "unshaped" else place.rate
     with Network(place.hosts, rate=rate, delay_ms=place.delay_ms) as network:
         goodput = network.goodput(seconds=options.probe)
         print(f"\n{place}: goodput {goodput / 1e6:.4g} MB/s", flush=True)
-        rows: list[Row] = []
         with jobs_on(network, place, goodput, options.contenders) as ranks:
             for size in options.sizes:
-                floor = 2 * (place.hosts - 1) / place.hosts * size / goodput
+                floor = wire(place, size, goodput)
                 if floor > options.longest:
                     continue
-                times = rounds(ranks, size // 4, options)
-                rows.append(row_of(place, size, WIRE, [floor], floor))
-                rows += [row_of(place, size, name, each, floor) for name, each in times.items()]
-                shown = (
-                    f"{row.contender} {readable_seconds(row.median_s)}"
-                    for row in rows[-1 - len(times) :]
-                )
+                found = rounds(ranks, size // 4, options)
+                shown = [f"{WIRE} {readable_seconds(floor)}"]
+                for name, each in found.items():
+                    times.setdefault(size, {}).setdefault(name, []).extend(each)
+                    shown.append(f"{name} {readable_seconds(statistics.median(each))}")
                 print(f"{plot.readable(size):>5}: {'; '.join(shown)}", flush=True)
-        return rows
+    return goodput
+
+
+def wire(place: Place, size: int, goodput: float) -> float:
+    """Seconds that no all-reduce can beat."""
+    return 2 * (place.hosts - 1) / place.hosts * size / goodput
 
 
 def rounds(
@@ -301,6 +323,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--contenders", type=listed(contender), help="such as ring-ucx,gloo,mpi-han; default: all")
     add("--cold", action="store_true", help="times the first call after the others' turns")
     add("--rounds", type=int, default=5, help="turns of each contender for each size")
+    add("--networks", type=int, default=1, help="made one after the other, of each kind")
     add("--longest", type=float, default=3.0, help="seconds of the wire; larger sizes are left out")
     add("--output", type=Path, help="writes OUTPUT.csv, .json, .md and .png")
     add("--rehearse", action="store_true", help="little of all, in less than a minute")
@@ -309,6 +332,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if options.rehearse:
         options.hosts, options.rates, options.delays = [(2, 1)], ["1gbit"], [0.0, 1.0]
         options.sizes, options.rounds, options.probe = [1 << 10, 1 << 20], 2, 0.3
+        options.networks = 2
     if missing():
         parser.error(str(missing()))
     if options.contenders is None:

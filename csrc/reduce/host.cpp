@@ -19,6 +19,15 @@ constexpr std::size_t kBlock = 16 << 10;
   throw std::invalid_argument("reduce_host: " + what);
 }
 
+void write(const Copy& copy, std::size_t offset, const std::byte* from, std::size_t nbytes) {
+  std::byte* const to = static_cast<std::byte*>(copy.to) + offset;
+  if (copy.stores != nullptr) {
+    publish(to, from, nbytes, *copy.stores);
+  } else {
+    std::memcpy(to, from, nbytes);
+  }
+}
+
 }  // namespace
 
 std::vector<HostIsa> supported_host_isas() {
@@ -39,7 +48,7 @@ std::vector<HostIsa> supported_host_isas() {
 }
 
 void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
-                 void* output, std::span<void* const> copies, std::size_t count) {
+                 void* output, std::span<const Copy> copies, std::size_t count) {
   if (num_inputs < 1) refuse(std::to_string(num_inputs) + " inputs; wants at least 1");
   if (output == nullptr && copies.empty() && count > 0) refuse("nowhere to write to");
   if (!supports(reduction.dtype, reduction.op)) {
@@ -57,20 +66,18 @@ void reduce_host(const Reduction& reduction, const void* const* inputs, int num_
     const std::size_t at = begin * element_nbytes;
     std::byte* const results = output != nullptr ? static_cast<std::byte*>(output) + at : block;
     kernel(reduction, inputs, num_inputs, begin, results, n);
-    for (void* const copy : copies) {
-      publish(static_cast<std::byte*>(copy) + at, results, n * element_nbytes);
-    }
+    for (const Copy& copy : copies) write(copy, at, results, n * element_nbytes);
   }
 }
 
-void copy_host(const void* input, void* output, std::span<void* const> copies, std::size_t nbytes) {
+void copy_host(const void* input, void* output, std::span<const Copy> copies, std::size_t nbytes) {
   const bool is_kept = output != nullptr && output != input;
   const std::size_t at_once = copies.size() + (is_kept ? 1 : 0) > 1 ? kBlock : nbytes;
   for (std::size_t begin = 0; begin < nbytes; begin += at_once) {
     const std::size_t n = std::min(at_once, nbytes - begin);
     const std::byte* const from = static_cast<const std::byte*>(input) + begin;
     if (is_kept) std::memcpy(static_cast<std::byte*>(output) + begin, from, n);
-    for (void* const copy : copies) publish(static_cast<std::byte*>(copy) + begin, from, n);
+    for (const Copy& copy : copies) write(copy, begin, from, n);
   }
 }
 

@@ -5,8 +5,15 @@
 #include <span>
 
 #include "reduce/reduction.h"
+#include "reduce/store_choice.h"
 
 namespace ringcomm {
+
+// Where other cores will read a result, and how it is written there: by memcpy, or as found best.
+struct Copy {
+  void* to;
+  StoreChoice* stores = nullptr;
+};
 
 // Writes `count` results to the output and to every copy; without an output, which is null then, to
 // the copies alone. The output is one of the inputs or overlaps none; copies overlap nothing.
@@ -15,13 +22,13 @@ namespace ringcomm {
 // The bits of a result (but for a NaN's sign and payload) do not depend on the machine's
 // instruction set, on alignment, or on how the data is cut into calls.
 //
-// What other cores read belongs into a copy, which is published (reduce/publish.h): that is two to
-// four times as fast as to store a sum there, vector by vector.
+// What other cores read belongs into a copy: that is two to four times as fast as to store a sum
+// there, vector by vector.
 void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
-                 void* output, std::span<void* const> copies, std::size_t count);
+                 void* output, std::span<const Copy> copies, std::size_t count);
 
 // Copies nbytes to the output, unless that is null or the input itself, and to every copy, in one
 // pass over the input.
-void copy_host(const void* input, void* output, std::span<void* const> copies, std::size_t nbytes);
+void copy_host(const void* input, void* output, std::span<const Copy> copies, std::size_t nbytes);
 
 }  // namespace ringcomm

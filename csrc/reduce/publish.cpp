@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "reduce/store_choice.h"
-
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -24,18 +22,17 @@ void copy(StoreChoice::Stores stores, std::byte* to, const std::byte* from, std:
 
 }  // namespace
 
-void publish(void* to, const void* from, std::size_t nbytes) {
-  static thread_local StoreChoice choice;
+void publish(void* to, const void* from, std::size_t nbytes, StoreChoice& stores) {
   auto* out = static_cast<std::byte*>(to);
   auto* in = static_cast<const std::byte*>(from);
-  const StoreChoice::Next next = choice.next(nbytes);
+  const StoreChoice::Next next = stores.next(nbytes);
   if (!next.is_trial) return copy(next.stores, out, in, nbytes);
   const std::size_t tried = std::min(nbytes, StoreChoice::kTrial);
   const auto began = std::chrono::steady_clock::now();
   copy(next.stores, out, in, tried);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  choice.took(took.count() / static_cast<double>(tried));
-  copy(choice.current(), out + tried, in + tried, nbytes - tried);
+  stores.took(took.count() / static_cast<double>(tried));
+  copy(stores.current(), out + tried, in + tried, nbytes - tried);
 }
 
 void stream(void* to, const void* from, std::size_t nbytes) {

@@ -3,11 +3,13 @@
 
 #include <cstddef>
 
+#include "reduce/store_choice.h"
+
 namespace ringcomm {
 
-// Copies nbytes as memcpy does, with the stores that this thread has found faster (store_choice.h).
-// A release store afterwards publishes them, whichever they were.
-void publish(void* to, const void* from, std::size_t nbytes);
+// Copies nbytes as memcpy does, with the stores that have been found faster for these readers. A
+// release store afterwards publishes them, whichever they were.
+void publish(void* to, const void* from, std::size_t nbytes, StoreChoice& stores);
 
 // The second way, for which publish() may decide. As memcpy where the processor has no such stores.
 void stream(void* to, const void* from, std::size_t nbytes);

@@ -1,5 +1,7 @@
 #include "reduce/store_choice.h"
 
+#include <algorithm>
+
 namespace ringcomm {
 
 StoreChoice::Next StoreChoice::next(std::size_t nbytes) {
@@ -18,14 +20,14 @@ void StoreChoice::took(double seconds_per_byte) {
     return;
   }
   tries_streaming_ = false;
-  const Stores better =
-      cached_ > kMuchLonger * seconds_per_byte ? Stores::kStreaming : Stores::kCached;
-  against_ = better == current_ ? 0 : against_ + 1;
-  if (against_ == kTrialsToChange) {
-    current_ = better;
-    against_ = 0;
-  }
-  until_trial_ = against_ == 0 ? kSeldom : kOften;
+  const double longer = std::min(cached_ / seconds_per_byte, kMost);
+  longer_ += kNewest * (longer - longer_);
+  current_ = stores_for(longer_);
+  until_trial_ = stores_for(longer) == current_ ? kSeldom : kOften;
+}
+
+StoreChoice::Stores StoreChoice::stores_for(double longer) {
+  return longer > kMuchLonger ? Stores::kStreaming : Stores::kCached;
 }
 
 }  // namespace ringcomm

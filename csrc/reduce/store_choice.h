@@ -14,7 +14,7 @@
 
 namespace ringcomm {
 
-// Of one thread, which asks for every block that it writes.
+// For what one core writes and some others read, always the same. It is asked for every block.
 class StoreChoice {
  public:
   // Bytes. Less than kLeast is hardly worth a choice. A trial takes the first kTrial bytes of a
@@ -22,13 +22,15 @@ class StoreChoice {
   static constexpr std::size_t kLeast = 2 << 10;
   static constexpr std::size_t kLeastTried = 8 << 10;
   static constexpr std::size_t kTrial = 16 << 10;
-  // Written between two trials: while they agree with what is done, and while they do not.
-  static constexpr std::size_t kSeldom = 8 << 20;
+  // Written between two trials: when the last one speaks for what is done, and when it does not.
+  static constexpr std::size_t kSeldom = 4 << 20;
   static constexpr std::size_t kOften = 256 << 10;
-  // How many times longer the caches have to take, for as many trials on end: a thread that loses
-  // its core in the middle of one has seen nothing.
-  static constexpr double kMuchLonger = 3;
-  static constexpr int kTrialsToChange = 3;
+  // How many times longer the caches have to take, in a mean in which the last trial counts for a
+  // quarter, and for no more than kMost: who loses its core in the middle of one has seen nothing.
+  // A mean, as readers may be near at one time and far at another.
+  static constexpr double kMuchLonger = 2.5;
+  static constexpr double kMost = 8;
+  static constexpr double kNewest = 0.25;
 
   enum class Stores { kCached, kStreaming };
   struct Next {
@@ -43,11 +45,13 @@ class StoreChoice {
   Stores current() const { return current_; }
 
  private:
+  static Stores stores_for(double longer);
+
   Stores current_ = Stores::kCached;
   std::size_t until_trial_ = 0;   // bytes
   bool tries_streaming_ = false;  // the second half of a trial
   double cached_ = 0;             // seconds per byte of the first half
-  int against_ = 0;               // trials on end that spoke for the other
+  double longer_ = 1;             // the mean
 };
 
 }  // namespace ringcomm

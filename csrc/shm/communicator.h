@@ -13,6 +13,7 @@
 
 #include "core/collectives.h"
 #include "core/store.h"
+#include "reduce/store_choice.h"
 #include "shm/eager.h"
 #include "shm/exchange.h"
 #include "shm/executor.h"
@@ -108,6 +109,7 @@ class Communicator : public Collectives {
   shm::Mail mail_;
   shm::PeerArenas arenas_;
   ByCall<shm::Eager> eager_;
+  StoreChoice payload_stores_;
   ByCall<shm::ZeroCopy> zero_copy_;
   std::vector<std::uint64_t> counts_;  // what the ranks announce to an all-to-all
   std::uint64_t barriers_ = 0;

@@ -39,7 +39,7 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
   std::size_t told = 0, written = 0;
   shm::ZeroCopy* const way = refusal || call.eager ? nullptr : zero_copy_way(call, table_nbytes);
   if (call.eager) {
-    written = eager_way(call).write(blocks(), reduction, payload + table_nbytes);
+    written = eager_way(call).write(blocks(), reduction, payload + table_nbytes, payload_stores_);
   } else if (way != nullptr) {
     told = tell(*way, call, payload + table_nbytes);
   }

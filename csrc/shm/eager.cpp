@@ -55,8 +55,8 @@ bool Eager::fits(const Chunks& blocks, std::size_t count) const {
 }
 
 // Blocks that lie behind each other in memory are copied together.
-std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction,
-                         std::byte* payload) const {
+std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction, std::byte* payload,
+                         StoreChoice& stores) const {
   const std::size_t element_nbytes = element_size(reduction.dtype);
   const std::byte* const start = payload;
   const bool scales = reduction.op == ReduceOp::kPremulSum;
@@ -80,10 +80,10 @@ std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction,
       Reduction scaling = reduction;
       scaling.scaled_input = 0;
       const void* input = begin;
-      void* output = payload;
-      reduce_host(scaling, &input, 1, output, {}, count);
+      const Copy copy{payload, &stores};
+      reduce_host(scaling, &input, 1, nullptr, {&copy, 1}, count);
     } else {
-      publish(payload, begin, count * element_nbytes);
+      publish(payload, begin, count * element_nbytes, stores);
     }
     payload += count * element_nbytes;
   }

@@ -15,6 +15,7 @@
 #include "core/chunks.h"
 #include "plan/collective.h"
 #include "reduce/reduction.h"
+#include "reduce/store_choice.h"
 #include "shm/exchange.h"
 
 namespace ringcomm::shm {
@@ -28,7 +29,8 @@ class Eager {
   bool fits(const Chunks& blocks, std::size_t count) const;
 
   // Returns the payload's bytes.
-  std::size_t write(const Chunks& blocks, const Reduction& reduction, std::byte* payload) const;
+  std::size_t write(const Chunks& blocks, const Reduction& reduction, std::byte* payload,
+                    StoreChoice& stores) const;
   // While the others write: takes what this rank is promised of itself alone.
   void keep(const Chunks& blocks, const Reduction& reduction) const;
   // Takes the rest, when all have announced.

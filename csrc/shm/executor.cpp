@@ -26,7 +26,10 @@ bool goes_one_way(Collective collective) {
 }  // namespace
 
 Executor::Executor(Group& group)
-    : group_(group), num_lanes_(group.segment().num_lanes()), lanes_(num_lanes_) {
+    : group_(group),
+      num_lanes_(group.segment().num_lanes()),
+      lanes_(num_lanes_),
+      stores_(group.world_size + 1) {
   for (Lane& lane : lanes_) lane.seen.resize(group.world_size);
   if (group.links() != nullptr) remote_.emplace(group, num_lanes_);
 }
@@ -198,8 +201,14 @@ std::byte* Executor::at(const Job& job, int l, int chunk, const Location& locati
   return nullptr;
 }
 
-bool Executor::is_read_here(const Action& action) const {
-  return std::ranges::any_of(action.to, [&](const Reader& r) { return group_.is_local(r.peer); });
+StoreChoice* Executor::stores_for_readers(const Action& action) {
+  StoreChoice* found = nullptr;
+  for (const Reader& reader : action.to) {
+    if (!group_.is_local(reader.peer)) continue;
+    if (found != nullptr) return &stores_.back();
+    found = &stores_[reader.peer];
+  }
+  return found;
 }
 
 void Executor::perform(const Job& job, int l, const Action& action) {
@@ -207,13 +216,14 @@ void Executor::perform(const Job& job, int l, const Action& action) {
   const std::size_t count = std::min(job.slice_count, job.chunks[action.chunk].count - offset);
 
   void* const kept = at(job, l, action.chunk, action.store);
-  void* sent[2] = {};
+  Copy sent[2] = {};
   std::size_t num_sent = 0;
-  if (is_read_here(action)) {
-    sent[num_sent++] = group_.segment().outbox(group_.rank, l) + action.slot * job.slot_nbytes();
+  if (StoreChoice* const stores = stores_for_readers(action); stores != nullptr) {
+    std::byte* const outbox = group_.segment().outbox(group_.rank, l);
+    sent[num_sent++] = {outbox + action.slot * job.slot_nbytes(), stores};
   }
   const bool departs = remote_ && remote_->goes_to_others(action);
-  if (departs) sent[num_sent++] = remote_->departure(l);
+  if (departs) sent[num_sent++] = {remote_->departure(l)};
   if (kept == nullptr && num_sent == 0) return;
 
   Reduction reduction = job.reduction;

@@ -25,6 +25,7 @@
 #include "core/spans.h"
 #include "plan/program.h"
 #include "reduce/reduction.h"
+#include "reduce/store_choice.h"
 #include "shm/group.h"
 #include "shm/idle.h"
 #include "shm/remote_slices.h"
@@ -72,7 +73,8 @@ class Executor {
   // Does the lane's next action, if all that it waits for is done. False: it must wait.
   bool advance(const Job& job, int lane);
   void perform(const Job& job, int lane, const Action& action);
-  bool is_read_here(const Action& action) const;
+  // Of those who read here what the action writes; null if nobody does.
+  StoreChoice* stores_for_readers(const Action& action);
   std::byte* at(const Job& job, int lane, int chunk, const Location& location);
 
   // visit(peer, progress) for what the lane's next action waits for, as long as it returns true.
@@ -91,6 +93,7 @@ class Executor {
   Group& group_;
   const int num_lanes_;
   std::vector<Lane> lanes_;
+  std::vector<StoreChoice> stores_;     // by reader, the last one of several
   std::optional<RemoteSlices> remote_;  // none if there is but one host
   std::vector<std::size_t> chunk_nbytes_;
   std::vector<const void*> inputs_;

@@ -32,6 +32,7 @@
 #include <thread>
 #include <vector>
 
+#include "reduce/store_choice.h"
 #include "shm/completions.h"
 #include "shm/group.h"
 #include "shm/idle.h"
@@ -95,6 +96,7 @@ class Mail {
     std::deque<std::shared_ptr<Message>> queue;
     std::uint64_t posted = 0;  // slots; what is shared may be damaged
     std::uint64_t number = 1;  // of the message in front
+    StoreChoice stores;
   };
 
   // A message that came before its receive.

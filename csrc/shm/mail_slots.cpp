@@ -58,7 +58,7 @@ bool Mail::push(int peer, Done& done) {
     slot.users = message.users;
     slot.dtype = message.dtype;
     slot.refused = message.refused.empty() ? 0 : 1;
-    if (nbytes > 0) publish(slot.data(), message.data + message.moved, nbytes);
+    if (nbytes > 0) publish(slot.data(), message.data + message.moved, nbytes, outgoing.stores);
     message.moved += nbytes;
     message.under_way = true;
     edge.posted.store(++outgoing.posted, std::memory_order_release);

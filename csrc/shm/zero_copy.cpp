@@ -58,7 +58,7 @@ int index_in(const std::vector<int>& blocks, int block) {
 
 // Only an all-reduce promises sums to many: all its blocks to all ranks.
 ZeroCopy::ZeroCopy(Collective collective, int world_size, int num_blocks, int root, int rank)
-    : rank_(rank) {
+    : rank_(rank), stores_(world_size) {
   const Contract contract(collective, world_size, num_blocks, root);
   const bool shares = collective == Collective::kAllReduce;
   std::vector<std::vector<int>> held;
@@ -187,7 +187,9 @@ void ZeroCopy::perform(const Task& task, const Chunks& blocks, const Reduction& 
     sources_.push_back(place.rank == rank_ ? share.input : reach(place));
   }
   copies_.clear();
-  for (const Place& place : task.outputs) copies_.push_back(reach(place));
+  for (const Place& place : task.outputs) {
+    copies_.push_back({reach(place), &stores_[place.rank]});
+  }
   if (sources_.size() > 1) {
     reduce_host(reduction, sources_.data(), static_cast<int>(sources_.size()), share.output,
                 copies_, share.count);

@@ -33,6 +33,7 @@
 #include "core/chunks.h"
 #include "core/deadline.h"
 #include "plan/collective.h"
+#include "reduce/host.h"
 #include "reduce/reduction.h"
 #include "shm/exchange.h"
 #include "shm/group.h"
@@ -87,7 +88,8 @@ class ZeroCopy {
   std::vector<int> awaited_;  // those that touch this one's
   Chunks shares_;             // kept for their memory, as what follows
   std::vector<const void*> sources_;
-  std::vector<void*> copies_;
+  std::vector<Copy> copies_;
+  std::vector<StoreChoice> stores_;  // by reader
 };
 
 }  // namespace ringcomm::shm

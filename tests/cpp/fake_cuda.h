@@ -466,7 +466,9 @@ cudaError_t reduce_device(const Reduction& reduction, const void* const* inputs,
                           cudaStream_t stream) {
   stream->enqueue([=, in = std::vector<const void*>(inputs, inputs + num_inputs),
                    out = std::vector<void*>(outputs, outputs + num_outputs)] {
-    reduce_host(reduction, in.data(), num_inputs, out[0], std::span(out).subspan(1), count);
+    std::vector<Copy> copies;
+    for (void* const other : std::span(out).subspan(1)) copies.push_back({other});
+    reduce_host(reduction, in.data(), num_inputs, out[0], copies, count);
   });
   return cudaSuccess;
 }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kBlock = 16 << 10;
 
-// Lets a thread write so many bytes on a machine on which the two take so long. Returns how many
+// Writes so many bytes on a machine on which the two take so long. Returns how many
 // trials that took.
 int write(StoreChoice& choice, std::size_t nbytes, double cached, double streaming,
           std::size_t block = kBlock) {
@@ -50,9 +50,10 @@ TEST(published_bytes_arrive_through_trials_and_between) {
   for (const std::size_t nbytes :
        {std::size_t{3}, std::size_t{5000}, kBlock, kBlock + 1, 5 * kBlock}) {
     std::vector<std::byte> from(nbytes), to(nbytes);
+    StoreChoice stores;
     for (int turn = 0; turn < 20; ++turn) {
       for (std::size_t i = 0; i < nbytes; ++i) from[i] = static_cast<std::byte>(i * 7 + turn);
-      publish(to.data(), from.data(), nbytes);
+      publish(to.data(), from.data(), nbytes, stores);
       CHECK(to == from);
     }
   }
@@ -69,19 +70,33 @@ TEST(far_cores_are_written_to_by_streams) {
 
 TEST(near_cores_are_written_to_through_the_caches) {
   StoreChoice choice;
-  write(choice, 64 << 20, 2.5, 1.0);
+  write(choice, 64 << 20, 2.4, 1.0);
   CHECK(choice.current() == Stores::kCached);
 }
 
-TEST(a_thread_that_loses_its_core_in_a_trial_has_seen_nothing) {
-  StoreChoice choice;
-  for (int turn = 0; turn < 100; ++turn) {
+// Tells of so many trials, of which every `period`-th finds far cores.
+void try_mixed(StoreChoice& choice, int trials, int period, double far) {
+  for (int trial = 0; trial < trials; ++trial) {
     while (!choice.next(kBlock).is_trial) {
     }
-    choice.took(turn % 3 == 2 ? 1.0 : 1000.0);  // two of three, as often as they do not count
+    choice.took(trial % period == 0 ? far : 1.0);
     choice.next(kBlock);
     choice.took(1.0);
+  }
+}
+
+TEST(cores_that_are_far_half_of_the_time_are_written_to_by_streams) {
+  StoreChoice choice;
+  try_mixed(choice, 99, 2, 10.0);
+  CHECK(choice.current() == Stores::kStreaming);
+}
+
+TEST(who_loses_its_core_in_a_trial_has_seen_nothing) {
+  StoreChoice choice;
+  for (int turn = 0; turn < 10; ++turn) {
+    try_mixed(choice, 1, 10, 1000.0);
     CHECK(choice.current() == Stores::kCached);
+    try_mixed(choice, 9, 10, 1.0);
   }
 }
 

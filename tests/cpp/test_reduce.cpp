@@ -357,7 +357,8 @@ TEST(results_are_in_every_copy) {
         const Buffer alone(count * width, 1), output(count * width, 2);
         reduce_host(sum, inputs.data(), num_inputs, alone.data(), {}, count);
         const Buffer first(count * width, 3), second(count * width, 5);
-        void* const copies[] = {first.data(), second.data()};
+        StoreChoice stores;
+        const Copy copies[] = {{first.data(), &stores}, {second.data()}};
         for (void* const out : {static_cast<void*>(nullptr), static_cast<void*>(output.data()),
                                 static_cast<void*>(data.back().data())}) {
           for (const std::size_t num_copies : {1, 2}) {
@@ -369,7 +370,7 @@ TEST(results_are_in_every_copy) {
                         count);
             for (std::size_t k = 0; k < num_copies; ++k) {
               CHECK(std::equal(alone.data(), alone.data() + count * width,
-                               static_cast<std::byte*>(copies[k])));
+                               static_cast<std::byte*>(copies[k].to)));
             }
             if (out != nullptr) {
               CHECK(std::equal(alone.data(), alone.data() + count * width,
@@ -389,7 +390,8 @@ TEST(copies_are_whole_wherever_they_go) {
     const std::vector<std::byte> data = random_elements(DType::kUInt8, nbytes, random);
     const Buffer input(nbytes, 1), output(nbytes, 2), first(nbytes, 3), second(nbytes, 5);
     std::copy(data.begin(), data.end(), input.data());
-    void* const copies[] = {first.data(), second.data()};
+    StoreChoice stores;
+    const Copy copies[] = {{first.data(), &stores}, {second.data()}};
     for (const Buffer* kept : {static_cast<const Buffer*>(nullptr), &input, &output}) {
       for (const std::size_t num_copies : {0, 1, 2}) {
         for (const Buffer* each : {&output, &first, &second}) {
@@ -401,7 +403,7 @@ TEST(copies_are_whole_wherever_they_go) {
           return std::equal(data.begin(), data.end(), static_cast<const std::byte*>(at));
         };
         if (kept != nullptr) CHECK(is_copy(kept->data()));
-        for (std::size_t k = 0; k < num_copies; ++k) CHECK(is_copy(copies[k]));
+        for (std::size_t k = 0; k < num_copies; ++k) CHECK(is_copy(copies[k].to));
       }
     }
   }
