@@ -20,7 +20,8 @@ void StoreChoice::took(double seconds_per_byte) {
     return;
   }
   tries_streaming_ = false;
-  const double longer = std::min(cached_ / seconds_per_byte, kMost);
+  // A clock may be too coarse to see anything.
+  const double longer = seconds_per_byte > 0 ? std::min(cached_ / seconds_per_byte, kMost) : 1;
   longer_ += kNewest * (longer - longer_);
   current_ = stores_for(longer_);
   until_trial_ = stores_for(longer) == current_ ? kSeldom : kOften;

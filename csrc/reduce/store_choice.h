@@ -29,7 +29,7 @@ class StoreChoice {
   // quarter, and for no more than kMost: who loses its core in the middle of one has seen nothing.
   // A mean, as readers may be near at one time and far at another.
   static constexpr double kMuchLonger = 2.5;
-  static constexpr double kMost = 8;
+  static constexpr double kMost = 6;
   static constexpr double kNewest = 0.25;
 
   enum class Stores { kCached, kStreaming };

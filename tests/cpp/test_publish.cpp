@@ -100,6 +100,14 @@ TEST(who_loses_its_core_in_a_trial_has_seen_nothing) {
   }
 }
 
+TEST(a_clock_that_sees_nothing_decides_nothing) {
+  StoreChoice choice;
+  write(choice, 64 << 20, 0.0, 0.0);
+  CHECK(choice.current() == Stores::kCached);
+  write(choice, 64 << 20, 4.0, 1.0);
+  CHECK(choice.current() == Stores::kStreaming);
+}
+
 TEST(trials_are_seldom_where_they_agree) {
   StoreChoice choice;
   write(choice, StoreChoice::kSeldom, 1.0, 1.0);
