@@ -28,8 +28,8 @@ class StoreChoice {
   // How many times longer the caches have to take, in a mean in which the last trial counts for a
   // quarter, and for no more than kMost: who loses its core in the middle of one has seen nothing.
   // A mean, as readers may be near at one time and far at another.
-  static constexpr double kMuchLonger = 2.5;
-  static constexpr double kMost = 6;
+  static constexpr double kMuchLonger = 3.5;
+  static constexpr double kMost = 8;
   static constexpr double kNewest = 0.25;
 
   enum class Stores { kCached, kStreaming };

@@ -70,7 +70,7 @@ TEST(far_cores_are_written_to_by_streams) {
 
 TEST(near_cores_are_written_to_through_the_caches) {
   StoreChoice choice;
-  write(choice, 64 << 20, 2.4, 1.0);
+  write(choice, 64 << 20, 3.4, 1.0);
   CHECK(choice.current() == Stores::kCached);
 }
 
