@@ -24,7 +24,8 @@ void StoreChoice::took(double seconds_per_byte) {
   const double longer = seconds_per_byte > 0 ? std::min(cached_ / seconds_per_byte, kMost) : 1;
   longer_ += kNewest * (longer - longer_);
   current_ = stores_for(longer_);
-  until_trial_ = stores_for(longer) == current_ ? kSeldom : kOften;
+  interval_ = stores_for(longer) == current_ ? std::min(2 * interval_, kSeldom) : kOften;
+  until_trial_ = interval_;
 }
 
 StoreChoice::Stores StoreChoice::stores_for(double longer) {

@@ -20,11 +20,12 @@ class StoreChoice {
   // Bytes. Less than kLeast is hardly worth a choice. A trial takes the first kTrial bytes of a
   // block, which has to have kLeastTried of them for the clock not to matter.
   static constexpr std::size_t kLeast = 2 << 10;
-  static constexpr std::size_t kLeastTried = 8 << 10;
+  static constexpr std::size_t kLeastTried = 4 << 10;
   static constexpr std::size_t kTrial = 16 << 10;
-  // Written between two trials: when the last one speaks for what is done, and when it does not.
+  // Written between two trials: twice as much after each that speaks for what is done, up to
+  // kSeldom, and kOften after one that does not, as in the beginning, when memory is cold.
+  static constexpr std::size_t kOften = 64 << 10;
   static constexpr std::size_t kSeldom = 4 << 20;
-  static constexpr std::size_t kOften = 256 << 10;
   // How many times longer the caches have to take, in a mean in which the last trial counts for a
   // quarter, and for no more than kMost: who loses its core in the middle of one has seen nothing.
   // A mean, as readers may be near at one time and far at another.
@@ -48,7 +49,8 @@ class StoreChoice {
   static Stores stores_for(double longer);
 
   Stores current_ = Stores::kCached;
-  std::size_t until_trial_ = 0;   // bytes
+  std::size_t interval_ = kOften;  // bytes, between the last trial and the next
+  std::size_t until_trial_ = 0;
   bool tries_streaming_ = false;  // the second half of a trial
   double cached_ = 0;             // seconds per byte of the first half
   double longer_ = 1;             // the mean
