@@ -106,15 +106,15 @@ def measured(nproc: int, options: argparse.Namespace) -> Iterator[Row]:
     named = [name if name.startswith("oneccl:") else f"mpi:{name}" for name in options.mpis]
     mpis = ",".join([OURS, SHARED, *named])
     sizes = ["-b", str(options.minbytes), "-e", str(options.maxbytes), "-f", "2"]
-    all_reduce = ["all_reduce", "--placement", "in-place"]
-    rows = bench(nproc, options.samples, *all_reduce, "--backends", mpis, *sizes)
+    in_place = ["--placement", "in-place"]
+    rows = bench(nproc, options.samples, "all_reduce", "--backends", mpis, *sizes, *in_place)
     at_least = limits(nproc, sorted({row.size for row in rows}))
     yield from (replace(row, at_least=at_least[row.size]) for row in rows)
     for first in (size for size in (1 << 10, 1 << 20) if size <= options.maxbytes):
         few = ["-b", str(first), "-e", str(min(64 * first, options.maxbytes)), "-f", "64"]
         yield from bench(nproc, options.samples, OTHERS, "--backends", mpis, *few)
-    coarse = ["-b", "1K", "-e", "16M", "-f", "4", "-d", "float,bfloat16"]
-    for row in bench(nproc, options.samples, *all_reduce, "--backends", f"{OURS},gloo", *coarse):
+    coarse = ["-b", "1K", "-e", "16M", "-f", "4", "-d", "float,bfloat16", *in_place]
+    for row in bench(nproc, options.samples, "all_reduce", "--backends", f"{OURS},gloo", *coarse):
         if row.backend == "gloo" or row.type != "float":
             yield row
 
