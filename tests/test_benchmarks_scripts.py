@@ -168,8 +168,11 @@ def test_torch_part(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     rows = json.loads(output.with_suffix(".json").read_text())["rows"]
     assert [(row["ranks"], row["nbytes"]) for row in rows] == [(2, 8), (2, 65536)]
-    assert all(min(row["direct"], row["torch_part"], row["by_torch"]) > 0 for row in rows)
-    assert re.search(r"^\| 64 KiB( \| [\d.]+ µs){4} \| [\d.]+ \|$", result.stdout, re.M)
+    assert all(
+        min(row[name] for name in ("direct", "torch_part", "both", "by_torch")) > 0 for row in rows
+    )
+    pattern = r"^\| 64 KiB( \| [\d.]+ µs){4} \| [\d.]+ \| [\d.]+ µs \| [\d.]+ \|$"
+    assert re.search(pattern, result.stdout, re.M)
 
 
 def test_a_gpu_spins_until_all_calls_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +283,7 @@ def test_across_hosts(tmp_path: Path) -> None:
             assert int(row["nbytes"]) / 125e6 <= float(row["median_s"])
         else:
             assert 0 < float(row["min_s"]) <= float(row["median_s"]) <= float(row["max_s"])
+            assert row["rounds"] == "4", "two on each of two networks"
         if float(row["delay_ms"]) and row["contender"] != "wire":
             assert float(row["median_s"]) > 1e-3
     document = json.loads(output.with_suffix(".json").read_text())
@@ -294,7 +298,7 @@ def test_across_hosts(tmp_path: Path) -> None:
 def test_across_hosts_after_pauses() -> None:
     result = run("benchmarks/across_hosts.py", "--rehearse", "--cold", "--contenders", "gloo")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout.count("1M: wire") == 2
+    assert result.stdout.count("1M: wire") == 4, "with each delay on two networks"
 
 
 @needs_hosts
