@@ -7,7 +7,7 @@ namespace ringcomm {
 StoreChoice::Next StoreChoice::next(std::size_t nbytes) {
   if (nbytes < kLeast) return {Stores::kCached, false};
   if (until_trial_ > nbytes || nbytes < kLeastTried) {
-    until_trial_ -= until_trial_ > nbytes ? nbytes : until_trial_;
+    until_trial_ -= std::min(until_trial_, nbytes);
     return {current_, false};
   }
   return {tries_streaming_ ? Stores::kStreaming : Stores::kCached, true};
