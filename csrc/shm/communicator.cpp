@@ -140,8 +140,11 @@ void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call,
   for (bool may_tell = way != nullptr;; may_tell = false) {
     std::byte* const payload = exchange_.begin(call, deadline);
     const std::size_t told = may_tell ? tell(*way, call, payload) : 0;
-    const std::size_t written =
-        told > 0 ? 0 : eager.write(blocks(), reduction, payload, payload_stores_);
+    const auto write = [&] {
+      std::byte* const room = exchange_.room(eager.count(blocks()) * element_size(call.dtype));
+      return eager.write(blocks(), reduction, room, payload_stores_);
+    };
+    const std::size_t written = told > 0 ? 0 : write();
     exchange_.announce(call, told + written, told > 0 ? way->tells() : shm::Tells::kInput);
     if (told == 0) eager.keep(blocks(), reduction);
     exchange_.await_all(deadline);

@@ -32,10 +32,11 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
     counts[n + r] = blocks()[r * n + own].count;
   }
   call.count = total;
-  std::memcpy(payload, counts, table_nbytes);
   const std::size_t small_nbytes = std::max(group_.geometry().small_nbytes, table_nbytes);
   const std::size_t most = (small_nbytes - table_nbytes) / element_nbytes;
   call.eager = call.algorithm != kUsersPlans && total <= most;
+  if (call.eager) payload = exchange_.room(table_nbytes + total * element_nbytes);
+  std::memcpy(payload, counts, table_nbytes);
   std::size_t told = 0, written = 0;
   shm::ZeroCopy* const way = refusal || call.eager ? nullptr : zero_copy_way(call, table_nbytes);
   if (call.eager) {

@@ -54,6 +54,12 @@ bool Eager::fits(const Chunks& blocks, std::size_t count) const {
   });
 }
 
+std::size_t Eager::count(const Chunks& blocks) const {
+  std::size_t total = 0;
+  for (const Own& own : own_) total += blocks[own.block].count;
+  return total;
+}
+
 // Blocks that lie behind each other in memory are copied together.
 std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction, std::byte* payload,
                          StoreChoice& stores) const {

@@ -28,6 +28,8 @@ class Eager {
   // Whether no rank's payload has more elements. All ranks find the same.
   bool fits(const Chunks& blocks, std::size_t count) const;
 
+  // Elements of this rank's payload.
+  std::size_t count(const Chunks& blocks) const;
   // Returns the payload's bytes.
   std::size_t write(const Chunks& blocks, const Reduction& reduction, std::byte* payload,
                     StoreChoice& stores) const;

@@ -6,6 +6,13 @@
 #include "shm/relay.h"
 
 namespace ringcomm::shm {
+namespace {
+
+// Bytes. Less is written as fast to lines that others still have, and the fewest lines are the
+// best.
+constexpr std::size_t kLeastInRotation = 8 << 10;
+
+}  // namespace
 
 std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
   if (group_.broken()) group_.check(describe(call, group_.members));
@@ -16,7 +23,27 @@ std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
   }
   group_.use(Area::kAnnouncements);
   call.sequence = ++sequence_;
+  payload_at_ = kBehind;
   return announcement(group_.rank).payload();
+}
+
+// A payload that is written does not touch the one before it, which others may still read.
+std::byte* Exchange::room(std::size_t payload_nbytes) {
+  const std::size_t most = group_.geometry().payloads_nbytes;
+  if (payload_nbytes < kLeastInRotation || most == 0) return announcement(group_.rank).payload();
+  group_.use(Area::kPayloads);
+  const std::size_t nbytes = (payload_nbytes + kLine - 1) / kLine * kLine;
+  payload_at_ = static_cast<std::uint32_t>(rotation_.take(nbytes, most));
+  return group_.segment().payloads(group_.rank) + payload_at_;
+}
+
+const std::byte* Exchange::payload_of(int rank) {
+  Announcement& theirs = announcement(rank);
+  const std::uint32_t at = read_once(theirs.payload_at);
+  if (at == kBehind) return theirs.payload();
+  // In damaged memory there may be any.
+  const std::size_t last = group_.geometry().payloads_nbytes;
+  return group_.segment().payloads(rank) + std::min<std::size_t>(at, last);
 }
 
 void Exchange::announce(const Call& call, std::size_t payload_nbytes, Tells tells) {
@@ -24,6 +51,7 @@ void Exchange::announce(const Call& call, std::size_t payload_nbytes, Tells tell
   mine.call = own_ = call;
   mine.digest = digest_ = digest_of(call);
   mine.payload_nbytes = static_cast<std::uint32_t>(payload_nbytes);
+  mine.payload_at = payload_at_;
   mine.tells = tells;
   mine.sequence.store(sequence_, std::memory_order_release);
 }

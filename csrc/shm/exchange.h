@@ -19,6 +19,7 @@
 #include "shm/group.h"
 #include "shm/idle.h"
 #include "shm/read_once.h"
+#include "shm/rotation.h"
 
 namespace ringcomm::shm {
 
@@ -30,9 +31,10 @@ class Exchange {
   std::uint64_t sequence() const { return sequence_; }
 
   // Begins a collective and numbers its call; throws if the group is broken. The payload (at most
-  // geometry.eager_nbytes) is written between begin and announce; announce makes both visible to
-  // the peers.
+  // geometry.eager_nbytes) is written between begin and announce, to where begin says, or room for
+  // one of so many bytes; announce makes both visible to the peers.
   std::byte* begin(Call& call, const Deadline& deadline);
+  std::byte* room(std::size_t payload_nbytes);
   void announce(const Call& call, std::size_t payload_nbytes = 0, Tells tells = Tells::kInput);
 
   // Announces that this rank makes no call for the reason given, which the others will throw.
@@ -45,7 +47,7 @@ class Exchange {
 
   int world_size() const { return group_.world_size; }
   Call call_of(int rank) { return read_once(announcement(rank).call); }
-  const std::byte* payload_of(int rank) { return announcement(rank).payload(); }
+  const std::byte* payload_of(int rank);
   Tells tells(int rank) { return announcement(rank).tells; }
   bool anybody_tells(Tells what);
 
@@ -71,10 +73,12 @@ class Exchange {
   Group& group_;
   std::vector<char> may_announce_;
   std::uint64_t sequence_ = 0;
-  std::uint64_t nbytes_ = 0;  // of all calls
-  bool owes_wait_ = false;    // this rank's last call was refused
-  Call own_;                  // the last call
-  std::uint64_t digest_ = 0;  // of it
+  Rotation rotation_;                   // of this rank's payloads
+  std::uint32_t payload_at_ = kBehind;  // of this call
+  std::uint64_t nbytes_ = 0;            // of all calls
+  bool owes_wait_ = false;              // this rank's last call was refused
+  Call own_;                            // the last call
+  std::uint64_t digest_ = 0;            // of it
 };
 
 }  // namespace ringcomm::shm

@@ -16,8 +16,12 @@ constexpr std::size_t kSliceAlignment = 64;  // bytes; a multiple of every eleme
 // Where data goes one way, one rank sends a slice while the next one takes the slice before it, and
 // of few slices not much of the time is shared. Elsewhere all ranks have something to do all the
 // time, and every slice is one more wait.
-constexpr std::size_t kSlicesOnTheWay = 4;
+constexpr std::size_t kSlicesOnTheWay = 2;
 constexpr std::size_t kLeastOnTheWay = 32 << 10;  // bytes: that is worth a wait
+
+std::size_t round_up(std::size_t nbytes) {
+  return (nbytes + kSliceAlignment - 1) / kSliceAlignment * kSliceAlignment;
+}
 
 bool goes_one_way(Collective collective) {
   return collective == Collective::kBroadcast || collective == Collective::kReduce;
@@ -36,7 +40,7 @@ Executor::Executor(Group& group)
 
 std::size_t Executor::slot_nbytes(const Program& program) const {
   const std::size_t num_slots = std::max(program.num_slots, 1);
-  return group_.geometry().outbox_nbytes / num_slots / kSliceAlignment * kSliceAlignment;
+  return group_.geometry().slots_nbytes / num_slots / kSliceAlignment * kSliceAlignment;
 }
 
 std::size_t Executor::slice_nbytes(const Program& program, Collective collective,
@@ -49,12 +53,12 @@ std::size_t Executor::slice_nbytes(const Program& program, Collective collective
 
 void Executor::check_fits(const Program& program) const {
   if (slot_nbytes(program) > 0) return;
-  const std::size_t most = group_.geometry().outbox_nbytes / kSliceAlignment;
+  const std::size_t most = group_.geometry().slots_nbytes / kSliceAlignment;
   throw Error(ErrorKind::kInvalidArgument,
               "the plan needs " + std::to_string(program.num_slots) +
                   " slots in each rank's outbox, so that no order of execution can deadlock, and "
                   "an outbox of " +
-                  std::to_string(group_.geometry().outbox_nbytes) + " bytes has at most " +
+                  std::to_string(group_.geometry().slots_nbytes) + " bytes has at most " +
                   std::to_string(most) + " of " + std::to_string(kSliceAlignment) +
                   " bytes. Fewer chunks, or fewer of them sent at once, would fit.");
 }
@@ -80,6 +84,7 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
                 reduction,
                 element_nbytes,
                 slice_count,
+                round_up(std::min(most, slice_count) * element_nbytes),
                 (most + slice_count - 1) / slice_count,
                 call.sequence << kActionBits,
                 current_span_sink()};
@@ -89,10 +94,15 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
     for (const Chunk& chunk : chunks) chunk_nbytes_.push_back(chunk.count * element_nbytes);
     remote_->begin(program, chunk_nbytes_, job.slot_nbytes());
   }
+  const bool rotates = job.num_rounds <= static_cast<std::size_t>(num_lanes_);
   for (int l = 0; l < num_lanes_; ++l) {
-    lanes_[l].action = 0;
-    lanes_[l].round = l;
-    lanes_[l].done = job.began;
+    Lane& lane = lanes_[l];
+    lane.action = 0;
+    lane.round = l;
+    lane.done = job.began;
+    lane.slots_at = rotates ? lane.rotation.take(program.num_slots * job.stride,
+                                                 group_.geometry().outbox_nbytes)
+                            : 0;
   }
 
   auto unfinished = [&] {
@@ -201,6 +211,10 @@ std::byte* Executor::at(const Job& job, int l, int chunk, const Location& locati
   return nullptr;
 }
 
+std::byte* Executor::slot(const Job& job, int l, int rank, int slot) {
+  return group_.segment().outbox(rank, l) + lanes_[l].slots_at + slot * job.stride;
+}
+
 StoreChoice* Executor::stores_for_readers(const Action& action) {
   StoreChoice* found = nullptr;
   for (const Reader& reader : action.to) {
@@ -219,8 +233,7 @@ void Executor::perform(const Job& job, int l, const Action& action) {
   Copy sent[2] = {};
   std::size_t num_sent = 0;
   if (StoreChoice* const stores = stores_for_readers(action); stores != nullptr) {
-    std::byte* const outbox = group_.segment().outbox(group_.rank, l);
-    sent[num_sent++] = {outbox + action.slot * job.slot_nbytes(), stores};
+    sent[num_sent++] = {slot(job, l, group_.rank, action.slot), stores};
   }
   const bool departs = remote_ && remote_->goes_to_others(action);
   if (departs) sent[num_sent++] = {remote_->departure(l)};
@@ -243,8 +256,7 @@ void Executor::perform(const Job& job, int l, const Action& action) {
       add_own();
       own_added = true;
     }
-    inputs_.push_back(group_.is_local(source.peer) ? group_.segment().outbox(source.peer, l) +
-                                                         source.slot * job.slot_nbytes()
+    inputs_.push_back(group_.is_local(source.peer) ? slot(job, l, source.peer, source.slot)
                                                    : remote_->slice(l, action, i));
   }
   if (!own_added) add_own();

@@ -29,6 +29,7 @@
 #include "shm/group.h"
 #include "shm/idle.h"
 #include "shm/remote_slices.h"
+#include "shm/rotation.h"
 
 namespace ringcomm::shm {
 
@@ -53,6 +54,8 @@ class Executor {
     std::uint64_t done = 0;           // as in Progress
     std::vector<std::uint64_t> seen;  // of each peer's progress
     std::byte* scratch = nullptr;
+    Rotation rotation;
+    std::size_t slots_at = 0;  // where in the outboxes this call's slots are
   };
   struct Job {
     const Program& program;
@@ -60,6 +63,7 @@ class Executor {
     const Reduction& reduction;
     std::size_t element_nbytes;
     std::size_t slice_count;  // elements, as many as a slot is used for
+    std::size_t stride;       // bytes, from slot to slot
     std::size_t num_rounds;
     std::uint64_t began;  // Progress of a rank that has done nothing yet
     SpanSink* spans;
@@ -76,6 +80,7 @@ class Executor {
   // Of those who read here what the action writes; null if nobody does.
   StoreChoice* stores_for_readers(const Action& action);
   std::byte* at(const Job& job, int lane, int chunk, const Location& location);
+  std::byte* slot(const Job& job, int lane, int rank, int slot);
 
   // visit(peer, progress) for what the lane's next action waits for, as long as it returns true.
   template <typename Visit>

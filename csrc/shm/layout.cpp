@@ -14,6 +14,11 @@ constexpr std::size_t kKiB = 1024;
 constexpr std::size_t kMostBetweenHosts = 256 * kKiB;
 constexpr std::size_t kLeastSmall = kKiB;  // whatever the network is
 
+// What the ranks use in rotation is together about four L2 caches: so much that each core has lost
+// what it comes back to, and so little that a cache which they share still has it. With more ranks
+// than cores a cache has lost it anyway.
+constexpr std::size_t kInRotation = 4096 * kKiB;
+
 std::size_t round_up(std::size_t nbytes, std::size_t to) { return (nbytes + to - 1) / to * to; }
 
 struct Limit {
@@ -44,8 +49,8 @@ std::size_t announcements_nbytes_of(std::size_t eager_nbytes) {
 }  // namespace
 
 const char* name(Area area) {
-  static constexpr const char* kNames[kNumAreas] = {"base", "device calls", "announcements",
-                                                    "outboxes", "mail boxes"};
+  static constexpr const char* kNames[kNumAreas] = {"base",     "device calls", "announcements",
+                                                    "payloads", "outboxes",     "mail boxes"};
   return kNames[static_cast<int>(area)];
 }
 
@@ -53,8 +58,15 @@ Geometry::Geometry(int n)
     : world_size(n),
       eager_nbytes(eager_nbytes_of(n)),
       small_nbytes(eager_nbytes),
-      outbox_nbytes(
+      payloads_nbytes(by_world_size(n,
+                                    {{2, kInRotation / 2},
+                                     {4, kInRotation / 4},
+                                     {8, kInRotation / 8},
+                                     {16, kInRotation / 16}},
+                                    0)),
+      slots_nbytes(
           by_world_size(n, {{16, 512 * kKiB}, {32, 256 * kKiB}, {64, 128 * kKiB}}, 64 * kKiB)),
+      outbox_nbytes(std::max(slots_nbytes, by_world_size(n, {{4, kInRotation / 4}}, 0))),
       mail_slot_nbytes(by_world_size(
           n, {{4, 64 * kKiB}, {8, 32 * kKiB}, {16, 16 * kKiB}, {32, 8 * kKiB}}, 4 * kKiB)) {
   const std::size_t ranks = static_cast<std::size_t>(n);
@@ -71,6 +83,7 @@ Geometry::Geometry(int n)
   };
   device = place(kDeviceCalls * sizeof(DeviceCall) + (ranks + 1) * sizeof(DeviceGreeting), ranks);
   announcements = place(announcements_nbytes_of(std::max(eager_nbytes, kMostBetweenHosts)), ranks);
+  payloads = place(payloads_nbytes + eager_nbytes, ranks);  // wherever damaged memory says one is
   outboxes = place(kLanesAcrossHosts * outbox_nbytes, ranks);
   mail =
       place(sizeof(MailEdge) + kMailSlots * (sizeof(MailSlot) + mail_slot_nbytes), ranks * ranks);
@@ -80,10 +93,17 @@ std::size_t Geometry::announcements_nbytes() const {
   return round_up(announcements_nbytes_of(eager_nbytes), kPage);
 }
 
+void Geometry::do_without_rotation() {
+  payloads_nbytes = 0;
+  outbox_nbytes = slots_nbytes;
+}
+
 void Geometry::spread(const Placement& placement, const Link& across) {
   const int num_hosts = placement.num_hosts();
   const bool is_told = across.latency > 0 && across.bandwidth > 0;
-  if (num_hosts == 1 || !is_told) return;
+  if (num_hosts == 1) return;
+  do_without_rotation();  // relays look for payloads behind their announcements
+  if (!is_told) return;
   std::size_t most_ranks = 0;
   for (int host = 0; host < num_hosts; ++host) {
     most_ranks = std::max(most_ranks, placement.ranks_on(host).size());

@@ -8,6 +8,7 @@
 //                         peers there
 //   announcements [n]     the call a rank makes, with its whole input when that is small; two; and
 //                         how far it has come in a larger one, in each lane
+//   payloads      [n]     inputs of several KiB, each behind the one before it (shm/rotation.h)
 //   outboxes      [n]     slices of what is larger, in each lane
 //   mail box      [n][n]  send and recv, one box per direction of a pair
 //
@@ -21,8 +22,8 @@
 // rank to fail claims. All counters only grow.
 //
 // Invariant: nobody touches an area before its rank has made it. A rank makes its announcements
-// before it announces anything, its outboxes before it publishes a slice in them, and all it makes
-// it tells in its state (a mail box: in its bits).
+// before it announces anything, its payloads before it announces one there, its outboxes before it
+// publishes a slice in them, and all it makes it tells in its state (a mail box: in its bits).
 #pragma once
 
 #include <array>
@@ -45,8 +46,8 @@ inline constexpr std::size_t kLine = 128;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 // What a rank makes; a mail box for one peer at a time.
-enum class Area { kBase, kDevice, kAnnouncements, kOutboxes, kMail };
-inline constexpr int kNumAreas = 5;
+enum class Area { kBase, kDevice, kAnnouncements, kPayloads, kOutboxes, kMail };
+inline constexpr int kNumAreas = 6;
 const char* name(Area area);
 
 inline constexpr std::uint64_t kMagic = 0x72696e67636f6d61;  // "ringcoma"
@@ -142,6 +143,9 @@ struct alignas(64) DeviceGreeting {
 // rank has none, and whom it can reach.
 enum class Tells : std::uint32_t { kInput, kPlace, kReach };
 
+// The payload lies behind the announcement.
+inline constexpr std::uint32_t kBehind = ~std::uint32_t{0};
+
 // What a peer reads of a call that matches its own begins with a cache line of its own, and is all
 // in that line if it is small: to fetch a line from another core is most of what a small call
 // costs.
@@ -150,6 +154,7 @@ struct alignas(kLine) Announcement {
   alignas(kLine) std::atomic<std::uint64_t> sequence;  // released last: all else is complete
   std::uint64_t digest;                                // of the call
   std::uint32_t payload_nbytes;
+  std::uint32_t payload_at;  // in the rank's payloads, or kBehind
   Tells tells;
   alignas(32) std::byte first_of_payload[32];
 
@@ -214,6 +219,8 @@ struct Geometry {
   // The ranks are placed so. Before anybody announces anything: between hosts it is their network
   // that tells what is small.
   void spread(const Placement& placement, const Link& across);
+  // Every payload and every slot in one place, for which a fraction of the memory does.
+  void do_without_rotation();
 
   std::size_t state_at(int rank) const { return states_at + rank * sizeof(RankState); }
   // Two per rank, in turn.
@@ -228,14 +235,16 @@ struct Geometry {
   int world_size;
   std::size_t eager_nbytes;      // the largest payload of an announcement
   std::size_t small_nbytes;      // the largest input that travels in it
-  std::size_t outbox_nbytes;     // per rank and lane
+  std::size_t payloads_nbytes;   // per rank; 0: all lie behind their announcements
+  std::size_t slots_nbytes;      // the most that a round's slots take, per rank and lane
+  std::size_t outbox_nbytes;     // likewise, for slots of several calls
   std::size_t mail_slot_nbytes;  // data in one mail slot
 
   std::size_t states_at;
   std::size_t mailed_at;
   std::size_t mailed_words;  // per rank
   std::size_t base_nbytes;
-  Region device, announcements, outboxes, mail;
+  Region device, announcements, payloads, outboxes, mail;
   std::size_t nbytes;  // of addresses; memory is taken by use
 };
 

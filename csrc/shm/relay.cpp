@@ -147,6 +147,7 @@ void Relay::mirror(int leader, std::span<const std::byte> bundle) {
     place.call = entry.call;
     place.digest = digest_of(entry.call);
     place.payload_nbytes = entry.payload_nbytes;
+    place.payload_at = kBehind;
     std::memcpy(place.payload(), bundle.data() + at + sizeof(entry), entry.payload_nbytes);
     place.sequence.store(entry.call.sequence, std::memory_order_release);
     at += padded(sizeof(entry) + entry.payload_nbytes);

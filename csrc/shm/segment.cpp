@@ -18,9 +18,11 @@ void Segment::make(Area area, int rank) {
   if (made(rank, area)) return;
   const Region& region = area == Area::kDevice          ? geometry_.device
                          : area == Area::kAnnouncements ? geometry_.announcements
+                         : area == Area::kPayloads      ? geometry_.payloads
                                                         : geometry_.outboxes;
   const std::size_t nbytes = area == Area::kOutboxes        ? num_lanes() * geometry_.outbox_nbytes
                              : area == Area::kAnnouncements ? geometry_.announcements_nbytes()
+                             : area == Area::kPayloads      ? geometry_.payloads_nbytes
                                                             : region.stride;
   take(area, begin(region, static_cast<std::size_t>(rank)), nbytes);
   count(area, nbytes);

@@ -80,6 +80,9 @@ class Segment {
   Announcement& announcement(int rank, std::uint64_t sequence) {
     return at<Announcement>(geometry_.announcement_at(rank, sequence));
   }
+  std::byte* payloads(int rank) {
+    return base_ + begin(geometry_.payloads, static_cast<std::size_t>(rank));
+  }
   std::byte* outbox(int rank, int lane) {
     return base_ + begin(geometry_.outboxes, rank) + lane * geometry_.outbox_nbytes;
   }

@@ -46,6 +46,8 @@ Segment::Segment(Store& store, const Invitation& invitation)
     name_ = meeting.name();
     between_ = meeting.between();
     geometry_.spread(placement_, between_.across);
+    // Of /dev/shm containers have 64 MiB, for all groups.
+    if (file_.kind() == File::Kind::kNamed) geometry_.do_without_rotation();
   } catch (...) {
     leave();
     throw;

@@ -51,13 +51,28 @@ TEST(several_rounds_of_slices) {
   for (const int n : {2, 3, 7}) {
     for (const char* algorithm : {"ring", "direct"}) {
       // A ring's slices are half an outbox, and the two lanes take turns: three rounds and a bit.
-      const std::size_t nbytes = shm::Geometry(n).outbox_nbytes / 2 * n * 3 + 1000;
+      const std::size_t nbytes = shm::Geometry(n).slots_nbytes / 2 * n * 3 + 1000;
       std::vector<Case> all;
       for (const Collective collective : cases::kCollectives) {
         all.push_back(cases::random_case(collective, n, nbytes, random));
       }
       perform_all(n, algorithm, all);
     }
+  }
+}
+
+// Payloads and slices of all sizes follow each other often enough for their memory to end.
+TEST(memory_in_rotation) {
+  std::mt19937_64 random(10);
+  for (const int n : {2, 3, 8}) {
+    const std::size_t eager = shm::Geometry(n).eager_nbytes;
+    std::vector<Case> all;
+    for (int i = 0; i < 150; ++i) {
+      const Collective collective = cases::kCollectives[random() % cases::kCollectives.size()];
+      const std::size_t most = i % 4 == 0 ? 12 * eager : eager;
+      all.push_back(cases::random_case(collective, n, most - random() % (most / 2), random));
+    }
+    perform_all(n, "auto", all);
   }
 }
 

@@ -142,6 +142,7 @@ TEST(damaged_counts_of_an_all_to_all_are_an_error) {
       announcement.call.algorithm = id_of(*find_algorithm(Collective::kAllToAll, "direct"));
       announcement.call.eager = 1;
       announcement.digest = digest_of(announcement.call);
+      announcement.payload_at = shm::kBehind;
       // What it sends rank 0 is what rank 0 expects; where that lies is out of bounds.
       const std::uint64_t counts[] = {1, std::uint64_t{1} << 61, 1, std::uint64_t{1} << 61};
       std::memcpy(announcement.payload(), counts, sizeof(counts));
@@ -196,6 +197,7 @@ std::vector<Target> targets_of(Communicator& c, int kind) {
       targets.push_back(target(segment.announcement(r, s)));
       targets.push_back({segment.announcement(r, s).payload(), 128});
     }
+    if (kind == 1) targets.push_back({segment.payloads(r), 64 << 10});
     for (int l = 0; l < shm::kLanes && kind == 2; ++l) {
       targets.push_back(target(segment.progress(r, l)));
       targets.push_back({segment.outbox(r, l), 4096});

@@ -92,7 +92,7 @@ TEST(several_rounds_of_slices) {
   for (const std::vector<int>& host_of : {kPlacements[0], kPlacements[2]}) {
     const int n = static_cast<int>(host_of.size());
     for (const char* algorithm : {"auto", "ring"}) {
-      const std::size_t nbytes = shm::Geometry(n).outbox_nbytes / 2 * n * 3 + 1000;
+      const std::size_t nbytes = shm::Geometry(n).slots_nbytes / 2 * n * 3 + 1000;
       std::vector<Case> all;
       for (const Collective collective : cases::kCollectives) {
         all.push_back(cases::random_case(collective, n, nbytes, random));

@@ -64,7 +64,7 @@ TEST(memory_is_taken_by_use) {
     const shm::Usage& usage = c.group().segment().usage();
     std::size_t expected = c.rank() == 0 ? geometry.base_nbytes : 0;
     CHECK_EQ(usage.nbytes(), expected);
-    for (int i = 0; i < 5; ++i) all_reduce(c, geometry.eager_nbytes / sizeof(float));
+    for (int i = 0; i < 5; ++i) all_reduce(c, 1000);
     c.barrier(kPatience);
     expected += geometry.announcements_nbytes();
     CHECK_EQ(usage.nbytes(), expected);
@@ -72,12 +72,29 @@ TEST(memory_is_taken_by_use) {
     send(c);
     if (c.rank() == 0) expected += geometry.mail.stride;
     CHECK_EQ(usage.nbytes(), expected);
+    for (int i = 0; i < 5; ++i) all_reduce(c, geometry.eager_nbytes / sizeof(float));
+    expected += geometry.payloads_nbytes;
+    CHECK_EQ(usage.nbytes(), expected);
     for (int i = 0; i < 5; ++i) all_reduce(c, kLarge);
     expected += shm::kLanes * geometry.outbox_nbytes;
     CHECK_EQ(usage.nbytes(), expected);
   });
   CHECK(total < 512 << 10);
   CHECK(100 * total < std::size_t{64} << 20);
+}
+
+// In /dev/shm there is little.
+TEST(named_memory_is_used_in_one_place) {
+  const host::Restored restored;
+  host::has_memfds = false;
+  const shm::Geometry geometry(2);
+  with_group(2, "auto", [&](Communicator& c) {
+    all_reduce(c, geometry.eager_nbytes / sizeof(float));
+    all_reduce(c, kLarge);
+    const std::size_t base = c.rank() == 0 ? geometry.base_nbytes : 0;
+    CHECK_EQ(c.group().segment().usage().nbytes(),
+             base + geometry.announcements_nbytes() + shm::kLanes * geometry.slots_nbytes);
+  });
 }
 
 TEST(a_group_for_devices_alone_takes_little) {
