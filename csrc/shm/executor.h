@@ -6,6 +6,9 @@
 // Programs tell in which slot of whose outbox a slice lies. plan/slots.h proves that this comes to
 // an end. What a rank receives it adds, keeps and sends on in one pass over the data.
 //
+// The slots are at another place of the outboxes in each call, the same for all ranks
+// (shm/rotation.h), but in calls so large that they go through all of them anyway.
+//
 // What goes to ranks on other hosts, and what comes from there, lies in places of this rank's own:
 // shm/remote_slices.h.
 //
