@@ -42,7 +42,8 @@ const std::byte* Exchange::payload_of(int rank) {
   Announcement& theirs = announcement(rank);
   const std::uint32_t at = read_once(theirs.payload_at);
   if (at == kBehind) return theirs.payload();
-  if (!std::exchange(has_read_payloads_[rank], true)) group_.segment().fault_in_payloads(rank);
+  if (!std::exchange(has_read_payloads_[rank], true))
+    group_.segment().fault_in(Area::kPayloads, rank);
   // In damaged memory there may be any.
   const std::size_t last = group_.geometry().payloads_nbytes;
   return group_.segment().payloads(rank) + std::min<std::size_t>(at, last);

@@ -74,6 +74,11 @@ void Executor::provide_scratch(std::size_t nbytes) {
 void Executor::run(const Program& program, std::span<const Chunk> chunks,
                    const Reduction& reduction, const Call& call, const Deadline& deadline) {
   if (program.actions.empty()) return;
+  for (int peer = 0; peer < group_.world_size && !has_run_; ++peer) {
+    const bool reads_there = group_.is_local(peer) && peer != group_.rank;
+    if (reads_there) group_.segment().fault_in(Area::kOutboxes, peer);
+  }
+  has_run_ = true;
   std::size_t most = 0;
   for (const Chunk& chunk : chunks) most = std::max(most, chunk.count);
   const std::size_t element_nbytes = element_size(reduction.dtype);

@@ -18,15 +18,26 @@ void Segment::take(Area area, std::size_t offset, std::size_t nbytes) {
   if (code != 0) throw out_of_memory(usage_, area, nbytes, file_, code);
 }
 
-// Else every page faults when it is first touched, and of what is used in rotation each call
-// touches others for long. A kernel before 5.14 does not do it, and nothing else differs.
-void Segment::fault_in(std::size_t offset, std::size_t nbytes, int how) {
-  std::ignore = madvise(base_ + offset, nbytes, how);
+const Region& Segment::region_of(Area area) const {
+  return area == Area::kDevice          ? geometry_.device
+         : area == Area::kAnnouncements ? geometry_.announcements
+         : area == Area::kPayloads      ? geometry_.payloads
+                                        : geometry_.outboxes;
 }
 
-void Segment::fault_in_payloads(int rank) {
-  fault_in(begin(geometry_.payloads, static_cast<std::size_t>(rank)), geometry_.payloads_nbytes,
-           kPopulateRead);
+std::size_t Segment::nbytes_of(Area area) const {
+  return area == Area::kOutboxes        ? num_lanes() * geometry_.outbox_nbytes
+         : area == Area::kAnnouncements ? geometry_.announcements_nbytes()
+         : area == Area::kPayloads      ? geometry_.payloads_nbytes
+                                        : region_of(area).stride;
+}
+
+// Else every page faults when it is first touched, and of what is used in rotation each call
+// touches others for long. A kernel before 5.14 does not do it, and nothing else differs.
+void Segment::fault_in(Area area, int rank) {
+  if (!made(rank, area)) return;
+  const std::size_t offset = begin(region_of(area), static_cast<std::size_t>(rank));
+  std::ignore = madvise(base_ + offset, nbytes_of(area), kPopulateRead);
 }
 
 // What it holds, for this process's errors and for those who look at the group.
@@ -38,17 +49,10 @@ void Segment::count(Area area, std::size_t nbytes) {
 void Segment::make(Area area, int rank) {
   const std::lock_guard lock(making_);
   if (made(rank, area)) return;
-  const Region& region = area == Area::kDevice          ? geometry_.device
-                         : area == Area::kAnnouncements ? geometry_.announcements
-                         : area == Area::kPayloads      ? geometry_.payloads
-                                                        : geometry_.outboxes;
-  const std::size_t nbytes = area == Area::kOutboxes        ? num_lanes() * geometry_.outbox_nbytes
-                             : area == Area::kAnnouncements ? geometry_.announcements_nbytes()
-                             : area == Area::kPayloads      ? geometry_.payloads_nbytes
-                                                            : region.stride;
-  const std::size_t offset = begin(region, static_cast<std::size_t>(rank));
+  const std::size_t nbytes = nbytes_of(area);
+  const std::size_t offset = begin(region_of(area), static_cast<std::size_t>(rank));
   take(area, offset, nbytes);
-  fault_in(offset, nbytes, kPopulateWrite);
+  std::ignore = madvise(base_ + offset, nbytes, kPopulateWrite);  // see fault_in
   count(area, nbytes);
   state(rank).areas.fetch_or(bit(area), std::memory_order_release);
 }

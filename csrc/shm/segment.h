@@ -56,8 +56,8 @@ class Segment {
   void make(Area area, int rank);
   void make_mail_box(int to) { make_mail_box(rank_, to); }
   void make_mail_box(int from, int to);
-  // Before this rank first reads the payloads of another. It could without, but for the time.
-  void fault_in_payloads(int rank);
+  // Before this rank first reads there: payloads or outboxes. It could without, but for the time.
+  void fault_in(Area area, int rank);
 
   // Whether it may be touched.
   bool made(int rank, Area area) {
@@ -115,7 +115,8 @@ class Segment {
         geometry_.mailed_at + (from * geometry_.mailed_words + to / 64) * sizeof(std::uint64_t));
   }
   void take(Area area, std::size_t offset, std::size_t nbytes);
-  void fault_in(std::size_t offset, std::size_t nbytes, int how);
+  const Region& region_of(Area area) const;
+  std::size_t nbytes_of(Area area) const;
   void count(Area area, std::size_t nbytes);
 
   // In segment_setup.cpp, for Attempt.
