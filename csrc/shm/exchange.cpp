@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "shm/relay.h"
 
@@ -28,13 +27,13 @@ std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
   return announcement(group_.rank).payload();
 }
 
-// A payload that is written does not touch the one before it, which others may still read.
+// There is room for many payloads, so that what is written does not touch the one before it, which
+// others may still read.
 std::byte* Exchange::room(std::size_t payload_nbytes) {
   const std::size_t most = group_.geometry().payloads_nbytes;
   if (payload_nbytes < kLeastInRotation || most == 0) return announcement(group_.rank).payload();
   group_.use(Area::kPayloads);
-  const std::size_t nbytes = (payload_nbytes + kLine - 1) / kLine * kLine;
-  payload_at_ = static_cast<std::uint32_t>(rotation_.take(nbytes, most));
+  payload_at_ = static_cast<std::uint32_t>(rotation_.take(round_up(payload_nbytes, kLine), most));
   return group_.segment().payloads(group_.rank) + payload_at_;
 }
 
@@ -42,8 +41,7 @@ const std::byte* Exchange::payload_of(int rank) {
   Announcement& theirs = announcement(rank);
   const std::uint32_t at = read_once(theirs.payload_at);
   if (at == kBehind) return theirs.payload();
-  if (!std::exchange(has_read_payloads_[rank], true))
-    group_.segment().fault_in(Area::kPayloads, rank);
+  group_.segment().fault_in(Area::kPayloads, rank);
   // In damaged memory there may be any.
   const std::size_t last = group_.geometry().payloads_nbytes;
   return group_.segment().payloads(rank) + std::min<std::size_t>(at, last);

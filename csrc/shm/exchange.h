@@ -25,8 +25,7 @@ namespace ringcomm::shm {
 
 class Exchange {
  public:
-  explicit Exchange(Group& group)
-      : group_(group), may_announce_(group.world_size), has_read_payloads_(group.world_size) {}
+  explicit Exchange(Group& group) : group_(group), may_announce_(group.world_size) {}
 
   // The number of collectives announced so far, this one included.
   std::uint64_t sequence() const { return sequence_; }
@@ -73,7 +72,6 @@ class Exchange {
 
   Group& group_;
   std::vector<char> may_announce_;
-  std::vector<char> has_read_payloads_;
   std::uint64_t sequence_ = 0;
   Rotation rotation_;                   // of this rank's payloads
   std::uint32_t payload_at_ = kBehind;  // of this call

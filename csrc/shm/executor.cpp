@@ -19,10 +19,6 @@ constexpr std::size_t kSliceAlignment = 64;  // bytes; a multiple of every eleme
 constexpr std::size_t kSlicesOnTheWay = 2;
 constexpr std::size_t kLeastOnTheWay = 32 << 10;  // bytes: that is worth a wait
 
-std::size_t round_up(std::size_t nbytes) {
-  return (nbytes + kSliceAlignment - 1) / kSliceAlignment * kSliceAlignment;
-}
-
 bool goes_one_way(Collective collective) {
   return collective == Collective::kBroadcast || collective == Collective::kReduce;
 }
@@ -74,11 +70,6 @@ void Executor::provide_scratch(std::size_t nbytes) {
 void Executor::run(const Program& program, std::span<const Chunk> chunks,
                    const Reduction& reduction, const Call& call, const Deadline& deadline) {
   if (program.actions.empty()) return;
-  for (int peer = 0; peer < group_.world_size && !has_run_; ++peer) {
-    const bool reads_there = group_.is_local(peer) && peer != group_.rank;
-    if (reads_there) group_.segment().fault_in(Area::kOutboxes, peer);
-  }
-  has_run_ = true;
   std::size_t most = 0;
   for (const Chunk& chunk : chunks) most = std::max(most, chunk.count);
   const std::size_t element_nbytes = element_size(reduction.dtype);
@@ -89,7 +80,7 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
                 reduction,
                 element_nbytes,
                 slice_count,
-                round_up(std::min(most, slice_count) * element_nbytes),
+                round_up(std::min(most, slice_count) * element_nbytes, kSliceAlignment),
                 (most + slice_count - 1) / slice_count,
                 call.sequence << kActionBits,
                 current_span_sink()};
@@ -261,8 +252,10 @@ void Executor::perform(const Job& job, int l, const Action& action) {
       add_own();
       own_added = true;
     }
-    inputs_.push_back(group_.is_local(source.peer) ? slot(job, l, source.peer, source.slot)
-                                                   : remote_->slice(l, action, i));
+    const bool is_local = group_.is_local(source.peer);
+    if (is_local) group_.segment().fault_in(Area::kOutboxes, source.peer);
+    inputs_.push_back(is_local ? slot(job, l, source.peer, source.slot)
+                               : remote_->slice(l, action, i));
   }
   if (!own_added) add_own();
 

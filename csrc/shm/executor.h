@@ -103,7 +103,6 @@ class Executor {
   std::vector<Lane> lanes_;
   std::vector<StoreChoice> stores_;     // by reader, the last one of several
   std::optional<RemoteSlices> remote_;  // none if there is but one host
-  bool has_run_ = false;
   std::vector<std::size_t> chunk_nbytes_;
   std::vector<const void*> inputs_;
   std::unique_ptr<std::byte[]> scratch_;

@@ -19,8 +19,6 @@ constexpr std::size_t kLeastSmall = kKiB;  // whatever the network is
 // than cores a cache has lost it anyway.
 constexpr std::size_t kInRotation = 4096 * kKiB;
 
-std::size_t round_up(std::size_t nbytes, std::size_t to) { return (nbytes + to - 1) / to * to; }
-
 struct Limit {
   int world_size;
   std::size_t nbytes;

@@ -34,8 +34,9 @@ std::size_t Segment::nbytes_of(Area area) const {
 
 // Else every page faults when it is first touched, and of what is used in rotation each call
 // touches others for long. A kernel before 5.14 does not do it, and nothing else differs.
-void Segment::fault_in(Area area, int rank) {
+void Segment::fault_in_first(Area area, int rank) {
   if (!made(rank, area)) return;
+  faulted_in_[rank] |= bit(area);
   const std::size_t offset = begin(region_of(area), static_cast<std::size_t>(rank));
   std::ignore = madvise(base_ + offset, nbytes_of(area), kPopulateRead);
 }
@@ -52,7 +53,7 @@ void Segment::make(Area area, int rank) {
   const std::size_t nbytes = nbytes_of(area);
   const std::size_t offset = begin(region_of(area), static_cast<std::size_t>(rank));
   take(area, offset, nbytes);
-  std::ignore = madvise(base_ + offset, nbytes, kPopulateWrite);  // see fault_in
+  std::ignore = madvise(base_ + offset, nbytes, kPopulateWrite);  // see fault_in_first
   count(area, nbytes);
   state(rank).areas.fetch_or(bit(area), std::memory_order_release);
 }

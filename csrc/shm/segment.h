@@ -56,8 +56,11 @@ class Segment {
   void make(Area area, int rank);
   void make_mail_box(int to) { make_mail_box(rank_, to); }
   void make_mail_box(int from, int to);
-  // Before this rank first reads there: payloads or outboxes. It could without, but for the time.
-  void fault_in(Area area, int rank);
+  // Before this rank reads the payloads or outboxes of another; only the first time it does
+  // anything. Not two threads at once.
+  void fault_in(Area area, int rank) {
+    if ((faulted_in_[rank] & bit(area)) == 0) fault_in_first(area, rank);
+  }
 
   // Whether it may be touched.
   bool made(int rank, Area area) {
@@ -115,6 +118,7 @@ class Segment {
         geometry_.mailed_at + (from * geometry_.mailed_words + to / 64) * sizeof(std::uint64_t));
   }
   void take(Area area, std::size_t offset, std::size_t nbytes);
+  void fault_in_first(Area area, int rank);
   const Region& region_of(Area area) const;
   std::size_t nbytes_of(Area area) const;
   void count(Area area, std::size_t nbytes);
@@ -141,6 +145,7 @@ class Segment {
   File file_;
   std::byte* base_ = nullptr;
   std::mutex making_;
+  std::vector<std::uint32_t> faulted_in_;  // by rank, as RankState::areas
 };
 
 }  // namespace ringcomm::shm

@@ -39,7 +39,10 @@ std::string describe_rank(const Invitation& invitation) {
 }  // namespace
 
 Segment::Segment(Store& store, const Invitation& invitation)
-    : rank_(invitation.rank), geometry_(invitation.world_size), usage_(describe_rank(invitation)) {
+    : rank_(invitation.rank),
+      geometry_(invitation.world_size),
+      usage_(describe_rank(invitation)),
+      faulted_in_(invitation.world_size) {
   try {
     Meeting meeting(*this, store, invitation);
     placement_ = meeting.hold();
