@@ -86,8 +86,11 @@ class Case:
 
     @property
     def repeats(self) -> int:
-        """Calls in one sample, so that for small ones the clock and the barrier do not matter."""
-        return min(50, max(1, (1 << 18) // max(1, self.nbytes)))
+        """Calls in one sample, so that for small ones the clock and the barrier do not matter.
+
+        Not so many that their buffers, each with its own, would not fit into a core's cache.
+        """
+        return min(50, max(1, (1 << 19) // max(1, self.nbytes)))
 
     def buffer(self) -> torch.Tensor:
         """The larger of the two."""

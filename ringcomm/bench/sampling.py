@@ -58,17 +58,18 @@ class _Buffers:
 
     def __init__(self, case: Case) -> None:
         self._case = case
-        self._made: dict[tuple[bool, int], torch.Tensor] = {}
+        self._made: dict[tuple[bool, int, int], torch.Tensor] = {}
 
     def input_and_output(
-        self, in_shared_memory: bool, in_place: bool
+        self, in_shared_memory: bool, in_place: bool, call: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        whole = self._one(in_shared_memory, 0)
-        other = whole if in_place else self._one(in_shared_memory, 1)
+        """Of a sample's call of that number."""
+        whole = self._one(in_shared_memory, call, 0)
+        other = whole if in_place else self._one(in_shared_memory, call, 1)
         return self._case.input_and_output(whole, other)
 
-    def _one(self, in_shared_memory: bool, index: int) -> torch.Tensor:
-        key = in_shared_memory, index
+    def _one(self, *key: int) -> torch.Tensor:
+        in_shared_memory = bool(key[0])
         if key not in self._made:
             with ringcomm.shared_memory() if in_shared_memory else nullcontext():
                 self._made[key] = self._case.buffer()
@@ -76,7 +77,12 @@ class _Buffers:
 
 
 class _Entry:
-    """One contender, out of place or in place."""
+    """One contender, out of place or in place.
+
+    On a CPU each call of a sample has buffers of its own, whose input the rank has just written, as
+    in a program. Where it is the same in every call, whoever reads it in the other rank's memory
+    has it in its own cache, since nobody has changed it, and measures no transfer.
+    """
 
     def __init__(
         self,
@@ -87,32 +93,39 @@ class _Entry:
         graph_launches: int,
     ):
         self.case = case
-        self.input, self.output = buffers.input_and_output(contender.in_shared_memory, in_place)
-        self.repeats = case.repeats
+        number = case.repeats if case.device.type == "cpu" else 1
+        pairs = [
+            buffers.input_and_output(contender.in_shared_memory, in_place, call)
+            for call in range(number)
+        ]
+        self.inputs = [input for input, _ in pairs]
+        self.output = pairs[0][1]
         self.wrong = 0
-        self.call: Call = contender.prepare(case, self.input, self.output)
-        self.single_call = self.call
+        calls = [contender.prepare(case, *pair) for pair in pairs]
+        self.single_call = calls[0]
         self.check()
         if graph_launches:
             # Several launches in place would sum sums: checks replay a graph of one.
-            self.single_call = _captured(self.call, 1)
-            self.call = _captured(self.call, graph_launches)
-            self.repeats = max(1, self.repeats // graph_launches)
-        self.calls_per_sample = self.repeats * max(1, graph_launches)
+            self.single_call = _captured(calls[0], 1)
+            calls = [_captured(calls[0], graph_launches)]
+        launches = max(1, graph_launches)
+        self.calls = calls * max(1, case.repeats // (len(calls) * launches))
+        self.calls_per_sample = len(self.calls) * launches
 
     def check(self) -> None:
-        fill(self.case, self.input, self.output)
+        fill(self.case, self.inputs[0], self.output)
         self.single_call()
         self.wrong += count_wrong(self.case, self.output)
 
     def sample(self) -> float:
         """Seconds for one call on this rank."""
-        self.input.zero_()  # else what is summed in place would grow without bound
+        for input in self.inputs:
+            input.zero_()  # else what is summed in place would grow without bound
         _synchronize(self.case.device)
         ringcomm.barrier()
         start = time.perf_counter()
-        for _ in range(self.repeats):
-            self.call()
+        for call in self.calls:
+            call()
         _synchronize(self.case.device)
         return (time.perf_counter() - start) / self.calls_per_sample
 
