@@ -7,6 +7,7 @@
 
 #include "reduce/host_table.h"
 #include "reduce/publish.h"
+#include "reduce/strands.h"
 
 namespace ringcomm {
 namespace {
@@ -48,7 +49,7 @@ std::vector<HostIsa> supported_host_isas() {
 }
 
 void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
-                 void* output, std::span<const Copy> copies, std::size_t count) {
+                 void* output, std::span<const Copy> copies, std::size_t count, Pass pass) {
   if (num_inputs < 1) refuse(std::to_string(num_inputs) + " inputs; wants at least 1");
   if (output == nullptr && copies.empty() && count > 0) refuse("nowhere to write to");
   if (!supports(reduction.dtype, reduction.op)) {
@@ -58,8 +59,14 @@ void reduce_host(const Reduction& reduction, const void* const* inputs, int num_
   static const HostTable& table = *supported_host_isas().back().table;
   const HostKernel kernel = table[static_cast<std::size_t>(reduction.dtype)]
                                  [static_cast<std::size_t>(effective_op(reduction))];
-  if (copies.empty()) return kernel(reduction, inputs, num_inputs, 0, output, count);
   const std::size_t element_nbytes = element_size(reduction.dtype);
+  const auto reduce = [&](std::size_t begin, std::size_t n) {
+    std::byte* const results = static_cast<std::byte*>(output) + begin * element_nbytes;
+    kernel(reduction, inputs, num_inputs, begin, results, n);
+  };
+  if (copies.empty()) {
+    return pass == Pass::kInStrands ? in_strands(count, element_nbytes, reduce) : reduce(0, count);
+  }
   std::byte block[kBlock];
   for (std::size_t begin = 0; begin < count; begin += kBlock / element_nbytes) {
     const std::size_t n = std::min(kBlock / element_nbytes, count - begin);
@@ -70,8 +77,17 @@ void reduce_host(const Reduction& reduction, const void* const* inputs, int num_
   }
 }
 
-void copy_host(const void* input, void* output, std::span<const Copy> copies, std::size_t nbytes) {
+void copy_host(const void* input, void* output, std::span<const Copy> copies, std::size_t nbytes,
+               Pass pass) {
   const bool is_kept = output != nullptr && output != input;
+  if (is_kept && copies.empty() && pass == Pass::kStreaming) return stream(output, input, nbytes);
+  const bool is_in_strands = pass == Pass::kInStrands && nbytes <= kMostCopiedInStrands;
+  if (is_kept && copies.empty() && is_in_strands) {
+    return in_strands(nbytes, 1, [&](std::size_t begin, std::size_t n) {
+      std::memcpy(static_cast<std::byte*>(output) + begin,
+                  static_cast<const std::byte*>(input) + begin, n);
+    });
+  }
   const std::size_t at_once = copies.size() + (is_kept ? 1 : 0) > 1 ? kBlock : nbytes;
   for (std::size_t begin = 0; begin < nbytes; begin += at_once) {
     const std::size_t n = std::min(at_once, nbytes - begin);

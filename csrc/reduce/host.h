@@ -15,6 +15,13 @@ struct Copy {
   StoreChoice* stores = nullptr;
 };
 
+// How to go over the data, where there are no copies. kInStrands: another core has just written it,
+// and the output is in this core's caches (reduce/strands.h). kStreaming: what is only copied is so
+// much that the output is in no cache, and is not fetched to be overwritten.
+// From so many bytes on, which a rank is sent altogether:
+inline constexpr std::size_t kLeastStreamed = 32 << 20;
+enum class Pass { kStraight, kInStrands, kStreaming };
+
 // Writes `count` results to the output and to every copy; without an output, which is null then, to
 // the copies alone. The output is one of the inputs or overlaps none; copies overlap nothing.
 // num_inputs >= 1: a single input is copied (and scaled, and divided, as `reduction` says). Throws
@@ -25,10 +32,12 @@ struct Copy {
 // What other cores read belongs into a copy: that is two to four times as fast as to store a sum
 // there, vector by vector.
 void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
-                 void* output, std::span<const Copy> copies, std::size_t count);
+                 void* output, std::span<const Copy> copies, std::size_t count,
+                 Pass pass = Pass::kStraight);
 
 // Copies nbytes to the output, unless that is null or the input itself, and to every copy, in one
 // pass over the input.
-void copy_host(const void* input, void* output, std::span<const Copy> copies, std::size_t nbytes);
+void copy_host(const void* input, void* output, std::span<const Copy> copies, std::size_t nbytes,
+               Pass pass = Pass::kStraight);
 
 }  // namespace ringcomm

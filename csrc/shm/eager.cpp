@@ -89,7 +89,7 @@ std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction, std::
       const Copy copy{payload, &stores};
       reduce_host(scaling, &input, 1, nullptr, {&copy, 1}, count);
     } else {
-      publish(payload, begin, count * element_nbytes, stores);
+      publish_message(payload, begin, count * element_nbytes, stores);
     }
     payload += count * element_nbytes;
   }
@@ -122,11 +122,12 @@ void Eager::read(const Chunks& blocks, const Reduction& reduction, Exchange& exc
       }
       void* output = block.output;
       reduce_host(reduction, inputs_.data(), static_cast<int>(inputs_.size()), output, {},
-                  block.count);
+                  block.count, Pass::kInStrands);
     } else if (block.count > 0) {
       const int from = promise.from.front();
       if (from == rank_ && reduction.op != ReduceOp::kPremulSum) continue;
-      std::memcpy(block.output, exchange.payload_of(from) + offset, block.count * element_nbytes);
+      copy_host(exchange.payload_of(from) + offset, block.output, {}, block.count * element_nbytes,
+                Pass::kInStrands);
     }
   }
 }

@@ -10,7 +10,7 @@ namespace {
 
 // Bytes. Less is written as fast to lines that others still have, and the fewest lines are the
 // best.
-constexpr std::size_t kLeastInRotation = 8 << 10;
+constexpr std::size_t kLeastInRotation = 2 << 10;
 
 }  // namespace
 

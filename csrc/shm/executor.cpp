@@ -75,30 +75,32 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
   const std::size_t element_nbytes = element_size(reduction.dtype);
   const std::size_t slice_count =
       slice_nbytes(program, call.collective, most * element_nbytes) / element_nbytes;
-  const Job job{program,
-                chunks,
-                reduction,
-                element_nbytes,
-                slice_count,
-                round_up(std::min(most, slice_count) * element_nbytes, kSliceAlignment),
-                (most + slice_count - 1) / slice_count,
-                call.sequence << kActionBits,
-                current_span_sink()};
+  Job job{program,
+          chunks,
+          reduction,
+          element_nbytes,
+          slice_count,
+          round_up(std::min(most, slice_count) * element_nbytes, kSliceAlignment),
+          (most + slice_count - 1) / slice_count,
+          call.sequence << kActionBits,
+          current_span_sink(),
+          num_lanes_};
+  job.pass = pass_for(job, call);
   provide_scratch(program.num_scratch * job.slot_nbytes());
   if (remote_) {
     chunk_nbytes_.clear();
     for (const Chunk& chunk : chunks) chunk_nbytes_.push_back(chunk.count * element_nbytes);
     remote_->begin(program, chunk_nbytes_, job.slot_nbytes());
   }
-  const bool rotates = job.num_rounds <= static_cast<std::size_t>(num_lanes_);
+  const int first = job.num_rounds == 1 ? next_lane() : 0;
   for (int l = 0; l < num_lanes_; ++l) {
     Lane& lane = lanes_[l];
     lane.action = 0;
-    lane.round = l;
+    lane.round = (l + num_lanes_ - first) % num_lanes_;
     lane.done = job.began;
-    lane.slots_at = rotates ? lane.rotation.take(program.num_slots * job.stride,
-                                                 group_.geometry().outbox_nbytes)
-                            : 0;
+    lane.slots_at = job.is_short() ? lane.rotation.take(program.num_slots * job.stride,
+                                                        group_.geometry().outbox_nbytes)
+                                   : 0;
   }
 
   auto unfinished = [&] {
@@ -116,6 +118,24 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
     }
   }
   if (remote_) leave_nothing_behind(call, deadline);
+}
+
+// What an all-reduce writes it has read shortly before.
+Pass Executor::pass_for(const Job& job, const Call& call) {
+  if (job.is_short()) return Pass::kInStrands;
+  if (call.reduces) return Pass::kStraight;
+  std::size_t received = 0;
+  for (const Action& action : job.program.actions) {
+    if (!action.from.empty()) received += job.chunks[action.chunk].count * job.element_nbytes;
+  }
+  return received >= kLeastStreamed ? Pass::kStreaming : Pass::kStraight;
+}
+
+// Calls of one round take the lanes in turn, so that their slots go through the outboxes of all.
+int Executor::next_lane() {
+  const bool has_room = group_.geometry().outbox_nbytes > group_.geometry().slots_nbytes;
+  next_lane_ = has_room ? (next_lane_ + 1) % num_lanes_ : 0;
+  return next_lane_;
 }
 
 // Afterwards this rank may be busy elsewhere for long. Who has completed the call has got all of
@@ -261,9 +281,10 @@ void Executor::perform(const Job& job, int l, const Action& action) {
 
   if (inputs_.size() > 1 || (action.from.empty() && (scale || reduction.divisor != 1))) {
     reduce_host(reduction, inputs_.data(), static_cast<int>(inputs_.size()), kept,
-                std::span(sent).first(num_sent), count);
+                std::span(sent).first(num_sent), count, job.pass);
   } else {
-    copy_host(inputs_[0], kept, std::span(sent).first(num_sent), count * job.element_nbytes);
+    copy_host(inputs_[0], kept, std::span(sent).first(num_sent), count * job.element_nbytes,
+              job.pass);
   }
   if (departs) remote_->send(l, lanes_[l].round, action, count * job.element_nbytes);
 }

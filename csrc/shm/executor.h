@@ -27,6 +27,7 @@
 #include "core/chunks.h"
 #include "core/spans.h"
 #include "plan/program.h"
+#include "reduce/host.h"
 #include "reduce/reduction.h"
 #include "reduce/store_choice.h"
 #include "shm/group.h"
@@ -70,7 +71,11 @@ class Executor {
     std::size_t num_rounds;
     std::uint64_t began;  // Progress of a rank that has done nothing yet
     SpanSink* spans;
+    int num_lanes;
+    Pass pass = Pass::kStraight;
 
+    // One round in each lane, so that its slots go through only a part of the outboxes.
+    bool is_short() const { return num_rounds <= static_cast<std::size_t>(num_lanes); }
     std::size_t slot_nbytes() const { return slice_count * element_nbytes; }
     bool has_slice(int chunk, std::size_t round) const {
       return round * slice_count < chunks[chunk].count;
@@ -97,10 +102,13 @@ class Executor {
   std::size_t slice_nbytes(const Program& program, Collective collective,
                            std::size_t chunk_nbytes) const;
   void provide_scratch(std::size_t nbytes);
+  int next_lane();
+  static Pass pass_for(const Job& job, const Call& call);
 
   Group& group_;
   const int num_lanes_;
   std::vector<Lane> lanes_;
+  int next_lane_ = 0;
   std::vector<StoreChoice> stores_;     // by reader, the last one of several
   std::optional<RemoteSlices> remote_;  // none if there is but one host
   std::vector<std::size_t> chunk_nbytes_;

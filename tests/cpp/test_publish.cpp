@@ -1,6 +1,8 @@
 // Copies that other cores will read: every byte of them, by either kind of stores, and the choice
 // between the two.
+#include <algorithm>
 #include <cstddef>
+#include <initializer_list>
 #include <vector>
 
 #include "check.h"
@@ -30,20 +32,36 @@ int write(StoreChoice& choice, std::size_t nbytes, double cached, double streami
 
 }  // namespace
 
-TEST(streams_write_every_byte_and_no_other) {
-  constexpr std::size_t kMost = 300, kEdge = 64;
-  std::vector<std::byte> from(kMost + kEdge), to(kMost + 3 * kEdge);
-  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 37 + 1);
-  for (std::size_t nbytes = 0; nbytes <= kMost; ++nbytes) {
+// write(to, from, nbytes) for so many bytes, from and to anywhere.
+template <typename Write>
+void check_every_byte_and_no_other(std::initializer_list<std::size_t> sizes, Write&& write) {
+  constexpr std::size_t kEdge = 64;
+  const std::size_t most = std::max(sizes);
+  std::vector<std::byte> from(most + kEdge), to(most + 3 * kEdge);
+  for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 37 + i / 256);
+  for (const std::size_t nbytes : sizes) {
     for (std::size_t offset = 0; offset < kEdge; offset += 5) {
       std::fill(to.begin(), to.end(), std::byte{0});
-      stream(to.data() + kEdge + offset, from.data() + offset / 2, nbytes);
+      write(to.data() + kEdge + offset, from.data() + offset / 2, nbytes);
       for (std::size_t i = 0; i < to.size(); ++i) {
         const bool is_copied = i >= kEdge + offset && i < kEdge + offset + nbytes;
         CHECK(to[i] == (is_copied ? from[i - kEdge - offset + offset / 2] : std::byte{0}));
       }
     }
   }
+}
+
+TEST(streams_write_every_byte_and_no_other) {
+  check_every_byte_and_no_other({0, 1, 15, 16, 63, 64, 65, 127, 128, 200, 255, 256, 300}, stream);
+}
+
+TEST(messages_are_written_to_the_last_byte_and_no_further) {
+  check_every_byte_and_no_other(
+      {0, 1, 63, 64, 65, 127, 128, 300, 4096, 4097, 4 * 4096, 4 * 4096 + 1, 5 * 4096 + 7},
+      [](std::byte* to, const std::byte* from, std::size_t nbytes) {
+        StoreChoice stores;
+        publish_message(to, from, nbytes, stores);
+      });
 }
 
 TEST(published_bytes_arrive_through_trials_and_between) {
@@ -54,6 +72,9 @@ TEST(published_bytes_arrive_through_trials_and_between) {
     for (int turn = 0; turn < 20; ++turn) {
       for (std::size_t i = 0; i < nbytes; ++i) from[i] = static_cast<std::byte>(i * 7 + turn);
       publish(to.data(), from.data(), nbytes, stores);
+      CHECK(to == from);
+      std::fill(to.begin(), to.end(), std::byte{0});
+      publish_message(to.data(), from.data(), nbytes, stores);
       CHECK(to == from);
     }
   }

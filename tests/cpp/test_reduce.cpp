@@ -340,6 +340,35 @@ TEST(meaningless_reductions_are_refused) {
   }
 }
 
+// Around where strands begin, and where they end in pieces of less than the others.
+TEST(every_pass_has_the_same_results) {
+  std::mt19937_64 random(3);
+  for (const DType dtype : {DType::kInt8, DType::kFloat32, DType::kInt64}) {
+    const std::size_t width = element_size(dtype);
+    for (const std::size_t nbytes :
+         {0, 64, (64 << 10) - 8, 64 << 10, (64 << 10) + 8, 100'000, (256 << 10) + 4096, 1 << 20}) {
+      const std::size_t count = nbytes / width;
+      std::vector<std::byte> a(nbytes), b(nbytes);
+      for (std::size_t i = 0; i < nbytes; ++i) {
+        a[i] = static_cast<std::byte>(random() % 64);
+        b[i] = static_cast<std::byte>(random() % 64);
+      }
+      const void* inputs[] = {a.data(), b.data()};
+      const Reduction sum{dtype, ReduceOp::kSum};
+      std::vector<std::byte> expected(nbytes);
+      reduce_host(sum, inputs, 2, expected.data(), {}, count);
+      for (const Pass pass : {Pass::kStraight, Pass::kInStrands, Pass::kStreaming}) {
+        std::vector<std::byte> copied(nbytes), in_place = b;
+        copy_host(a.data(), copied.data(), {}, nbytes, pass);
+        CHECK(copied == a);
+        const void* own[] = {a.data(), in_place.data()};
+        reduce_host(sum, own, 2, in_place.data(), {}, count, pass);
+        CHECK(in_place == expected);
+      }
+    }
+  }
+}
+
 // Blocks of copies end where no vector does.
 TEST(results_are_in_every_copy) {
   std::mt19937_64 random(1);
