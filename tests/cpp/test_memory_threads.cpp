@@ -64,7 +64,7 @@ TEST(memory_is_taken_by_use) {
     const shm::Usage& usage = c.group().segment().usage();
     std::size_t expected = c.rank() == 0 ? geometry.base_nbytes : 0;
     CHECK_EQ(usage.nbytes(), expected);
-    for (int i = 0; i < 5; ++i) all_reduce(c, 1000);
+    for (int i = 0; i < 5; ++i) all_reduce(c, 500);
     c.barrier(kPatience);
     expected += geometry.announcements_nbytes();
     CHECK_EQ(usage.nbytes(), expected);
