@@ -142,7 +142,7 @@ void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call,
     const std::size_t told = may_tell ? tell(*way, call, payload) : 0;
     const auto write = [&] {
       std::byte* const room = exchange_.room(eager.count(blocks()) * element_size(call.dtype));
-      return eager.write(blocks(), reduction, room, payload_stores_);
+      return eager.write(blocks(), reduction, room, payload_stores_, !group_.shares_cores());
     };
     const std::size_t written = told > 0 ? 0 : write();
     exchange_.announce(call, told + written, told > 0 ? way->tells() : shm::Tells::kInput);
@@ -152,7 +152,8 @@ void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call,
     if (is_open) {
       way->run(blocks(), reduction, exchange_, 0, arenas_, group_, call, deadline);
     } else if (!exchange_.anybody_tells(shm::Tells::kPlace)) {
-      eager.read(blocks(), reduction, exchange_);
+      const bool is_near = group_.shares_cores();
+      eager.read(blocks(), reduction, exchange_, is_near ? Pass::kStraight : Pass::kInStrands);
     } else {
       exchange_.end();
       continue;

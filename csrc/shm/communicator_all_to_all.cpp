@@ -40,7 +40,8 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
   std::size_t told = 0, written = 0;
   shm::ZeroCopy* const way = refusal || call.eager ? nullptr : zero_copy_way(call, table_nbytes);
   if (call.eager) {
-    written = eager_way(call).write(blocks(), reduction, payload + table_nbytes, payload_stores_);
+    written = eager_way(call).write(blocks(), reduction, payload + table_nbytes, payload_stores_,
+                                    !group_.shares_cores());
   } else if (way != nullptr) {
     told = tell(*way, call, payload + table_nbytes);
   }

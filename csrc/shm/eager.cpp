@@ -62,7 +62,7 @@ std::size_t Eager::count(const Chunks& blocks) const {
 
 // Blocks that lie behind each other in memory are copied together.
 std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction, std::byte* payload,
-                         StoreChoice& stores) const {
+                         StoreChoice& stores, bool hands_over) const {
   const std::size_t element_nbytes = element_size(reduction.dtype);
   const std::byte* const start = payload;
   const bool scales = reduction.op == ReduceOp::kPremulSum;
@@ -88,8 +88,10 @@ std::size_t Eager::write(const Chunks& blocks, const Reduction& reduction, std::
       const void* input = begin;
       const Copy copy{payload, &stores};
       reduce_host(scaling, &input, 1, nullptr, {&copy, 1}, count);
-    } else {
+    } else if (hands_over) {
       publish_message(payload, begin, count * element_nbytes, stores);
+    } else {
+      publish(payload, begin, count * element_nbytes, stores);
     }
     payload += count * element_nbytes;
   }
@@ -107,7 +109,7 @@ void Eager::keep(const Chunks& blocks, const Reduction& reduction) const {
   }
 }
 
-void Eager::read(const Chunks& blocks, const Reduction& reduction, Exchange& exchange) {
+void Eager::read(const Chunks& blocks, const Reduction& reduction, Exchange& exchange, Pass pass) {
   const std::size_t element_nbytes = element_size(reduction.dtype);
   for (const Promise& promise : promises_) {
     const Chunk& block = blocks[promise.block];
@@ -122,12 +124,12 @@ void Eager::read(const Chunks& blocks, const Reduction& reduction, Exchange& exc
       }
       void* output = block.output;
       reduce_host(reduction, inputs_.data(), static_cast<int>(inputs_.size()), output, {},
-                  block.count, Pass::kInStrands);
+                  block.count, pass);
     } else if (block.count > 0) {
       const int from = promise.from.front();
       if (from == rank_ && reduction.op != ReduceOp::kPremulSum) continue;
       copy_host(exchange.payload_of(from) + offset, block.output, {}, block.count * element_nbytes,
-                Pass::kInStrands);
+                pass);
     }
   }
 }

@@ -14,6 +14,7 @@
 
 #include "core/chunks.h"
 #include "plan/collective.h"
+#include "reduce/host.h"
 #include "reduce/reduction.h"
 #include "reduce/store_choice.h"
 #include "shm/exchange.h"
@@ -30,13 +31,13 @@ class Eager {
 
   // Elements of this rank's payload.
   std::size_t count(const Chunks& blocks) const;
-  // Returns the payload's bytes.
+  // Returns the payload's bytes. hands_over: by publish_message, for readers on other cores.
   std::size_t write(const Chunks& blocks, const Reduction& reduction, std::byte* payload,
-                    StoreChoice& stores) const;
+                    StoreChoice& stores, bool hands_over) const;
   // While the others write: takes what this rank is promised of itself alone.
   void keep(const Chunks& blocks, const Reduction& reduction) const;
   // Takes the rest, when all have announced.
-  void read(const Chunks& blocks, const Reduction& reduction, Exchange& exchange);
+  void read(const Chunks& blocks, const Reduction& reduction, Exchange& exchange, Pass pass);
 
  private:
   struct Own {

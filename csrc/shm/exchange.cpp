@@ -11,6 +11,7 @@ namespace {
 // Bytes. Less is written as fast to lines that others still have, and the fewest lines are the
 // best.
 constexpr std::size_t kLeastInRotation = 2 << 10;
+constexpr std::size_t kLeastOnSharedCores = 8 << 10;
 
 }  // namespace
 
@@ -31,7 +32,8 @@ std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
 // others may still read.
 std::byte* Exchange::room(std::size_t payload_nbytes) {
   const std::size_t most = group_.geometry().payloads_nbytes;
-  if (payload_nbytes < kLeastInRotation || most == 0) return announcement(group_.rank).payload();
+  const std::size_t least = group_.shares_cores() ? kLeastOnSharedCores : kLeastInRotation;
+  if (payload_nbytes < least || most == 0) return announcement(group_.rank).payload();
   group_.use(Area::kPayloads);
   payload_at_ = static_cast<std::uint32_t>(rotation_.take(round_up(payload_nbytes, kLine), most));
   return group_.segment().payloads(group_.rank) + payload_at_;

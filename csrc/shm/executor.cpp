@@ -121,8 +121,8 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
 }
 
 // What an all-reduce writes it has read shortly before.
-Pass Executor::pass_for(const Job& job, const Call& call) {
-  if (job.is_short()) return Pass::kInStrands;
+Pass Executor::pass_for(const Job& job, const Call& call) const {
+  if (job.is_short()) return group_.shares_cores() ? Pass::kStraight : Pass::kInStrands;
   if (call.reduces) return Pass::kStraight;
   std::size_t received = 0;
   for (const Action& action : job.program.actions) {

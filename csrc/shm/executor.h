@@ -103,7 +103,7 @@ class Executor {
                            std::size_t chunk_nbytes) const;
   void provide_scratch(std::size_t nbytes);
   int next_lane();
-  static Pass pass_for(const Job& job, const Call& call);
+  Pass pass_for(const Job& job, const Call& call) const;
 
   Group& group_;
   const int num_lanes_;

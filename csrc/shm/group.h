@@ -31,6 +31,8 @@ class Group final : public ringcomm::Group {
 
   // Iterations a wait spins before it yields its core: none where ranks outnumber the cores.
   const int spins;
+  // Then what one rank has written another often finds in the caches of the core that they share.
+  bool shares_cores() const { return spins == 0; }
 
   Segment& segment() { return segment_; }
   const Geometry& geometry() const { return segment_.geometry(); }
