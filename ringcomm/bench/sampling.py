@@ -68,8 +68,8 @@ class _Buffers:
         other = whole if in_place else self._one(in_shared_memory, call, 1)
         return self._case.input_and_output(whole, other)
 
-    def _one(self, *key: int) -> torch.Tensor:
-        in_shared_memory = bool(key[0])
+    def _one(self, in_shared_memory: bool, call: int, index: int) -> torch.Tensor:
+        key = in_shared_memory, call, index
         if key not in self._made:
             with ringcomm.shared_memory() if in_shared_memory else nullcontext():
                 self._made[key] = self._case.buffer()
