@@ -16,18 +16,20 @@ constexpr std::size_t kLine = 64;
 
 // Bytes. To hand a line over takes as long as to write three, and so many lines wait for it without
 // holding up what is written behind them. Of more it is every third, an odd number as lines are
-// fetched in pairs; of more than kMostHandedOver the first are on their way back by then.
+// fetched in pairs; of more than kMostHandedOver none, as nothing is gained.
 constexpr std::size_t kMostAtOnce = 4 << 10;
 constexpr std::size_t kEveryThird = 3 * kLine;
 constexpr std::size_t kMostHandedOver = 16 << 10;
 
+#if defined(__SSE2__)
 // Bytes before the first line that begins there.
 std::size_t before_line(const std::byte* at) {
   return (kLine - reinterpret_cast<std::uintptr_t>(at) % kLine) % kLine;
 }
+#endif
 
 void hand_over(std::byte* to, const std::byte* from, std::size_t nbytes) {
-#if defined(__x86_64__)
+#if defined(__SSE2__)
   std::size_t at = std::min(nbytes, before_line(to));
   std::memcpy(to, from, at);
   const std::size_t step = nbytes <= kMostAtOnce ? kLine : kEveryThird;
