@@ -57,6 +57,7 @@ class Meeting {
   // Rank 0's, in shm/meeting_rank_0.cpp.
   Placement lead();
   void place();
+  void await();
   void receive();
   bool take_in(const Attempt::Outcome& outcome);
   std::string agreed_engine(const Placement& placement) const;

@@ -13,7 +13,7 @@ Placement Meeting::lead() {
       place();
       receive();
       if (!seating_.tickets().empty() && seating_.is_complete()) break;
-      roll_call_.pause(awaited());
+      await();
     }
     const Placement placement = seating_.placement();
     between_ = {agreed_engine(placement), invitation_.across};
@@ -30,6 +30,16 @@ Placement Meeting::lead() {
     const Error refusal(known != nullptr ? known->kind() : ErrorKind::kSystem, error.what());
     attempt_.declare_refused(refusal);
     roll_call_.refuse(refusal);
+    throw;
+  }
+}
+
+// Who has ended may have written just before why it could not go on, which says more.
+void Meeting::await() {
+  try {
+    roll_call_.pause(awaited());
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kPeerDied) receive();
     throw;
   }
 }

@@ -353,6 +353,40 @@ TEST(a_host_without_the_engine_that_it_is_to_use_is_told_on_all) {
   });
 }
 
+// Rank 0 has read its letters, then rank 1 writes why it leaves, and then rank 0 sees it gone.
+TEST(what_a_rank_wrote_before_it_ended_counts_more_than_that_it_has) {
+  const Placement placement{{0, 1, 1}};
+  MemoryStore store;
+  std::atomic<bool> is_asked{false}, is_watched{false}, is_written{false};
+  store.on_set = [&](const std::string&, const std::string& value) {
+    if (value.find("there is nothing fast here") != std::string::npos) is_written = true;
+  };
+  const auto await = [](const std::atomic<bool>& flag) {
+    while (!flag) std::this_thread::sleep_for(1ms);
+  };
+  ranks::on_threads(3, [&](int r) {
+    Invitation invitation = with_engines(invite(r, placement), {"fast"});
+    if (r == 0) {
+      invitation.gone = [&](int rank, std::string* how) {
+        if (rank != 1 || !is_asked) return false;
+        is_watched = true;
+        await(is_written);
+        std::this_thread::sleep_for(20ms);  // until the letter can be seen
+        *how = "its process has ended";
+        return true;
+      };
+    } else if (r == 1) {
+      invitation.engines = [&]() -> std::vector<std::string> {
+        is_asked = true;
+        await(is_watched);
+        throw Error(ErrorKind::kLibrary, "there is nothing fast here");
+      };
+    }
+    CHECK_CONTAINS(error_of(ErrorKind::kLibrary, [&] { shm::Segment(store, invitation); }),
+                   "there is nothing fast here");
+  });
+}
+
 TEST(a_single_host_is_not_asked_for_engines) {
   MemoryStore store;
   ranks::on_threads(3, [&](int r) {
