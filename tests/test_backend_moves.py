@@ -10,6 +10,7 @@ from values import MOVED, assert_same_bits, values
 
 COUNTS = [0, 1, 3, 131]
 LARGE_NBYTES = [32 << 10, (32 << 10) + 16, (3 << 20) + 16]
+STREAMED_NBYTES = (32 << 20) + 13  # from a peer: outputs that are written around the caches
 
 
 def own_values(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -219,3 +220,25 @@ def objects(rank: Rank) -> None:
 
 def test_objects() -> None:
     on_processes(objects, 3, backend="ring")
+
+
+def streamed(rank: Rank) -> None:
+    peer = 1 - rank.rank
+    own, theirs = (torch.arange(STREAMED_NBYTES) * 7 + r for r in (rank.rank, peer))
+    own, theirs = own.to(torch.uint8), theirs.to(torch.uint8)
+
+    gathered = torch.empty(2, STREAMED_NBYTES, dtype=torch.uint8)
+    dist.all_gather_into_tensor(gathered, own)
+    assert torch.equal(gathered[rank.rank], own) and torch.equal(gathered[peer], theirs)
+
+    received = torch.empty(2, STREAMED_NBYTES, dtype=torch.uint8)
+    dist.all_to_all_single(received, own.expand(2, -1).contiguous())
+    assert torch.equal(received, gathered)
+
+    tensor = own.clone()
+    dist.broadcast(tensor, 1)
+    assert torch.equal(tensor, own if rank.rank == 1 else theirs)
+
+
+def test_outputs_that_no_cache_holds() -> None:
+    on_processes(streamed, 2, backend="ring")

@@ -18,8 +18,6 @@ struct Copy {
 // How to go over the data, where there are no copies. kInStrands: another core has just written it,
 // and the output is in this core's caches (reduce/strands.h). kStreaming: what is only copied is so
 // much that the output is in no cache, and is not fetched to be overwritten.
-// From so many bytes on, which a rank is sent altogether:
-inline constexpr std::size_t kLeastStreamed = 32 << 20;
 enum class Pass { kStraight, kInStrands, kStreaming };
 
 // Writes `count` results to the output and to every copy; without an output, which is null then, to

@@ -152,8 +152,8 @@ void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call,
     if (is_open) {
       way->run(blocks(), reduction, exchange_, 0, arenas_, group_, call, deadline);
     } else if (!exchange_.anybody_tells(shm::Tells::kPlace)) {
-      const bool is_near = group_.shares_cores();
-      eager.read(blocks(), reduction, exchange_, is_near ? Pass::kStraight : Pass::kInStrands);
+      const Pass pass = group_.shares_cores() ? Pass::kStraight : Pass::kInStrands;
+      eager.read(blocks(), reduction, exchange_, pass);
     } else {
       exchange_.end();
       continue;

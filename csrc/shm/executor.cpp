@@ -19,6 +19,9 @@ constexpr std::size_t kSliceAlignment = 64;  // bytes; a multiple of every eleme
 constexpr std::size_t kSlicesOnTheWay = 2;
 constexpr std::size_t kLeastOnTheWay = 32 << 10;  // bytes: that is worth a wait
 
+// Bytes that a rank is sent: no cache holds the output for so long.
+constexpr std::size_t kLeastStreamed = 32 << 20;
+
 bool goes_one_way(Collective collective) {
   return collective == Collective::kBroadcast || collective == Collective::kReduce;
 }
@@ -92,11 +95,10 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
     for (const Chunk& chunk : chunks) chunk_nbytes_.push_back(chunk.count * element_nbytes);
     remote_->begin(program, chunk_nbytes_, job.slot_nbytes());
   }
-  const int first = job.num_rounds == 1 ? next_lane() : 0;
   for (int l = 0; l < num_lanes_; ++l) {
     Lane& lane = lanes_[l];
     lane.action = 0;
-    lane.round = (l + num_lanes_ - first) % num_lanes_;
+    lane.round = l;
     lane.done = job.began;
     lane.slots_at = job.is_short() ? lane.rotation.take(program.num_slots * job.stride,
                                                         group_.geometry().outbox_nbytes)
@@ -129,13 +131,6 @@ Pass Executor::pass_for(const Job& job, const Call& call) const {
     if (!action.from.empty()) received += job.chunks[action.chunk].count * job.element_nbytes;
   }
   return received >= kLeastStreamed ? Pass::kStreaming : Pass::kStraight;
-}
-
-// Calls of one round take the lanes in turn, so that their slots go through the outboxes of all.
-int Executor::next_lane() {
-  const bool has_room = group_.geometry().outbox_nbytes > group_.geometry().slots_nbytes;
-  next_lane_ = has_room ? (next_lane_ + 1) % num_lanes_ : 0;
-  return next_lane_;
 }
 
 // Afterwards this rank may be busy elsewhere for long. Who has completed the call has got all of

@@ -102,13 +102,11 @@ class Executor {
   std::size_t slice_nbytes(const Program& program, Collective collective,
                            std::size_t chunk_nbytes) const;
   void provide_scratch(std::size_t nbytes);
-  int next_lane();
   Pass pass_for(const Job& job, const Call& call) const;
 
   Group& group_;
   const int num_lanes_;
   std::vector<Lane> lanes_;
-  int next_lane_ = 0;
   std::vector<StoreChoice> stores_;     // by reader, the last one of several
   std::optional<RemoteSlices> remote_;  // none if there is but one host
   std::vector<std::size_t> chunk_nbytes_;

@@ -8,7 +8,6 @@
 
 #include "core/spans.h"
 #include "reduce/host.h"
-#include "reduce/publish.h"
 #include "shm/arena.h"
 #include "shm/idle.h"
 
@@ -196,7 +195,6 @@ void ZeroCopy::perform(const Task& task, const Chunks& blocks, const Reduction& 
                 copies_, share.count);
   } else if (share.output != sources_.front()) {
     const auto* const source = static_cast<const std::byte*>(sources_.front());
-    if (nbytes >= kLeastStreamed) return stream(share.output, source, nbytes);
     for (std::size_t at = 0; at < nbytes; at += kCopiedAtOnce) {
       std::memcpy(share.output + at, source + at, std::min(kCopiedAtOnce, nbytes - at));
     }
