@@ -24,17 +24,20 @@ constexpr std::chrono::milliseconds kOvertakesForSure = Sentinel::kFirstSilence;
 
 constexpr int kSpins = 20;  // about 1 us; yielding costs little more, and lets a peer run
 
-int cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+// Launchers bind each rank to cores of its own, or leave them all to all ranks.
+bool outnumber_their_cores(Segment& segment, const std::vector<int>& ranks) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (const int rank : ranks) CPU_OR(&cores, &cores, &segment.state(rank).cores);
+  return static_cast<int>(ranks.size()) > CPU_COUNT(&cores);
 }
 
 }  // namespace
 
 Group::Group(Store& store, const Invitation& invitation, const links::MakeEngine& make_engine)
     : ringcomm::Group(invitation.rank, invitation.world_size, invitation.members),
-      spins(world_size <= cores() ? kSpins : 0),
       segment_(store, invitation),
+      spins_(outnumber_their_cores(segment_, placement().ranks_on(host())) ? 0 : kSpins),
       board_(*this) {
   for (int peer = 0; peer < world_size; ++peer) {
     if (!is_local(peer)) remote_.push_back(peer);

@@ -30,9 +30,9 @@ class Group final : public ringcomm::Group {
   ~Group() override;
 
   // Iterations a wait spins before it yields its core: none where ranks outnumber the cores.
-  const int spins;
+  int spins() const { return spins_; }
   // Then what one rank has written another often finds in the caches of the core that they share.
-  bool shares_cores() const { return spins == 0; }
+  bool shares_cores() const { return spins_ == 0; }
 
   Segment& segment() { return segment_; }
   const Geometry& geometry() const { return segment_.geometry(); }
@@ -104,6 +104,7 @@ class Group final : public ringcomm::Group {
   Error first_failure(const std::string& doing, const std::string& more);
 
   Segment segment_;
+  const int spins_;
   Board board_;
   std::mutex close_mutex_;
   std::atomic<bool> closed_{false};

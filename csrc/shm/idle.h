@@ -28,7 +28,7 @@ struct Blocked {
 class Idle {
  public:
   Idle(Group& group, const Deadline& deadline)
-      : group_(group), deadline_(deadline), spins_left_(group.spins) {}
+      : group_(group), deadline_(deadline), spins_left_(group.spins()) {}
   ~Idle() {
     if (told_) publish(-1);
   }

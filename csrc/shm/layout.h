@@ -26,6 +26,8 @@
 // publishes a slice in them, and all it makes it tells in its state (a mail box: in its bits).
 #pragma once
 
+#include <sched.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -89,6 +91,7 @@ enum class Closed : std::uint32_t {
 struct alignas(kLine) RankState {
   Process process;
   char host[64];
+  cpu_set_t cores;  // that it may run on
   std::uint64_t global_rank;
   std::atomic<std::uint32_t> joined;  // what stands above has been written
   std::int32_t host_number;           // core/placement.h; written before setup is done

@@ -113,7 +113,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
   const Clock::time_point end = Clock::now() + patience;
   Clock::time_point since = Clock::now();
   Clock::time_point look_next = since + kLookEvery;
-  int spins = group_.spins;
+  int spins = group_.spins();
   std::unique_lock lock(mutex_);
   ++waiters_;
   while (!message.done.load(std::memory_order_acquire) && Clock::now() < end) {

@@ -124,6 +124,7 @@ void Segment::introduce(const Members& members, const Attendee& self) {
   RankState& own = state(rank_);
   own.process = self.process;
   std::strncpy(own.host, self.host.c_str(), sizeof(own.host) - 1);
+  if (sched_getaffinity(0, sizeof(own.cores), &own.cores) != 0) CPU_ZERO(&own.cores);
   own.global_rank = members.global(rank_);
   own.waits_for.store(-1, std::memory_order_relaxed);
   own.joined.store(1, std::memory_order_release);

@@ -1,5 +1,6 @@
 // Making a group: how its ranks come to share memory, and that every failure is told and leaves
 // nothing in /dev/shm. And the barrier that says who is missing.
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -65,6 +66,35 @@ TEST(the_memory_is_private_and_has_no_name) {
   });
   CHECK_EQ(store.paths.size(), 1u);
   CHECK(store.paths[0].starts_with("/proc/"));
+}
+
+void bind(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : cores) CPU_SET(core, &set);
+  CHECK_EQ(sched_setaffinity(0, sizeof(set), &set), 0);
+}
+
+TEST(ranks_share_cores_if_they_are_more_than_the_cores_of_all_of_them) {
+  cpu_set_t set;
+  CHECK_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  const int num_cores = static_cast<int>(cores.size());
+  for (const int n : {1, 2, num_cores, num_cores + 1}) {
+    ranks::with_group(n, "auto", [&](Communicator& communicator) {
+      CHECK_EQ(communicator.group().shares_cores(), n > num_cores);
+    });
+    MemoryStore one_each, one_for_all;
+    ranks::on_threads(n, [&](int r) {
+      bind({cores[r % num_cores]});
+      CHECK_EQ(shm::Group(one_each, invite(r, n)).shares_cores(), n > num_cores);
+      bind({cores[0]});
+      CHECK_EQ(shm::Group(one_for_all, invite(r, n)).shares_cores(), n > 1);
+    });
+  }
 }
 
 TEST(without_memfds_it_has_a_name_until_all_have_mapped_it) {
