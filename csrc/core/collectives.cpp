@@ -33,7 +33,8 @@ Collectives::Collectives(int rank, int world_size, Selection selection)
       return found != nullptr ? id_of(*found) : otherwise;
     };
     const AlgorithmId direct = id_or("direct", id_of(by_neighbours));
-    automatic_[c] = {id_of(by_neighbours), direct, id_or("one_shot", direct)};
+    automatic_[c] = {id_of(by_neighbours), direct, id_or("one_shot", direct),
+                     id_or("double_tree", id_of(by_neighbours))};
   }
 }
 
@@ -47,7 +48,7 @@ void Collectives::place(const Placement& placement, const Link& across) {
     if (by_neighbours == nullptr) continue;
     const Algorithm* direct =
         exchanges ? find_algorithm(collective, "hierarchical_direct") : by_neighbours;
-    automatic_[c] = {id_of(*by_neighbours), id_of(*direct), id_of(*direct)};
+    automatic_[c] = {id_of(*by_neighbours), id_of(*direct), id_of(*direct), id_of(*by_neighbours)};
   }
   doubling_ = id_of(*find_algorithm(Collective::kAllReduce, "hierarchical_doubling"));
   doubling_most_ = grid.num_columns() * doubling_pays_up_to(grid.num_hosts(), across);

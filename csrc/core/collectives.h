@@ -54,8 +54,9 @@ class Collectives {
     kByNeighbours,
     kDirect,  // everybody sends right to whom it is for
     kAtOnce,  // an all-reduce: everybody sends all it has to everybody
+    kByTrees,
   };
-  static constexpr int kNumWays = 3;
+  static constexpr int kNumWays = 4;
 
   Collectives(int rank, int world_size, Selection selection);
   // The ranks are on several hosts: what is not selected goes by two levels where it can, an

@@ -90,7 +90,10 @@ Collectives::Way Communicator::way_of(Collective collective, std::size_t count, 
                           collective == Collective::kBroadcast;
   const bool waits_less = is_for_all || collective == Collective::kReduceScatter;
   const bool is_faster = waits_less && world_size() <= kMostDirect && is_on_one_host;
-  return element_size(dtype) < 4 || is_faster ? Way::kDirect : Way::kByNeighbours;
+  if (element_size(dtype) < 4 || is_faster) return Way::kDirect;
+  // Trees move as much as a chain, with a logarithm of its waits.
+  const bool is_long = collective == Collective::kReduce && world_size() > 2;
+  return is_long && is_on_one_host ? Way::kByTrees : Way::kByNeighbours;
 }
 
 template <typename T>

@@ -1,5 +1,6 @@
 // Rules of a tuning: which one counts, and that all ranks go by those of the first.
 #include <algorithm>
+#include <cstddef>
 #include <random>
 #include <string>
 #include <vector>
@@ -82,6 +83,39 @@ TEST(all_ranks_go_by_what_the_first_has_read) {
     Communicator communicator(store, invite(r, Placement::one_host(3)), selection);
     CHECK(sums_of(communicator) == by_ring);
   });
+}
+
+// Of a group's first call, whose announcement is in the second place.
+std::string chosen(Communicator& c) {
+  return std::string(
+      algorithms()[c.group().segment().announcement(c.rank(), 1).call.algorithm].name);
+}
+
+TEST(what_was_not_measured_goes_by_what_is_fast_on_most_machines) {
+  const auto all_reduce = [](int n, std::size_t nbytes, DType dtype, const char* expected) {
+    with_group(n, "auto", [&](Communicator& c) {
+      std::vector<std::byte> data(nbytes);
+      c.all_reduce(data.data(), data.data(), nbytes / element_size(dtype), {dtype, ReduceOp::kSum},
+                   kPatience);
+      CHECK_EQ(chosen(c), expected);
+    });
+  };
+  const auto reduce = [](int n, DType dtype, const char* expected) {
+    with_group(n, "auto", [&](Communicator& c) {
+      std::vector<std::byte> data(400'000);
+      c.reduce(data.data(), data.data(), data.size() / element_size(dtype), {dtype, ReduceOp::kSum},
+               0, kPatience);
+      CHECK_EQ(chosen(c), expected);
+    });
+  };
+  all_reduce(2, 512 << 10, DType::kFloat32, "one_shot");
+  all_reduce(2, 1 << 20, DType::kFloat32, "direct");
+  all_reduce(3, 1 << 20, DType::kFloat32, "direct");
+  all_reduce(17, 1 << 20, DType::kFloat32, "ring");
+  all_reduce(17, 1 << 20, DType::kBFloat16, "direct");
+  reduce(2, DType::kFloat32, "chain");
+  reduce(3, DType::kFloat32, "double_tree");
+  reduce(3, DType::kBFloat16, "direct");
 }
 
 TEST(what_is_selected_counts_more_than_what_was_measured) {
