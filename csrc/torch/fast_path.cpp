@@ -54,16 +54,21 @@ class World {
     if (is_known) known_type_ = py::type::of(world);
   }
 
+  // The container of now.
+  py::object container() const { return py::reinterpret_borrow<py::object>(find(world_)); }
+
   // The group that is called, the default group if None; null while calls are coalesced.
-  py::object group_to_call(PyObject* group) const {
-    const py::object coalescing = get(coalesce_state_);
+  py::object group_to_call(const py::object& container, PyObject* group) const {
+    const py::object coalescing = get(container, coalesce_state_);
     if (PyObject_IsTrue(coalescing.ptr()) != 0) return {};
-    return group == Py_None ? get(default_group_) : py::reinterpret_borrow<py::object>(group);
+    return group == Py_None ? get(container, default_group_)
+                            : py::reinterpret_borrow<py::object>(group);
   }
   // Whether the group was made, and not destroyed.
-  bool knows(const py::object& group) const {
-    const py::object groups = is_known() ? py::reinterpret_borrow<py::object>(find(groups_.kept))
-                                         : attribute(find(world_), groups_.name);
+  bool knows(const py::object& container, const py::object& group) const {
+    const py::object groups = is_known(container)
+                                  ? py::reinterpret_borrow<py::object>(find(groups_.kept))
+                                  : attribute(container.ptr(), groups_.name);
     const int contains = PySequence_Contains(groups.ptr(), group.ptr());
     if (contains < 0) throw py::error_already_set();
     return contains == 1;
@@ -82,11 +87,11 @@ class World {
     return value;
   }
 
-  bool is_known() const {
-    return reinterpret_cast<PyObject*>(Py_TYPE(find(world_))) == known_type_.ptr();
+  bool is_known(const py::object& container) const {
+    return reinterpret_cast<PyObject*>(Py_TYPE(container.ptr())) == known_type_.ptr();
   }
-  py::object get(const Property& property) const {
-    return attribute(find(world_), is_known() ? property.kept : property.name);
+  py::object get(const py::object& container, const Property& property) const {
+    return attribute(container.ptr(), is_known(container) ? property.kept : property.name);
   }
 
   const py::dict names_;
@@ -204,9 +209,10 @@ class FastPath {
   bool call(PyObject* group, CarryOut&& carry_out) const {
     if (torch::profiler::impl::profilerEnabled()) return false;
     if (c10::impl::TorchDispatchModeTLS::stack_len() > 0) return false;
-    const py::object called = world_.group_to_call(group);
+    const py::object container = world_.container();
+    const py::object called = world_.group_to_call(container, group);
     const auto known = backends_.find(called.ptr());
-    if (known == backends_.end() || !world_.knows(called)) return false;
+    if (known == backends_.end() || !world_.knows(container, called)) return false;
     // While Python goes on elsewhere, the group may end.
     const c10::intrusive_ptr<c10d::Backend> ring = known->second;
     const py::gil_scoped_release release;
