@@ -16,6 +16,7 @@
 // its operation only by help().
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <iterator>
@@ -64,10 +65,17 @@ class Queue {
   };
   using Levels = std::list<Level>;
 
+  // kTaken: somebody has the turn. kMore: something is queued, or has been and is not complete.
+  // Invariant: kMore changes only with the mutex locked, and while it is there, kTaken, too. So
+  // whoever finds neither takes the turn without the mutex, and if there is no kMore when it gives
+  // it back, nobody waits for that.
+  static constexpr unsigned kTaken = 1, kMore = 2;
+
   struct State final : Workers {
     // All are called, and return, with the mutex locked.
-    bool can_run() const override { return !taken && !levels.back().operations.empty(); }
+    bool can_run() const override { return !is_taken() && !empty(); }
     bool empty() const override { return levels.back().operations.empty(); }
+    bool is_taken() const { return (turn.load(std::memory_order_relaxed) & kTaken) != 0; }
     void run_one(std::unique_lock<std::mutex>& lock) override {
       run_front(std::prev(levels.end()), lock);
     }
@@ -76,9 +84,10 @@ class Queue {
     }
     Levels::iterator level_to_run();
     void run_front(Levels::iterator level, std::unique_lock<std::mutex>& lock);
+    void note_if_idle();
 
     Levels levels{1};  // one more for each operation that is being completed, the innermost last
-    bool taken = false;
+    std::atomic<unsigned> turn{0};
   };
 
   const std::shared_ptr<State> state_;

@@ -128,6 +128,37 @@ TEST(entering_and_submitting_from_many_threads) {
   CHECK(entered > 0);
 }
 
+// Queued ones come and go while others take the turn, so that the queue is idle again and again.
+TEST(the_turn_is_one_threads_while_operations_come_and_go) {
+  constexpr int kThreads = 4, kTimes = 20'000;
+  int counter = 0;  // unguarded, as above
+  std::atomic<int> done{0};
+  {
+    Queue queue;
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < kTimes; ++i) {
+          if (t % 2 == 0 && i % 8 == 0) {
+            submit(queue, [&] {
+              ++counter;
+              ++done;
+            });
+          } else if (queue.try_enter()) {
+            ++counter;
+            ++done;
+            queue.leave();
+          } else {
+            queue.help();
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  CHECK_EQ(counter, done.load());
+}
+
 // Unless a worker is faster: then it is tried again.
 TEST(help_runs_what_is_ahead_on_the_calling_thread) {
   std::ptrdiff_t helped = 0;
@@ -218,6 +249,24 @@ TEST(a_callback_enters_a_queue_in_which_others_wait) {
     }
     CHECK(order == (std::vector<int>{1, 2, 3}));
   }
+}
+
+TEST(what_a_callback_has_submitted_has_the_turn_when_the_callback_is_over) {
+  std::promise<void> begun, may_end, over;
+  Queue queue;
+  const auto long_one = [&] {
+    begun.set_value();
+    check_ready(may_end.get_future());
+  };
+  const auto callback = [&] {
+    submit(queue, long_one);
+    check_ready(begun.get_future());
+  };
+  queue.submit({[] {}, callback, std::shared_ptr<void>(nullptr, [&](void*) { over.set_value(); })});
+  check_ready(over.get_future());
+  CHECK(!queue.is_idle());
+  CHECK(!queue.try_enter());
+  may_end.set_value();
 }
 
 TEST(callbacks_may_submit_and_wait) {
