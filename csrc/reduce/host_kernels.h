@@ -42,6 +42,7 @@
 // Of a vector's functions, which are members.
 #define RINGCOMM_INLINE [[gnu::always_inline]] RINGCOMM_TARGET static inline
 
+#include "reduce/host_bfloat16.h"
 #ifdef RINGCOMM_FLOAT16
 #include RINGCOMM_FLOAT16
 #endif
@@ -62,6 +63,8 @@ template <DType dtype>
 struct Vector {
   static constexpr std::size_t kWidth = 0;
 };
+template <>
+struct Vector<DType::kBFloat16> : BFloat16Vector {};
 #ifdef RINGCOMM_FLOAT16
 template <>
 struct Vector<DType::kFloat16> : Float16Vector {};

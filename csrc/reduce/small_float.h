@@ -128,10 +128,14 @@ struct BFloat16 {
 #ifdef __CUDA_ARCH__
     return __bfloat16_as_ushort(__float2bfloat16_rn(value));
 #else
-    const std::uint32_t bits = bits_of(value);
-    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded;
+    return rounded(value) >> 16;
 #endif
+  }
+
+  // That in the upper half, and anything in the lower one.
+  RINGCOMM_HOST_DEVICE static std::uint32_t rounded(float value) {
+    const std::uint32_t bits = bits_of(value);
+    return value != value ? 0x7fc00000u : bits + 0x7fffu + ((bits >> 16) & 1u);
   }
 };
 
