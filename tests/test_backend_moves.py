@@ -93,6 +93,14 @@ def test_large(world_size: int) -> None:
     on_processes(large, world_size, backend="ring")
 
 
+def streamed(rank: Rank) -> None:
+    check_all(rank, STREAMED_NBYTES, torch.uint8)
+
+
+def test_outputs_that_no_cache_holds() -> None:
+    on_processes(streamed, 2, backend="ring")
+
+
 def rows_for(sender: int, receiver: int, unit: int) -> int:
     """Any number of rows, none included."""
     return unit * ((3 * sender + receiver) % 4)
@@ -220,25 +228,3 @@ def objects(rank: Rank) -> None:
 
 def test_objects() -> None:
     on_processes(objects, 3, backend="ring")
-
-
-def streamed(rank: Rank) -> None:
-    peer = 1 - rank.rank
-    own, theirs = (torch.arange(STREAMED_NBYTES) * 7 + r for r in (rank.rank, peer))
-    own, theirs = own.to(torch.uint8), theirs.to(torch.uint8)
-
-    gathered = torch.empty(2, STREAMED_NBYTES, dtype=torch.uint8)
-    dist.all_gather_into_tensor(gathered, own)
-    assert torch.equal(gathered[rank.rank], own) and torch.equal(gathered[peer], theirs)
-
-    received = torch.empty(2, STREAMED_NBYTES, dtype=torch.uint8)
-    dist.all_to_all_single(received, own.expand(2, -1).contiguous())
-    assert torch.equal(received, gathered)
-
-    tensor = own.clone()
-    dist.broadcast(tensor, 1)
-    assert torch.equal(tensor, own if rank.rank == 1 else theirs)
-
-
-def test_outputs_that_no_cache_holds() -> None:
-    on_processes(streamed, 2, backend="ring")

@@ -68,10 +68,10 @@ TEST(the_memory_is_private_and_has_no_name) {
   CHECK(store.paths[0].starts_with("/proc/"));
 }
 
-void bind(const std::vector<int>& cores) {
+void bind(int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  for (const int core : cores) CPU_SET(core, &set);
+  CPU_SET(core, &set);
   CHECK_EQ(sched_setaffinity(0, sizeof(set), &set), 0);
 }
 
@@ -89,9 +89,9 @@ TEST(ranks_share_cores_if_they_are_more_than_the_cores_of_all_of_them) {
     });
     MemoryStore one_each, one_for_all;
     ranks::on_threads(n, [&](int r) {
-      bind({cores[r % num_cores]});
+      bind(cores[r % num_cores]);
       CHECK_EQ(shm::Group(one_each, invite(r, n)).shares_cores(), n > num_cores);
-      bind({cores[0]});
+      bind(cores[0]);
       CHECK_EQ(shm::Group(one_for_all, invite(r, n)).shares_cores(), n > 1);
     });
   }
