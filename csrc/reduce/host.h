@@ -19,6 +19,8 @@ struct Copy {
 // and the output is in this core's caches (reduce/strands.h). kStreaming: what is only copied is so
 // much that the output is in no cache, and is not fetched to be overwritten.
 enum class Pass { kStraight, kInStrands, kStreaming };
+// Bytes that a call brings this rank: no cache holds the output for so long.
+inline constexpr std::size_t kLeastStreamed = 32 << 20;
 
 // Writes `count` results to the output and to every copy; without an output, which is null then, to
 // the copies alone. The output is one of the inputs or overlaps none; copies overlap nothing.

@@ -46,7 +46,7 @@ Communicator::Communicator(Store& store, const Invitation& invitation, const Sel
       exchange_(group_),
       executor_(group_),
       mail_(group_),
-      arenas_(invitation.world_size) {
+      peers_(invitation.world_size) {
   if (group_.links() != nullptr) {
     place(group_.placement(), group_.segment().between().across);
   } else {
@@ -151,9 +151,9 @@ void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call,
     exchange_.announce(call, told + written, told > 0 ? way->tells() : shm::Tells::kInput);
     if (told == 0) eager.keep(blocks(), reduction);
     exchange_.await_all(deadline);
-    const bool is_open = way != nullptr && way->is_open(exchange_, 0, arenas_);
+    const bool is_open = way != nullptr && way->is_open(announced());
     if (is_open) {
-      way->run(blocks(), reduction, exchange_, 0, arenas_, group_, call, deadline);
+      way->run(blocks(), reduction, announced(), call, deadline);
     } else if (!exchange_.anybody_tells(shm::Tells::kPlace)) {
       const Pass pass = group_.shares_cores() ? Pass::kStraight : Pass::kInStrands;
       eager.read(blocks(), reduction, exchange_, pass);
@@ -198,8 +198,8 @@ void Communicator::by_plan(Call& call, const Reduction& reduction, const Deadlin
   const std::size_t told = way != nullptr ? tell(*way, call, payload) : 0;
   exchange_.announce(call, told, told > 0 ? way->tells() : shm::Tells::kInput);
   await_all(refusal, deadline);
-  if (way != nullptr && way->is_open(exchange_, 0, arenas_)) {
-    way->run(blocks(), reduction, exchange_, 0, arenas_, group_, call, deadline);
+  if (way != nullptr && way->is_open(announced())) {
+    way->run(blocks(), reduction, announced(), call, deadline);
   } else if (!refusal) {
     executor_.run(program, chunks(call, program.num_chunks), reduction, call, deadline);
   }

@@ -19,7 +19,7 @@
 #include "shm/executor.h"
 #include "shm/group.h"
 #include "shm/mail.h"
-#include "shm/peer_arenas.h"
+#include "shm/peer_memory.h"
 #include "shm/zero_copy.h"
 
 namespace ringcomm {
@@ -27,7 +27,7 @@ namespace ringcomm {
 // A collective goes one of three ways:
 //
 //   eager      its input fits into the announcement (shm/eager.h)
-//   zero copy  its tensors lie in memory that the peers can map (shm/zero_copy.h)
+//   zero copy  its tensors lie where the peers can reach them (shm/zero_copy.h)
 //   by plan    the announcement only compares the calls; then the program of the plan runs
 //
 // Which way follows from counts that all ranks know alike, and from what all announce; if counts
@@ -99,15 +99,18 @@ class Communicator : public Collectives {
   // Null: the call goes another way wherever its tensors are. `before`: the bytes of the payload
   // before what this rank tells.
   shm::ZeroCopy* zero_copy_way(const Call& call, std::size_t before = 0);
-  std::size_t tell(const shm::ZeroCopy& way, const Call& call, std::byte* payload) {
-    return way.tell(blocks(), element_size(call.dtype), arenas_, payload);
+  std::size_t tell(shm::ZeroCopy& way, const Call& call, std::byte* payload) {
+    return way.tell(blocks(), element_size(call.dtype), peers_, payload);
+  }
+  shm::ZeroCopy::Announced announced(std::size_t before = 0) {
+    return {group_, exchange_, peers_, before};
   }
 
   shm::Group group_;
   shm::Exchange exchange_;
   shm::Executor executor_;
   shm::Mail mail_;
-  shm::PeerArenas arenas_;
+  shm::PeerMemory peers_;
   ByCall<shm::Eager> eager_;
   StoreChoice payload_stores_;
   ByCall<shm::ZeroCopy> zero_copy_;

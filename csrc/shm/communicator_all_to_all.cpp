@@ -53,8 +53,9 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
     if (r != own) std::memcpy(&counts_[2 * n * r], exchange_.payload_of(r), table_nbytes);
   }
   check_counts(call);
-  if (way != nullptr && way->is_open(exchange_, table_nbytes, arenas_)) {
-    way->run(blocks(), reduction, exchange_, table_nbytes, arenas_, group_, call, deadline);
+  if (way != nullptr && way->is_open(announced(table_nbytes))) {
+    way->run(blocks(), reduction, announced(table_nbytes), call, deadline);
+    way->done();
     return exchange_.end();
   }
 
@@ -81,6 +82,7 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
     group_.use(shm::Area::kOutboxes);
     executor_.run(program, chunks(call, program.num_chunks), reduction, call, deadline);
   }
+  if (way != nullptr) way->done();
   exchange_.end();
   if (refusal) std::rethrow_exception(refusal);
 }

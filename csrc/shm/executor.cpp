@@ -19,9 +19,6 @@ constexpr std::size_t kSliceAlignment = 64;  // bytes; a multiple of every eleme
 constexpr std::size_t kSlicesOnTheWay = 2;
 constexpr std::size_t kLeastOnTheWay = 32 << 10;  // bytes: that is worth a wait
 
-// Bytes that a rank is sent: no cache holds the output for so long.
-constexpr std::size_t kLeastStreamed = 32 << 20;
-
 bool goes_one_way(Collective collective) {
   return collective == Collective::kBroadcast || collective == Collective::kReduce;
 }

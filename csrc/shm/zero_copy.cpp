@@ -1,10 +1,13 @@
 #include "shm/zero_copy.h"
 
 #include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <chrono>
 #include <cstring>
-#include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 
 #include "core/spans.h"
 #include "reduce/host.h"
@@ -17,19 +20,13 @@ namespace {
 // Bytes. Of more memcpy takes that they do not fit into the caches, and writes around these.
 constexpr std::size_t kCopiedAtOnce = 256 << 10;
 
-constexpr std::size_t kAddress = 112;  // bytes of File::address, with a zero behind it
+constexpr std::size_t kAddress = 116;  // bytes of File::address, with a zero behind it
 
-// What a rank announces; its places follow, each an offset in its arena.
-struct Told {
-  std::uint64_t reaches_all;  // whom it must reach
-  char file[kAddress];        // empty: it tells no place
-};
-
-std::size_t nbytes_with(std::size_t num_places) {
-  return sizeof(Told) + num_places * sizeof(std::uint64_t);
-}
-
-std::string file_of(const Told& told) { return {told.file, strnlen(told.file, sizeof(told.file))}; }
+// Bytes. The kernel copies no more at once, so that who waits for it hears of what breaks the
+// group.
+constexpr std::size_t kTakenAtOnce = 4 << 20;
+// From each rank, on average: less is never taken by the kernel.
+constexpr std::size_t kLeastTaken = 512 << 10;
 
 std::vector<int> held_by(const Contract& contract, int rank, int num_blocks) {
   std::vector<int> blocks;
@@ -56,14 +53,32 @@ int index_in(const std::vector<int>& blocks, int block) {
 
 }  // namespace
 
+// What a rank announces. Its places follow: offsets in its arena, or addresses in its process.
+struct ZeroCopy::Told {
+  std::uint8_t reaches_arenas;     // of all that it must reach
+  std::uint8_t reaches_processes;  // likewise
+  Places places;
+  std::uint8_t by_kernel;  // rank 0: places in processes are to be used
+  char file[kAddress];     // of its arena; empty: its places are not there
+
+  static std::size_t nbytes_with(std::size_t num_places) {
+    return sizeof(Told) + num_places * sizeof(std::uint64_t);
+  }
+  std::string address() const { return {file, strnlen(file, sizeof(file))}; }
+};
+
 // Only an all-reduce promises sums to many: all its blocks to all ranks.
 ZeroCopy::ZeroCopy(Collective collective, int world_size, int num_blocks, int root, int rank)
-    : rank_(rank), stores_(world_size) {
+    : rank_(rank),
+      is_exchange_(collective == Collective::kAllToAll),
+      places_(world_size),
+      stores_(world_size) {
   const Contract contract(collective, world_size, num_blocks, root);
   const bool shares = collective == Collective::kAllReduce;
   std::vector<std::vector<int>> held;
   for (int r = 0; r < world_size; ++r) {
     held.push_back(held_by(contract, r, num_blocks));
+    num_inputs_.push_back(held[r].size());
     most_places_ = std::max(most_places_, held[r].size());
   }
   inputs_ = held[rank];
@@ -99,88 +114,148 @@ ZeroCopy::ZeroCopy(Collective collective, int world_size, int num_blocks, int ro
   }
 }
 
-std::size_t ZeroCopy::most_nbytes() const { return nbytes_with(most_places_); }
+std::size_t ZeroCopy::most_nbytes() const { return Told::nbytes_with(most_places_); }
 
 std::size_t ZeroCopy::tell(const Chunks& blocks, std::size_t element_nbytes,
-                           const PeerArenas& arenas, std::byte* payload) const {
+                           const PeerMemory& peers, std::byte* payload) {
   const Arena* const arena = Arena::existing();
-  if (arena == nullptr && !inputs_.empty()) return 0;
-  Told told{};
-  told.reaches_all = std::ranges::all_of(reached_, [&](int r) { return arenas.knows(r); });
-  std::byte* at = payload + sizeof(told);
-  const auto tell_place = [&](const std::byte* data, std::size_t count) {
-    std::optional<std::uint64_t> place = 0;
-    if (count > 0) place = arena->find(data, count * element_nbytes);
-    if (!place) return false;
-    std::memcpy(at, &*place, sizeof(*place));
-    at += sizeof(*place);
-    return true;
+  std::byte* at = payload + sizeof(Told);
+  const auto tell_place = [&](std::uint64_t place) {
+    std::memcpy(at, &place, sizeof(place));
+    at += sizeof(place);
   };
-  for (const int b : inputs_) {
-    if (!tell_place(blocks[b].input, blocks[b].count)) return 0;
-  }
-  for (const int b : outputs_) {
-    if (!tell_place(blocks[b].output, blocks[b].count)) return 0;
-  }
-  if (!inputs_.empty()) {
-    if (arena->file().size() >= sizeof(told.file)) return 0;
+  const auto tell_offset = [&](const std::byte* data, std::size_t count) {
+    const auto place = count == 0 ? 0 : arena->find(data, count * element_nbytes);
+    if (place) tell_place(*place);
+    return place.has_value();
+  };
+  const bool lies_in_arena =
+      arena != nullptr && arena->file().size() < kAddress &&
+      std::ranges::all_of(inputs_,
+                          [&](int b) { return tell_offset(blocks[b].input, blocks[b].count); }) &&
+      std::ranges::all_of(outputs_,
+                          [&](int b) { return tell_offset(blocks[b].output, blocks[b].count); });
+
+  Told told{};
+  if (lies_in_arena && !inputs_.empty()) {
+    told.places = Places::kInArena;
     std::memcpy(told.file, arena->file().data(), arena->file().size());
+  } else if (!inputs_.empty()) {
+    if (!is_exchange_) return 0;
+    told.places = Places::kInProcess;
+    at = payload + sizeof(Told);
+    for (const int b : inputs_) {
+      tell_place(blocks[b].count == 0 ? 0 : reinterpret_cast<std::uintptr_t>(blocks[b].input));
+    }
   }
+  told.reaches_arenas = std::ranges::all_of(reached_, [&](int r) { return peers.arenas.knows(r); });
+  told.reaches_processes = is_exchange_ && std::ranges::all_of(reached_, [&](int r) {
+                             return peers.processes.knows(r);
+                           });
+  taken_ = is_exchange_ ? nbytes_to_take(blocks, element_nbytes) : 0;
+  const bool is_large = taken_ >= kLeastTaken * (places_.size() - 1);
+  choice_ = rank_ == 0 && is_large ? &choices_[std::bit_width(taken_) - 1] : nullptr;
+  told.by_kernel = choice_ != nullptr && choice_->by_kernel();
   std::memcpy(payload, &told, sizeof(told));
   return static_cast<std::size_t>(at - payload);
 }
 
-// Everybody looks at what all have told, and so finds the same.
-bool ZeroCopy::is_open(Exchange& exchange, std::size_t begin, PeerArenas& arenas) const {
-  bool is_open = true;
-  for (int r = 0; r < exchange.world_size(); ++r) {
-    if (exchange.tells(r) == Tells::kInput) {
-      is_open = false;
-      continue;
-    }
-    const auto told = read_once(*reinterpret_cast<const Told*>(exchange.payload_of(r) + begin));
-    if (told.reaches_all == 0) is_open = false;
-    const bool is_new = told.file[0] != '\0' && !arenas.has_learnt(r);
-    if (is_new && r != rank_) arenas.learn(r, file_of(told));
+std::size_t ZeroCopy::nbytes_to_take(const Chunks& blocks, std::size_t element_nbytes) const {
+  std::size_t count = 0;
+  for (const Task& task : tasks_) {
+    if (task.inputs.front().rank != rank_) count += blocks[task.block].count;
   }
-  return is_open;
+  return count * element_nbytes;
 }
 
-void ZeroCopy::run(const Chunks& blocks, const Reduction& reduction, Exchange& exchange,
-                   std::size_t begin, const PeerArenas& arenas, Group& group, const Call& call,
-                   const Deadline& deadline) {
-  {
-    const Span span(current_span_sink(), [] { return std::string("zero copy"); });
-    for (const Task& task : tasks_) {
-      perform(task, blocks, reduction, exchange, begin, arenas, group);
+std::uint64_t ZeroCopy::place_of(const Place& place, const Announced& all) {
+  std::uint64_t at;
+  std::memcpy(&at, all.exchange.payload_of(place.rank) + all.begin + Told::nbytes_with(place.index),
+              sizeof(at));
+  return at;
+}
+
+// Everybody looks at what all have told, and so finds the same.
+bool ZeroCopy::is_open(const Announced& all) {
+  bool all_tell = true, reach_arenas = true, reach_processes = true, by_kernel = false;
+  bool any_in_arena = false, any_in_process = false;
+  for (int r = 0; r < all.exchange.world_size(); ++r) {
+    if (all.exchange.tells(r) == Tells::kInput) {
+      all_tell = false;
+      continue;
     }
+    const std::byte* const payload = all.exchange.payload_of(r) + all.begin;
+    const Told told = read_once(*reinterpret_cast<const Told*>(payload));
+    places_[r] = told.places;
+    any_in_arena = any_in_arena || told.places == Places::kInArena;
+    any_in_process = any_in_process || told.places == Places::kInProcess;
+    reach_arenas = reach_arenas && told.reaches_arenas != 0;
+    reach_processes = reach_processes && told.reaches_processes != 0;
+    if (r == 0) by_kernel = told.by_kernel != 0;
+    if (r != rank_) learn(r, told, all);
   }
-  await_others(group, call, deadline);
+  const bool could_be =
+      all_tell &&
+      (any_in_process ? is_exchange_ && !any_in_arena && reach_processes : reach_arenas);
+  may_choose_ = could_be && any_in_process && choice_ != nullptr;
+  if (may_choose_) began_ = Clock::now();
+  return could_be && (!any_in_process || by_kernel);
+}
+
+void ZeroCopy::learn(int rank, const Told& told, const Announced& all) const {
+  PeerArenas& arenas = all.peers.arenas;
+  PeerProcesses& processes = all.peers.processes;
+  if (told.places == Places::kInArena && !arenas.has_learnt(rank)) {
+    arenas.learn(rank, told.address());
+  }
+  if (told.places != Places::kInProcess || processes.has_learnt(rank)) return;
+  for (std::size_t i = 0; i < num_inputs_[rank]; ++i) {
+    const std::uint64_t address = place_of({rank, static_cast<int>(i)}, all);
+    if (address == 0) continue;
+    return processes.learn(rank, read_once(all.group.segment().state(rank).process), address);
+  }
+}
+
+void ZeroCopy::done() {
+  if (!may_choose_) return;
+  choice_->took(std::chrono::duration<double>(Clock::now() - began_).count());
+}
+
+void ZeroCopy::run(const Chunks& blocks, const Reduction& reduction, const Announced& all,
+                   const Call& call, const Deadline& deadline) {
+  {
+    const Span span(current_span_sink(), [&] {
+      const bool takes = std::ranges::find(places_, Places::kInProcess) != places_.end();
+      return std::string(takes ? "one copy" : "zero copy");
+    });
+    for (const Task& task : tasks_) perform(task, blocks, reduction, all, call, deadline);
+  }
+  await_others(all.group, call, deadline);
 }
 
 void ZeroCopy::perform(const Task& task, const Chunks& blocks, const Reduction& reduction,
-                       Exchange& exchange, std::size_t begin, const PeerArenas& arenas,
-                       Group& group) {
+                       const Announced& all, const Call& call, const Deadline& deadline) {
   const std::size_t element_nbytes = element_size(reduction.dtype);
   shares_.clear();
   divide(blocks[task.block], element_nbytes, task.num_shares, shares_);
   const Chunk& share = shares_[task.share];
   if (share.count == 0) return;
   const std::size_t nbytes = share.count * element_nbytes;
+  const Place& first = task.inputs.front();
+  if (first.rank != rank_ && places_[first.rank] == Places::kInProcess) {
+    return take(first, share.output, nbytes, all, call, deadline);
+  }
   std::size_t offset = 0;
   for (int s = 0; s < task.share; ++s) offset += shares_[s].count * element_nbytes;
 
   const auto reach = [&](const Place& place) {
-    std::uint64_t at;
-    std::memcpy(&at, exchange.payload_of(place.rank) + begin + nbytes_with(place.index),
-                sizeof(at));
-    std::byte* const found = arenas.at(place.rank, at + offset, nbytes);
+    std::byte* const found = all.peers.arenas.at(place.rank, place_of(place, all) + offset, nbytes);
     if (found != nullptr) return found;
-    throw group.fail(ErrorKind::kSystem,
-                     group.members.name(rank_) +
-                         ": the shared memory of the group is damaged: the announcement of " +
-                         group.members.name(place.rank) +
-                         " tells a place that is not in its memory");
+    throw all.group.fail(ErrorKind::kSystem,
+                         all.group.members.name(rank_) +
+                             ": the shared memory of the group is damaged: the announcement of " +
+                             all.group.members.name(place.rank) +
+                             " tells a place that is not in its memory");
   };
   sources_.clear();
   for (const Place& place : task.inputs) {
@@ -193,11 +268,34 @@ void ZeroCopy::perform(const Task& task, const Chunks& blocks, const Reduction& 
   if (sources_.size() > 1) {
     reduce_host(reduction, sources_.data(), static_cast<int>(sources_.size()), share.output,
                 copies_, share.count);
+  } else if (taken_ >= kLeastStreamed) {
+    copy_host(sources_.front(), share.output, {}, nbytes, Pass::kStreaming);
   } else if (share.output != sources_.front()) {
     const auto* const source = static_cast<const std::byte*>(sources_.front());
     for (std::size_t at = 0; at < nbytes; at += kCopiedAtOnce) {
       std::memcpy(share.output + at, source + at, std::min(kCopiedAtOnce, nbytes - at));
     }
+  }
+}
+
+// A rank that has left a broken group may have freed its tensors, and a process that ends loses
+// them before others can see that it has ended.
+void ZeroCopy::take(const Place& from, std::byte* output, std::size_t nbytes, const Announced& all,
+                    const Call& call, const Deadline& deadline) {
+  Group& group = all.group;
+  const auto doing = [&] { return describe_numbered(call, group.members); };
+  const std::uint64_t address = place_of(from, all);
+  for (std::size_t at = 0; at < nbytes; at += kTakenAtOnce) {
+    const std::size_t part = std::min(kTakenAtOnce, nbytes - at);
+    const int error = all.peers.processes.read(from.rank, address + at, output + at, part);
+    if (group.broken()) group.check(doing());
+    if (error == 0) continue;
+    Idle idle(group, deadline);
+    while (error == ESRCH) idle.pause([&] { return Blocked{{from.rank}, doing()}; });
+    throw group.fail(ErrorKind::kSystem, group.members.name(rank_) + " in " + doing() +
+                                             ": process_vm_readv of " + std::to_string(part) +
+                                             " bytes of " + group.members.name(from.rank) + ": " +
+                                             std::generic_category().message(error));
   }
 }
 

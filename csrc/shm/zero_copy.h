@@ -1,4 +1,6 @@
-// The way without a copy: what lies in memory that the peers can map (shm/arena.h) stays there.
+// The way without outboxes: what peers can reach stays where it is. That is what lies in memory
+// that they can map (shm/arena.h), and in an all-to-all, whatever the kernel lets them read out of
+// this process (shm/peer_processes.h), where that is faster (shm/copy_choice.h).
 //
 // With its announcement every rank tells where it has its blocks. Once all have announced,
 // everybody takes what it has been promised from where it lies:
@@ -20,10 +22,11 @@
 // byte that is written by one rank alone; before and after by nobody but itself.
 //
 // As with the eager way all follows from the collective's Contract. The ranks go this way where all
-// tell a place, and all have mapped what they must reach; who has not tries it when it is told, so
-// that the next call can.
+// tell a place, and all can reach what they must; who does not know yet tries it when it is told,
+// so that the next call can. Whether places in processes are used is for rank 0 to say.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -35,9 +38,10 @@
 #include "plan/collective.h"
 #include "reduce/host.h"
 #include "reduce/reduction.h"
+#include "shm/copy_choice.h"
 #include "shm/exchange.h"
 #include "shm/group.h"
-#include "shm/peer_arenas.h"
+#include "shm/peer_memory.h"
 
 namespace ringcomm::shm {
 
@@ -49,16 +53,26 @@ class ZeroCopy {
   // The bytes that a rank announces at most.
   std::size_t most_nbytes() const;
   // Returns the bytes written; 0 where a part of this rank's lies elsewhere.
-  std::size_t tell(const Chunks& blocks, std::size_t element_nbytes, const PeerArenas& arenas,
-                   std::byte* payload) const;
+  std::size_t tell(const Chunks& blocks, std::size_t element_nbytes, const PeerMemory& peers,
+                   std::byte* payload);
   // What that is.
   Tells tells() const { return inputs_.empty() ? Tells::kReach : Tells::kPlace; }
-  // When all have announced: whether they go this way, which all find alike. What they have told
-  // begins so many bytes behind the beginning of their payloads.
-  bool is_open(Exchange& exchange, std::size_t begin, PeerArenas& arenas) const;
+  // When all have announced: what they have told begins so many bytes behind the beginning of their
+  // payloads.
+  struct Announced {
+    Group& group;
+    Exchange& exchange;
+    PeerMemory& peers;
+    std::size_t begin;
+  };
+  // Whether they go this way, which all find alike.
+  bool is_open(const Announced& all);
   // Carries the call out, if it is open. Throws Error.
-  void run(const Chunks& blocks, const Reduction& reduction, Exchange& exchange, std::size_t begin,
-           const PeerArenas& arenas, Group& group, const Call& call, const Deadline& deadline);
+  void run(const Chunks& blocks, const Reduction& reduction, const Announced& all, const Call& call,
+           const Deadline& deadline);
+  // Whichever way it went, the call that was looked at last is done: how long it took tells how
+  // later ones go.
+  void done();
 
  private:
   // Number `index` of the places that the rank tells.
@@ -75,18 +89,37 @@ class ZeroCopy {
     std::vector<Place> outputs;  // of others
   };
 
+  // In the order in which a rank prefers them.
+  enum class Places : std::uint8_t { kNone, kInArena, kInProcess };
+  struct Told;
+
+  static std::uint64_t place_of(const Place& place, const Announced& all);
+  void learn(int rank, const Told& told, const Announced& all) const;
+  std::size_t nbytes_to_take(const Chunks& blocks, std::size_t element_nbytes) const;
+
   void perform(const Task& task, const Chunks& blocks, const Reduction& reduction,
-               Exchange& exchange, std::size_t begin, const PeerArenas& arenas, Group& group);
+               const Announced& all, const Call& call, const Deadline& deadline);
+  void take(const Place& from, std::byte* output, std::size_t nbytes, const Announced& all,
+            const Call& call, const Deadline& deadline);
   void await_others(Group& group, const Call& call, const Deadline& deadline);
 
   const int rank_;
-  std::vector<int> inputs_;   // this rank's, of which it tells the places
-  std::vector<int> outputs_;  // and then of these
+  const bool is_exchange_;               // of which parts may be read out of processes
+  std::vector<int> inputs_;              // this rank's, of which it tells the places
+  std::vector<int> outputs_;             // and then of these
+  std::vector<std::size_t> num_inputs_;  // by rank
   std::size_t most_places_ = 0;
   std::vector<Task> tasks_;
-  std::vector<int> reached_;  // the ranks whose tensors this one touches
-  std::vector<int> awaited_;  // those that touch this one's
-  Chunks shares_;             // kept for their memory, as what follows
+  std::vector<int> reached_;            // the ranks whose tensors this one touches
+  std::vector<int> awaited_;            // those that touch this one's
+  std::array<CopyChoice, 64> choices_;  // rank 0's, by the bits of the bytes that it takes
+  // Of one call:
+  std::vector<Places> places_;  // that each rank has told
+  std::size_t taken_ = 0;       // bytes that this rank takes from others, perhaps out of processes
+  CopyChoice* choice_ = nullptr;
+  bool may_choose_ = false;  // it could go either way
+  Clock::time_point began_;
+  Chunks shares_;  // kept for their memory, as what follows
   std::vector<const void*> sources_;
   std::vector<Copy> copies_;
   std::vector<StoreChoice> stores_;  // by reader

@@ -1,8 +1,11 @@
-// Collectives on tensors that peers can reach: every one against results computed from all inputs,
-// and which way they went.
+// Collectives on tensors that peers can reach, and all-to-alls that the kernel may read: every one
+// against results computed from all inputs, and which way they went.
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -23,12 +26,17 @@ constexpr std::uint64_t kAll = ~std::uint64_t{0};
 // Counts the calls that went without a copy, of all ranks.
 class Counter final : public SpanSink {
  public:
-  void begin(const std::string& name) override { count_ += name == "zero copy"; }
+  void begin(const std::string& name) override {
+    count_ += name == "zero copy";
+    by_kernel_ += name == "one copy";
+  }
   void end() override {}
   int take() { return count_.exchange(0); }
+  int take_by_kernel() { return by_kernel_.exchange(0); }
 
  private:
   std::atomic<int> count_{0};
+  std::atomic<int> by_kernel_{0};
 };
 
 Counter counter;
@@ -36,6 +44,7 @@ Counter counter;
 struct Counting {
   Counting() {
     counter.take();
+    counter.take_by_kernel();
     span_source = []() -> SpanSink* { return &counter; };
   }
   ~Counting() { span_source = nullptr; }
@@ -177,5 +186,123 @@ TEST(who_does_not_come_is_named) {
     }
   });
 }
+
+// ---- All-to-alls of tensors that lie elsewhere
+
+constexpr std::size_t kLarge = (512 << 10) / 4 + 17;  // float32 elements, for the kernel to read
+// The first tells where all are, then both ways are tried.
+constexpr int kUntilTried = 1 + shm::CopyChoice::kCalls + 1;
+
+Case exchange(int n, std::size_t count, std::mt19937_64& random) {
+  Case c;
+  c.collective = Collective::kAllToAll;
+  c.counts.assign(n * n, count);
+  cases::make_data(c, n, random);
+  return c;
+}
+
+// How many of the ranks' calls the kernel has read.
+int read_by_kernel(const std::vector<Case>& all, int n, const std::string& algorithm = "auto") {
+  const Counting counting;
+  with_group(n, algorithm, [&](Communicator& comm) {
+    for (const Case& c : all) cases::perform(c, comm, kPatience);
+  });
+  CHECK_EQ(counter.take(), 0);
+  return counter.take_by_kernel();
+}
+
+TEST(the_kernel_reads_large_exchanges) {
+  std::mt19937_64 random(7);
+  for (const int n : {2, 3}) {
+    std::vector<Case> all;
+    for (int i = 0; i < kUntilTried; ++i) all.push_back(exchange(n, kLarge, random));
+    const int count = read_by_kernel(all, n);
+    CHECK_WITH(count >= n && count % n == 0, std::to_string(count));
+    CHECK_EQ(read_by_kernel(all, n, "direct"), 0);  // what the user has chosen is carried out
+    for (Case& c : all) c = exchange(n, kLarge / 2, random);
+    CHECK_EQ(read_by_kernel(all, n), 0);
+  }
+}
+
+// Rank 0 takes much; others much, little, or nothing, so that some of the inputs travel with
+// announcements, and some of these calls go by plan.
+TEST(exchanges_of_unequal_parts) {
+  std::mt19937_64 random(8);
+  constexpr int n = 3;
+  std::vector<Case> all;
+  for (int i = 0; i < 40; ++i) {
+    Case c = exchange(n, kLarge, random);
+    for (int from = 0; from < n; ++from) {
+      for (int to = 0; to < n; ++to) {
+        if (to > 0 && i % 2 == 1) c.counts[from * n + to] = random() % 3 * random() % 300'000;
+      }
+    }
+    if (i % 8 == 7) std::fill_n(c.counts.begin() + n, n, random() % 100);
+    all.push_back(c);
+  }
+  CHECK(read_by_kernel(all, n) >= n);
+}
+
+// One rank's would have to be read, the others' mapped.
+TEST(tensors_in_memory_of_both_kinds_are_copied) {
+  std::mt19937_64 random(9);
+  std::vector<Case> all;
+  for (int i = 0; i < kUntilTried; ++i) {
+    all.push_back(exchange(3, kLarge, random));
+    all.back().in_arena = 5;
+  }
+  CHECK_EQ(read_by_kernel(all, 3), 0);
+}
+
+TEST(a_rank_that_cannot_be_read_is_sent_copies) {
+  std::mt19937_64 random(10);
+  const Case c = exchange(3, kLarge, random);
+  const Counting counting;
+  with_group(3, "auto", [&](Communicator& comm) {
+    comm.barrier(kPatience);
+    if (comm.rank() == 1) ++comm.group().segment().state(1).process.pid_namespace;
+    comm.barrier(kPatience);
+    for (int i = 0; i < 2 * kUntilTried; ++i) cases::perform(c, comm, kPatience);
+  });
+  CHECK_EQ(counter.take_by_kernel(), 0);
+}
+
+#ifndef __SANITIZE_THREAD__
+// A rank whose memory is gone, here as its announcements are overwritten: it is named, with what
+// the kernel has said, and nobody hangs.
+TEST(what_the_kernel_cannot_read_is_an_error) {
+  std::mt19937_64 random(11);
+  const Case c = exchange(2, kLarge, random);
+  std::atomic<bool> is_over = false;
+  with_group(2, "auto", [&](Communicator& comm) {
+    cases::perform(c, comm, kPatience);
+    comm.barrier(kPatience);
+    std::thread other;
+    if (comm.rank() == 1) {
+      other = std::thread([&] {
+        const std::uint64_t nowhere = 1;
+        while (!is_over) {
+          for (const std::uint64_t sequence : {0, 1}) {
+            std::byte* const payload = comm.group().segment().announcement(1, sequence).payload();
+            // Behind the counts of an all-to-all and Told.
+            std::memcpy(payload + 4 * 8 + 120, &nowhere, sizeof(nowhere));
+          }
+        }
+      });
+    }
+    try {
+      for (int i = 0; i < 1000; ++i) cases::perform(c, comm, kPatience);
+      CHECK(false);
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      CHECK(error.kind() == ErrorKind::kSystem);
+      CHECK_WITH(text.find("rank 0 in all_to_all") != std::string::npos, text);
+      CHECK_WITH(text.find("bytes of rank 1: Bad address") != std::string::npos, text);
+    }
+    is_over = true;
+    if (other.joinable()) other.join();
+  });
+}
+#endif
 
 }  // namespace

@@ -1,0 +1,48 @@
+// Whether the parts of an all-to-all are copied twice, into outboxes and out of them, or once, by
+// the kernel, out of the process that has them.
+//
+// Two copies run at the speed of caches; one takes a system call and the look-up of every page. Of
+// parts from some hundred KiB on one takes 0.7 to 1.5 times as long, by the machine and, where
+// cores share a cache at some times only, by the time. So one rank of the group times both now and
+// then, and tells the others with its announcements. (In other collectives two copies are made by
+// two ranks at once, or the first one is for several.)
+#pragma once
+
+#include <limits>
+
+namespace ringcomm::shm {
+
+// For calls of about one size.
+class CopyChoice {
+ public:
+  // A trial is of some calls by each way, of which the fastest count: whoever loses its core in the
+  // middle of one has seen nothing. Of long calls two do, and where one takes much longer, that
+  // one.
+  static constexpr int kCalls = 4;
+  static constexpr int kLongCalls = 2;
+  static constexpr double kLong = 2e-3;  // seconds
+  static constexpr double kMuchLonger = 1.5;
+  // Calls between two trials: twice as many after each that confirms what is done.
+  static constexpr int kOften = 64;
+  static constexpr int kSeldom = 2048;
+  // Of the time of two copies, that one copy has to stay below.
+  static constexpr double kFaster = 0.9;
+
+  // How the next call is to go.
+  bool by_kernel() const { return chosen_ != (phase_ == Phase::kTryOther); }
+  // It went so, and took so long. Not told of calls that could go but one way.
+  void took(double seconds);
+
+ private:
+  // The way that is chosen is tried first, with calls that would have gone so anyway.
+  enum class Phase { kTryChosen, kTryOther, kGo };
+
+  Phase phase_ = Phase::kTryChosen;
+  bool chosen_ = false;                                    // by the kernel
+  int calls_ = 0;                                          // in this phase
+  double best_ = std::numeric_limits<double>::infinity();  // seconds, of them
+  double chosen_best_ = 0;                                 // of the trial's first half
+  int interval_ = kOften;
+};
+
+}  // namespace ringcomm::shm

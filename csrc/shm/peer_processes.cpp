@@ -1,0 +1,40 @@
+#include "shm/peer_processes.h"
+
+#include <sys/uio.h>
+
+#include <cerrno>
+
+namespace ringcomm::shm {
+namespace {
+
+// The kernel stops where it cannot go on, and the next call says why.
+int read_all(std::int64_t pid, std::uint64_t address, std::byte* output, std::size_t nbytes) {
+  while (nbytes > 0) {
+    const iovec local{output, nbytes};
+    const iovec remote{reinterpret_cast<void*>(address), nbytes};
+    const ssize_t copied = process_vm_readv(static_cast<pid_t>(pid), &local, 1, &remote, 1, 0);
+    if (copied < 0) return errno;
+    if (copied == 0) return EFAULT;
+    address += static_cast<std::uint64_t>(copied);
+    output += copied;
+    nbytes -= static_cast<std::size_t>(copied);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void PeerProcesses::learn(int peer, const Process& process, std::uint64_t address) {
+  Reached& reached = processes_[static_cast<std::size_t>(peer)];
+  reached.was_tried = true;
+  std::byte byte;
+  if (process.pid == 0 || process.pid_namespace != own_.pid_namespace || !process.runs()) return;
+  if (read_all(process.pid, address, &byte, 1) == 0) reached.pid = process.pid;
+}
+
+int PeerProcesses::read(int peer, std::uint64_t address, std::byte* output,
+                        std::size_t nbytes) const {
+  return read_all(processes_[static_cast<std::size_t>(peer)].pid, address, output, nbytes);
+}
+
+}  // namespace ringcomm::shm

@@ -1,0 +1,36 @@
+// The processes of a group's ranks, out of whose memory the kernel copies into this rank's
+// (process_vm_readv), where it may.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/process.h"
+
+namespace ringcomm::shm {
+
+class PeerProcesses {
+ public:
+  explicit PeerProcesses(int world_size)
+      : own_(Process::self()), processes_(static_cast<std::size_t>(world_size)) {}
+
+  // Finds out whether the peer's memory can be read, by the byte at that address; tried once. Where
+  // it cannot, as containers and security modules may forbid it, the peer stays unknown.
+  void learn(int peer, const Process& process, std::uint64_t address);
+  bool has_learnt(int peer) const { return processes_[static_cast<std::size_t>(peer)].was_tried; }
+  bool knows(int peer) const { return processes_[static_cast<std::size_t>(peer)].pid != 0; }
+
+  // Of a peer that is known. Returns 0, or errno.
+  int read(int peer, std::uint64_t address, std::byte* output, std::size_t nbytes) const;
+
+ private:
+  struct Reached {
+    std::int64_t pid = 0;
+    bool was_tried = false;
+  };
+  const Process own_;
+  std::vector<Reached> processes_;  // by rank
+};
+
+}  // namespace ringcomm::shm
