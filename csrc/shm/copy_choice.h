@@ -26,7 +26,7 @@ class CopyChoice {
   static constexpr int kOften = 64;
   static constexpr int kSeldom = 2048;
   // Of the time of two copies, that one copy has to stay below.
-  static constexpr double kFaster = 0.9;
+  static constexpr double kFaster = 0.8;
 
   // How the next call is to go.
   bool by_kernel() const { return chosen_ != (phase_ == Phase::kTryOther); }

@@ -27,15 +27,15 @@ int by_kernel(CopyChoice& choice, int calls, Seconds seconds) {
 
 TEST(both_ways_are_tried_first) {
   CopyChoice choice;
-  CHECK_EQ(by_kernel(choice, CopyChoice::kCalls, {100e-6, 80e-6}), 0);
-  CHECK_EQ(by_kernel(choice, CopyChoice::kCalls, {100e-6, 80e-6}), CopyChoice::kCalls);
+  CHECK_EQ(by_kernel(choice, CopyChoice::kCalls, {100e-6, 70e-6}), 0);
+  CHECK_EQ(by_kernel(choice, CopyChoice::kCalls, {100e-6, 70e-6}), CopyChoice::kCalls);
   CopyChoice of_long_calls;
   CHECK_EQ(by_kernel(of_long_calls, CopyChoice::kLongCalls, {5e-3, 4e-3}), 0);
   CHECK(of_long_calls.by_kernel());
 }
 
 TEST(the_faster_way_is_taken_and_hardly_anything_is_lost) {
-  for (const Seconds seconds : {Seconds{100e-6, 80e-6}, Seconds{5e-3, 2e-3}}) {
+  for (const Seconds seconds : {Seconds{100e-6, 70e-6}, Seconds{5e-3, 2e-3}}) {
     CopyChoice choice;
     CHECK(by_kernel(choice, 10'000, seconds) > 9'900);
   }
@@ -50,7 +50,7 @@ TEST(the_faster_way_is_taken_and_hardly_anything_is_lost) {
 
 TEST(what_changes_is_noticed) {
   CopyChoice choice;
-  by_kernel(choice, 20'000, {100e-6, 80e-6});
+  by_kernel(choice, 20'000, {100e-6, 70e-6});
   by_kernel(choice, 2 * CopyChoice::kSeldom, {100e-6, 130e-6});
   CHECK(by_kernel(choice, 1'000, {100e-6, 130e-6}) < 50);
   by_kernel(choice, 2 * CopyChoice::kSeldom, {200e-6, 130e-6});
@@ -64,7 +64,7 @@ TEST(disturbances_decide_nothing) {
   for (int i = 0; i < 10'000; ++i) {
     const double disturbed = i % 3 == 0 ? 10 : 1;
     count += choice.by_kernel();
-    choice.took(disturbed * (choice.by_kernel() ? 80e-6 : 100e-6));
+    choice.took(disturbed * (choice.by_kernel() ? 70e-6 : 100e-6));
   }
   CHECK(count > 9'000);
 }
