@@ -1,9 +1,10 @@
 // The host kernels, compiled once per instruction set. Each host_ISA.cpp defines
 //   RINGCOMM_ISA     the namespace,
 //   RINGCOMM_TARGET  the function attribute that selects the instructions,
-//   RINGCOMM_FLOAT16, RINGCOMM_FLOAT8
-//                    headers that define Float16Vector and Float8Vector<Format>, if instructions
-//                    convert these types faster than what the compiler makes of Element's code,
+//   RINGCOMM_BFLOAT16, RINGCOMM_FLOAT16, RINGCOMM_FLOAT8
+//                    headers that define BFloat16Vector, Float16Vector and Float8Vector<Format>, if
+//                    instructions convert these types faster than what the compiler makes of
+//                    reduce/host_bfloat16.h and Element's code,
 // then includes this file. Loops are plain and vectorised by the compiler.
 //
 // Two inputs are reduced in one loop from memory to memory. Any other number goes through a block
@@ -42,7 +43,10 @@
 // Of a vector's functions, which are members.
 #define RINGCOMM_INLINE [[gnu::always_inline]] RINGCOMM_TARGET static inline
 
-#include "reduce/host_bfloat16.h"
+#ifndef RINGCOMM_BFLOAT16
+#define RINGCOMM_BFLOAT16 "reduce/host_bfloat16.h"
+#endif
+#include RINGCOMM_BFLOAT16
 #ifdef RINGCOMM_FLOAT16
 #include RINGCOMM_FLOAT16
 #endif

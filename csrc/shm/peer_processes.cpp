@@ -27,8 +27,9 @@ int read_all(std::int64_t pid, std::uint64_t address, std::byte* output, std::si
 void PeerProcesses::learn(int peer, const Process& process, std::uint64_t address) {
   Reached& reached = processes_[static_cast<std::size_t>(peer)];
   reached.was_tried = true;
+  const bool is_within_reach = process.pid_namespace == Process::self().pid_namespace;
+  if (process.pid == 0 || !is_within_reach || !process.runs()) return;
   std::byte byte;
-  if (process.pid == 0 || process.pid_namespace != own_.pid_namespace || !process.runs()) return;
   if (read_all(process.pid, address, &byte, 1) == 0) reached.pid = process.pid;
 }
 

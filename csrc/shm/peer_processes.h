@@ -12,8 +12,7 @@ namespace ringcomm::shm {
 
 class PeerProcesses {
  public:
-  explicit PeerProcesses(int world_size)
-      : own_(Process::self()), processes_(static_cast<std::size_t>(world_size)) {}
+  explicit PeerProcesses(int world_size) : processes_(static_cast<std::size_t>(world_size)) {}
 
   // Finds out whether the peer's memory can be read, by the byte at that address; tried once. Where
   // it cannot, as containers and security modules may forbid it, the peer stays unknown.
@@ -29,7 +28,6 @@ class PeerProcesses {
     std::int64_t pid = 0;
     bool was_tried = false;
   };
-  const Process own_;
   std::vector<Reached> processes_;  // by rank
 };
 
