@@ -5,6 +5,8 @@
 One process, one thread, one GPU if there is one. Two inputs make one output; GB/s counts the bytes
 read and written, three times the size, over the median time. The copy, of which the last column is
 the share, counts two. All are timed in turn, and every result is compared with torch's first.
+`cpu` is what the machine does best; `cpu:avx2` and the like what another machine would do, so that
+no instruction set is forgotten.
 
 On a GPU, a sample is the time between two events around --repeats calls, all of which are launched
 before the first begins. Buffers that fit the GPU's cache stay there. A row is in the CSV as soon as
@@ -93,12 +95,13 @@ def measure(
         RuntimeError: a result differs from torch's.
     """
     on = gpu.own(0) if device == "cuda" else torch.device("cpu")
+    instructions = device.partition(":")[2]
     count = max(1, size // dtype.itemsize)
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(1, 8, (count,), generator=generator).to(on).to(dtype) for _ in range(2))
     output, expected = torch.empty_like(a), torch.empty_like(a)
     calls = {
-        "ringcomm_s": lambda: _C.reduce_local([a, b], output, RING_OPS[op]),
+        "ringcomm_s": lambda: _C.reduce_local([a, b], output, RING_OPS[op], instructions),
         "torch_s": lambda: reference(op, a, b, expected),
         "copy_s": lambda: output.copy_(a),
     }
@@ -152,8 +155,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--devices",
-        type=several(("cpu", "cuda")),
+        type=several(("cpu", "cuda", *(f"cpu:{name}" for name in _C.host_instructions()))),
         default=["cpu", "cuda"] if torch.cuda.device_count() > 0 else ["cpu"],
+        help=f"comma-separated; here cpu:{', cpu:'.join(_C.host_instructions())}, too",
     )
     parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default=["float", "bfloat16"])
     parser.add_argument("--ops", type=several(tuple(TORCH_OPS)), default=["sum"])

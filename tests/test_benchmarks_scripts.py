@@ -242,14 +242,17 @@ def test_reduce_local() -> None:
         (ReduceOp.AVG, sum(inputs) / 3),
         (ReduceOp.MAX, torch.stack(inputs).amax(0)),
     ):
-        _C.reduce_local(inputs, output, op)
-        assert torch.equal(output, expected)
+        for instructions in ["", *_C.host_instructions()]:
+            _C.reduce_local(inputs, output.zero_(), op, instructions)
+            assert torch.equal(output, expected)
     with pytest.raises(ValueError, match="an input of 3 Float on cpu and an output of 4 Float"):
         _C.reduce_local(inputs, torch.empty(4), ReduceOp.SUM)
     with pytest.raises(ValueError, match="at least one input, got none"):
         _C.reduce_local([], output, ReduceOp.SUM)
     with pytest.raises(ValueError, match="needs a factor"):
         _C.reduce_local(inputs, output, ReduceOp.PREMUL_SUM)
+    with pytest.raises(ValueError, match="instructions is mmx; this machine has portable"):
+        _C.reduce_local(inputs, output, ReduceOp.SUM, "mmx")
 
 
 @pytest.mark.slow

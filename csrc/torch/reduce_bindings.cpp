@@ -2,10 +2,11 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
-#include "reduce/host.h"
+#include "reduce/host_table.h"
 #include "torch/tensors.h"
 
 #ifdef RINGCOMM_WITH_CUDA
@@ -21,8 +22,24 @@ namespace {
 
 constexpr const char* kWhat = "reduce_local";
 
+std::vector<std::string> host_instructions() {
+  std::vector<std::string> names;
+  for (const HostIsa& isa : supported_host_isas()) names.emplace_back(isa.name);
+  return names;
+}
+
+const HostTable& table_of(const std::string& instructions) {
+  std::string names;
+  for (const HostIsa& isa : supported_host_isas()) {
+    if (instructions == isa.name) return *isa.table;
+    names += (names.empty() ? "" : ", ") + std::string(isa.name);
+  }
+  TORCH_CHECK_VALUE(false, "ring: ", kWhat, ": instructions is ", instructions,
+                    "; this machine has ", names);
+}
+
 void reduce_local(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
-                  c10d::ReduceOp::RedOpType op) {
+                  c10d::ReduceOp::RedOpType op, const std::string& instructions) {
   TORCH_CHECK_VALUE(!inputs.empty(), "ring: ", kWhat, ": takes at least one input, got none");
   TORCH_CHECK_VALUE(op != c10d::ReduceOp::PREMUL_SUM, "ring: ", kWhat,
                     ": PREMUL_SUM needs a factor, which this function does not take");
@@ -56,16 +73,27 @@ void reduce_local(const std::vector<at::Tensor>& inputs, const at::Tensor& outpu
                               ": takes CPU tensors, and CUDA tensors where ringcomm was built with "
                               "CUDA; got one on ",
                               output.device());
-  reduce_host(reduction, pointers.data(), static_cast<int>(pointers.size()), result, {}, count);
+  const auto num_inputs = static_cast<int>(pointers.size());
+  if (instructions.empty()) {
+    return reduce_host(reduction, pointers.data(), num_inputs, result, {}, count);
+  }
+  const HostKernel kernel =
+      table_of(instructions)[static_cast<std::size_t>(reduction.dtype)]
+                            [static_cast<std::size_t>(effective_op(reduction))];
+  kernel(reduction, pointers.data(), num_inputs, 0, result, count);
 }
 
 }  // namespace
 
 void bind_reduce(pybind11::module_& module) {
   module.def("reduce_local", &reduce_local, pybind11::arg("inputs"), pybind11::arg("output"),
-             pybind11::arg("op"), pybind11::call_guard<pybind11::gil_scoped_release>(),
+             pybind11::arg("op"), pybind11::arg("instructions") = "",
+             pybind11::call_guard<pybind11::gil_scoped_release>(),
              "Writes op over the inputs to output, in one pass, by the code that the executors "
-             "use; on a GPU, on the current stream.");
+             "use; on a GPU, on the current stream. instructions: of host_instructions(), for "
+             "tensors on the CPU; empty: the last of them.");
+  module.def("host_instructions", &host_instructions,
+             "The instruction sets that the reductions are compiled for and this machine has.");
 }
 
 }  // namespace ringcomm
