@@ -273,6 +273,9 @@ TEST(a_rank_that_cannot_be_read_is_sent_copies) {
 TEST(what_the_kernel_cannot_read_is_an_error) {
   std::mt19937_64 random(11);
   const Case c = exchange(2, kLarge, random);
+  // Behind the four counts of an all-to-all, and what stands before a rank's two places.
+  const std::size_t at =
+      4 * 8 + shm::ZeroCopy(Collective::kAllToAll, 2, 4, 0, 1).most_nbytes() - 2 * 8;
   std::atomic<bool> is_over = false;
   with_group(2, "auto", [&](Communicator& comm) {
     cases::perform(c, comm, kPatience);
@@ -284,8 +287,7 @@ TEST(what_the_kernel_cannot_read_is_an_error) {
         while (!is_over) {
           for (const std::uint64_t sequence : {0, 1}) {
             std::byte* const payload = comm.group().segment().announcement(1, sequence).payload();
-            // Behind the counts of an all-to-all and Told.
-            std::memcpy(payload + 4 * 8 + 120, &nowhere, sizeof(nowhere));
+            std::memcpy(payload + at, &nowhere, sizeof(nowhere));
           }
         }
       });
