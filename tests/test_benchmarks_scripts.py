@@ -137,6 +137,16 @@ def test_reduce_kernels(tmp_path: Path) -> None:
     assert {"float", "bfloat16", "int32"} <= compared
 
 
+def test_reduce_kernels_of_every_instruction_set() -> None:
+    devices = [f"cpu:{name}" for name in _C.host_instructions()]
+    result = run(
+        *("benchmarks/reduce_kernels.py", "--devices", ",".join(devices)),
+        *("--dtypes", "bfloat16", "--sizes", "4K", "--iters", "1"),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert all(result.stdout.count(f" {device} ") == 1 for device in devices), result.stdout
+
+
 def test_fused_kernel(tmp_path: Path) -> None:
     output = tmp_path / "out.csv"
     result = run(
