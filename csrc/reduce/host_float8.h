@@ -68,12 +68,4 @@ struct Float8Tables {
   static constexpr std::uint8_t kNonFiniteHigh = 0x7f;
 };
 
-// Of each 16 bytes, the lowest ones of four words, then the highest ones, twice.
-template <std::size_t kWidth>
-constexpr ByteTable<kWidth> lowest_and_highest() {
-  ByteTable<kWidth> table{};
-  for (std::size_t i = 0; i < kWidth; ++i) table[i] = i % 4 * 4 + (i % 8 < 4 ? 0 : 3);
-  return table;
-}
-
 }  // namespace ringcomm

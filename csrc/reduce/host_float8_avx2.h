@@ -14,11 +14,10 @@ template <typename Format>
 struct Float8Vector {
   static constexpr std::size_t kWidth = 32;
 
-  // Vectors are unpacked, and gathered, by 16 bytes, each of which goes to four: as a matrix of
-  // words, they are transposed between the order in memory and that.
+  // Vectors are unpacked, and packed, in halves of 16 bytes, so that elements are in another order
+  // among the values: 0 to 3, 16 to 19, 4 to 7, 20 to 23 and so on.
   RINGCOMM_INLINE void load(float* values, const std::byte* in) {
-    const __m256i codes =
-        _mm256_permutevar8x32_epi32(read(in), _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
+    const __m256i codes = read(in);
     const Bytes bytes = looked_up(codes);
     const __m256i high = _mm256_or_si256(bytes.high, _mm256_and_si256(codes, every(0x80)));
     const __m256i halves[] = {_mm256_unpacklo_epi8(bytes.low, high),
@@ -34,18 +33,17 @@ struct Float8Vector {
     std::uint32_t wide[kWidth];
     RINGCOMM_INDEPENDENT
     for (std::size_t i = 0; i < kWidth; ++i) wide[i] = Format::encode_wide(values[i]);
-    __m256i gathered[4];
+    __m256i words[4], codes[4];
     for (std::size_t i = 0; i < 4; ++i) {
-      gathered[i] = _mm256_shuffle_epi8(read(wide + 8 * i), read(kGather.data()));
+      words[i] = read(wide + 8 * i);
+      codes[i] = _mm256_and_si256(words[i], _mm256_set1_epi32(0x7f));
     }
-    const __m256i first = _mm256_unpacklo_epi32(gathered[0], gathered[1]);
-    const __m256i second = _mm256_unpacklo_epi32(gathered[2], gathered[3]);
-    const __m256i codes = _mm256_unpacklo_epi64(first, second);
-    const __m256i highest = _mm256_unpackhi_epi64(first, second);
-    const __m256i magnitude = _mm256_and_si256(codes, every(0x7f));
-    const __m256i sign = _mm256_and_si256(highest, every(0x80));
-    write(out, _mm256_permutevar8x32_epi32(_mm256_or_si256(magnitude, sign),
-                                           _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+    const __m256i magnitude = _mm256_packus_epi16(_mm256_packus_epi32(codes[0], codes[1]),
+                                                  _mm256_packus_epi32(codes[2], codes[3]));
+    // Saturation keeps what is negative.
+    const __m256i negative = _mm256_packs_epi16(_mm256_packs_epi32(words[0], words[1]),
+                                                _mm256_packs_epi32(words[2], words[3]));
+    write(out, _mm256_or_si256(magnitude, _mm256_and_si256(negative, every(0x80))));
   }
 
  private:
@@ -79,8 +77,6 @@ struct Float8Vector {
             _mm256_or_si256(_mm256_blendv_epi8(high, subnormal_high, subnormal),
                             _mm256_and_si256(non_finite, every(Tables::kNonFiniteHigh)))};
   }
-
-  alignas(kWidth) static constexpr auto kGather = lowest_and_highest<kWidth>();
 };
 
 }  // namespace

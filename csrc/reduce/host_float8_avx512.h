@@ -10,6 +10,13 @@
 namespace ringcomm::RINGCOMM_ISA {
 namespace {
 
+// Of each 16 bytes, the lowest ones of four words, then the highest ones, twice.
+constexpr ByteTable<64> lowest_and_highest() {
+  ByteTable<64> table{};
+  for (std::size_t i = 0; i < 64; ++i) table[i] = i % 4 * 4 + (i % 8 < 4 ? 0 : 3);
+  return table;
+}
+
 template <typename Format>
 struct Float8Vector {
   static constexpr std::size_t kWidth = 64;
@@ -93,7 +100,7 @@ struct Float8Vector {
   }
 #endif
 
-  alignas(64) static constexpr auto kGather = lowest_and_highest<kWidth>();
+  alignas(64) static constexpr auto kGather = lowest_and_highest();
 };
 
 }  // namespace
