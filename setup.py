@@ -8,7 +8,7 @@
   NVIDIA's wheels of nvcc where `.[cuda]` is installed and there is none (`needed_to_build`);
 * a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
 * what ccache, which torch 2.13 and newer put before the compilers, needs to know objects again;
-* headers that most sources include, compiled once (`precompiling`);
+* headers that most sources include, compiled once (packaging/precompile.py);
 * where the sources came from, as the metadata's address (packaging/address.py);
 * ringcomm/_build_info.py, by which `import ringcomm` recognises a torch it was not built for;
 * wheels to be given to others: with RINGCOMM_WHEEL_FOR_TORCH=1 in the environment the version names
@@ -24,10 +24,8 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import setuptools
 
@@ -36,15 +34,12 @@ VERSION = "0.1.0"
 TORCH_REQUIREMENT = "torch>=2.11,<2.16"  # the range, never the one torch built against
 DEPENDENCIES = ["numpy", "rich", "scikit-learn"]
 FOR_ONE_TORCH = "RINGCOMM_WHEEL_FOR_TORCH"  # an environment variable
-FACING_TORCH = Path("csrc/torch")
-PRECOMPILED = {"torch": FACING_TORCH / "precompiled.h", "others": Path("csrc/core/precompiled.h")}
 # By these it knows what it has compiled in another clone, and may keep precompiled headers.
 CCACHE = {
     "CCACHE_BASEDIR": str(ROOT),
     "CCACHE_NOHASHDIR": "1",
     "CCACHE_SLOPPINESS": "pch_defines,time_macros",
 }
-Compile = Callable[..., list[str]]  # as distutils' compilers do
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 FINDS_BACKENDS = (2, 14)
 
@@ -63,6 +58,7 @@ def load(path: Path) -> ModuleType:
 
 toolchain = load(ROOT / "ringcomm" / "_toolchain.py")
 finding = load(ROOT / "packaging" / "find_torch.py")
+precompile = load(ROOT / "packaging" / "precompile.py")
 address = load(ROOT / "packaging" / "address.py")
 
 # ---- Which torch ------------------------------------------------------------------------------
@@ -277,47 +273,6 @@ def extension(config: Config) -> setuptools.Extension:
     )
 
 
-def precompiling(compile_sources: Compile, build_temp: Path) -> Compile:
-    """A compiler's compile() that compiles the headers of PRECOMPILED once for all sources below.
-
-    The headers are sources like others, compiled by the same command, and again when that changes;
-    the build directory belongs to one version of torch. GCC takes what stands beside an included
-    file as FILE.gch, and reads FILE itself where that does not fit.
-    """
-
-    def compile(
-        sources: list[str], *, extra_postargs: dict[str, list[str]], **options: Any
-    ) -> list[str]:
-        def together(sources: list[str], *flags: str) -> list[str]:
-            postargs = {**extra_postargs, "cxx": [*extra_postargs["cxx"], *flags]}
-            return compile_sources(sources, extra_postargs=postargs, **options)
-
-        def including(header: Path) -> list[str]:
-            return [f"-include{build_temp / header}", "-Winvalid-pch"]
-
-        headers = list(PRECOMPILED.values())
-        kernels = [source for source in sources if source.endswith(".cu")]
-        facing_torch = [source for source in sources if Path(source).parent == FACING_TORCH]
-        bindings = [source for source in facing_torch if source.endswith("bindings.cpp")]
-        others = [source for source in sources if source not in (*kernels, *facing_torch)]
-        classes = [source for source in facing_torch if source not in bindings]
-
-        compiled = together([*map(str, headers), *kernels])
-        for header, binary in zip(headers, compiled, strict=False):
-            included = build_temp / header
-            for link, target in ((included, ROOT / header), (Path(f"{included}.gch"), binary)):
-                link.unlink(missing_ok=True)
-                link.symlink_to(Path(target).resolve())
-        objects = compiled[len(headers) :]
-        objects += together(others, *including(PRECOMPILED["others"]))
-        objects += together(classes, *including(PRECOMPILED["torch"]))
-        # They run once for each group or less; -O3 would take a third longer.
-        objects += together(bindings, *including(PRECOMPILED["torch"]), "-O1")
-        return objects
-
-    return compile
-
-
 def build_command(config: Config) -> type[setuptools.Command]:
     """torch's build_ext, in a directory of the project's own, leaving the build info behind."""
     from torch.utils.cpp_extension import BuildExtension
@@ -331,7 +286,9 @@ def build_command(config: Config) -> type[setuptools.Command]:
         def build_extension(self, extension: setuptools.Extension) -> None:
             if config.precompiles:
                 self.compiler.src_extensions.append(".h")
-                self.compiler.compile = precompiling(self.compiler.compile, Path(self.build_temp))
+                self.compiler.compile = precompile.wrapped(
+                    self.compiler.compile, ROOT, Path(self.build_temp)
+                )
             super().build_extension(extension)
 
         def run(self) -> None:

@@ -274,7 +274,7 @@ def test_headers_are_compiled_once(setup_script, tmp_path):
 
     names = ["reduce/device.cu", "core/chunks.cpp", "torch/work.cpp", "torch/plan_bindings.cpp"]
     sources = [f"csrc/{name}" for name in names]
-    objects = setup_script.precompiling(compile_sources, tmp_path)(
+    objects = setup_script.precompile.wrapped(compile_sources, ROOT, tmp_path)(
         list(reversed(sources)), extra_postargs={"cxx": ["-O3"], "nvcc": ["-lineinfo"]}, debug=None
     )
     assert objects == [str(tmp_path / Path(source).with_suffix(".o")) for source in sources]
