@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import Backend
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, ReduceOp
 
 from ringcomm import _C
 from ringcomm._fast_path import is_compiling, remember
@@ -67,7 +67,7 @@ def on_ring(function: F, tell: Tell = tell_all) -> F:
             args = (*args[:position], ring, *args[position + 1 :])
         else:
             kwargs["group"] = ring
-        return announcing(ring, function, args, kwargs, tell)
+        return announcing(ring, function, names, args, kwargs, tell)
 
     return cast(F, call)
 
@@ -90,16 +90,20 @@ def by_ring(function: F, tell: Tell = tell_all) -> Callable[[Callable[[], None]]
 def announcing(
     ring: ProcessGroup,
     function: Callable[..., Any],
+    names: list[str],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     tell: Tell = tell_all,
 ) -> Any:
     """function(*args, **kwargs), an operation on `ring` whose refusal other ranks hear of.
 
-    The backend tells them what it refuses itself; this, what torch refuses before it calls the
-    backend. Not of tensors on a device, and not while calls are coalesced, which begin later.
+    The backend tells them what it refuses itself; this, what is refused before the backend is
+    called. Not of tensors on a device, and not while calls are coalesced, which begin later.
+    `names` are those of the function's parameters.
     """
     try:
+        if not is_compiling():
+            check({**dict(zip(names, args, strict=False)), **kwargs})
         return function(*args, **kwargs)
     except (TypeError, ValueError, NotImplementedError) as error:
         is_told = str(error).startswith("ring: ") or not isinstance(ring, ProcessGroup)
@@ -108,6 +112,24 @@ def announcing(
             reason = f"{function.__name__}: {str(error).partition(chr(10))[0]}"
             tell(ring._get_backend(_CPU), Refused(function, args, kwargs, reason))
         raise
+
+
+def check(arguments: dict[str, Any]) -> None:
+    """Refuses what torch refuses with words about types of its own, or not at all.
+
+    Of a view that is still to be negated or conjugated torch gives the backend a copy; what is
+    written there is lost.
+    """
+    op = arguments.get("op", ReduceOp.SUM)
+    if not isinstance(op, ReduceOp | ReduceOp.RedOpType):
+        raise TypeError(f"op must be a ReduceOp, such as ReduceOp.SUM, got {op!r}")
+    for tensor in _tensors(arguments.values()):
+        if tensor.is_neg():
+            raise ValueError("got a view that is still to be negated; pass tensor.resolve_neg()")
+        if tensor.is_conj():
+            raise ValueError(
+                "got a view that is still to be conjugated; pass tensor.resolve_conj()"
+            )
 
 
 def _tensors(arguments: Iterable[Any]) -> Iterable[torch.Tensor]:

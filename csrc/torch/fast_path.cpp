@@ -175,8 +175,9 @@ class FastPath {
 
  private:
   static bool is_plain(PyObject* tensor) {
-    return Py_TYPE(tensor) == reinterpret_cast<PyTypeObject*>(THPVariableClass) &&
-           THPVariable_Unpack(tensor).layout() == at::kStrided;
+    if (Py_TYPE(tensor) != reinterpret_cast<PyTypeObject*>(THPVariableClass)) return false;
+    const at::Tensor& unpacked = THPVariable_Unpack(tensor);
+    return unpacked.layout() == at::kStrided && !unpacked.is_nested();
   }
 
   std::optional<c10d::ReduceOp::RedOpType> find(PyObject* op) const {
