@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 
@@ -34,32 +35,36 @@ def large_counts(dtype: torch.dtype, world_size: int) -> list[int]:
     return [eager // world_size, eager - 1, eager, eager + 1, (2 << 20) // dtype.itemsize + 7]
 
 
-def all_inputs(rank: Rank, count: int, dtype: torch.dtype, op: str) -> list[torch.Tensor]:
-    return [values(r, count, dtype, op) for r in range(rank.world_size)]
+@functools.lru_cache(maxsize=1)  # of several checks with the same: most of their time goes into it
+def inputs_and_result(
+    world_size: int, count: int, dtype: torch.dtype, op: str
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    inputs = [values(r, count, dtype, op) for r in range(world_size)]
+    return inputs, reduced(inputs, op)
 
 
 def check_all_reduce(rank: Rank, count: int, dtype: torch.dtype, op: str) -> None:
-    inputs = all_inputs(rank, count, dtype, op)
+    inputs, result = inputs_and_result(rank.world_size, count, dtype, op)
     tensor = inputs[rank.rank].clone()
     dist.all_reduce(tensor, reduce_op(op))
-    assert_same_bits(tensor, reduced(inputs, op), f"all_reduce of {count} {dtype}, {op}")
+    assert_same_bits(tensor, result, f"all_reduce of {count} {dtype}, {op}")
 
 
 def check_reduce(rank: Rank, count: int, dtype: torch.dtype, op: str) -> None:
-    inputs = all_inputs(rank, count, dtype, op)
+    inputs, result = inputs_and_result(rank.world_size, count, dtype, op)
     root = count % rank.world_size
     tensor = inputs[rank.rank].clone()
     dist.reduce(tensor, root, reduce_op(op))
     if rank.rank == root:
-        assert_same_bits(tensor, reduced(inputs, op), f"reduce of {count} {dtype}, {op}")
+        assert_same_bits(tensor, result, f"reduce of {count} {dtype}, {op}")
     else:
         assert_same_bits(tensor, inputs[rank.rank], "reduce leaves the others' tensors alone")
 
 
 def check_reduce_scatter(rank: Rank, count: int, dtype: torch.dtype, op: str) -> None:
-    inputs = all_inputs(rank, count * rank.world_size, dtype, op)
+    inputs, result = inputs_and_result(rank.world_size, count * rank.world_size, dtype, op)
     own = inputs[rank.rank]
-    expected = reduced(inputs, op).view(rank.world_size, count)[rank.rank]
+    expected = result.view(rank.world_size, count)[rank.rank]
     output = torch.empty(count, dtype=dtype)
     dist.reduce_scatter_tensor(output, own.clone(), reduce_op(op))
     assert_same_bits(output, expected, f"reduce_scatter_tensor to {count} {dtype}, {op}")
