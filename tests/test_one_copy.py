@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import platform
 import signal
@@ -24,27 +25,30 @@ def value(sender: int, receiver: int, call: int, count: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.float32).add_(1000 * sender + 100 * receiver + call)
 
 
-def exchange(rank: Rank, call: int, count: int = COUNT) -> None:
+def exchange(rank: Rank, call: int, count: int = COUNT, memory: torch.Tensor | None = None) -> None:
     n = rank.world_size
-    given = torch.cat([value(rank.rank, to, call, count) for to in range(n)])
+    given = torch.cat([value(rank.rank, to, call, count) for to in range(n)], out=memory)
     taken = torch.empty_like(given)
     dist.all_to_all_single(taken, given)
     for sender, part in enumerate(taken.chunk(n)):
         assert torch.equal(part, value(sender, rank.rank, call, count)), (sender, call)
 
 
-def calls_by_the_kernel(rank: Rank, count: int, refused: bool) -> int:
-    if refused:
+def calls_by_the_kernel(rank: Rank, count: int, obstacle: str = "") -> int:
+    memory = None
+    if obstacle == "seccomp":
         refuse_process_vm_readv()
+    elif obstacle == "secret memory" and rank.rank == 1:
+        memory = secret_memory(rank.world_size * count)
     with torch.profiler.profile() as profiler:
         for call in range(CALLS):
-            exchange(rank, call, count)
+            exchange(rank, call, count, memory if call > 1 else None)
     return sum(event.name == "one copy" for event in profiler.events())
 
 
 @pytest.mark.parametrize(("world_size", "count"), [(2, COUNT), (3, COUNT), (2, MORE)])
 def test_parts_are_read_where_they_are(world_size: int, count: int) -> None:
-    counts = on_processes(calls_by_the_kernel, world_size, count, False, backend="ring")
+    counts = on_processes(calls_by_the_kernel, world_size, count, backend="ring")
     assert counts[0] > 0 and len(set(counts)) == 1, counts
 
 
@@ -73,7 +77,32 @@ def refuse_process_vm_readv() -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the system call's number is x86-64's")
 def test_where_the_kernel_refuses_parts_are_copied_twice() -> None:
-    assert on_processes(calls_by_the_kernel, 2, COUNT, True, backend="ring") == [0, 0]
+    assert on_processes(calls_by_the_kernel, 2, COUNT, "seccomp", backend="ring") == [0, 0]
+
+
+def secret_memory_file() -> int:
+    """-1 where the kernel has none."""
+    return ctypes.CDLL(None).syscall(447, 0)  # memfd_secret, on all machines
+
+
+def secret_memory(count: int) -> torch.Tensor:
+    """float32 elements that the kernel reads for nobody, as it does with a device's memory."""
+    file = secret_memory_file()
+    os.ftruncate(file, 4 * count)
+    return torch.frombuffer(mmap.mmap(file, 4 * count), dtype=torch.float32)
+
+
+def has_secret_memory() -> bool:
+    file = secret_memory_file()
+    if file >= 0:
+        os.close(file)
+    return file >= 0
+
+
+@pytest.mark.skipif(not has_secret_memory(), reason="this kernel has no memfd_secret")
+def test_memory_that_the_kernel_cannot_read_is_copied_twice() -> None:
+    """Though the process can be read, as its other memory has shown."""
+    assert on_processes(calls_by_the_kernel, 2, COUNT, "secret memory", backend="ring") == [0, 0]
 
 
 def exchange_until_killed(rank: Rank, seconds: float) -> str:

@@ -1,6 +1,7 @@
 #include "shm/peer_processes.h"
 
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -31,6 +32,11 @@ void PeerProcesses::learn(int peer, const Process& process, std::uint64_t addres
   if (process.pid == 0 || !is_within_reach || !process.runs()) return;
   std::byte byte;
   if (read_all(process.pid, address, &byte, 1) == 0) reached.pid = process.pid;
+}
+
+bool PeerProcesses::can_be_read(std::uint64_t address) {
+  std::byte byte;
+  return read_all(getpid(), address, &byte, 1) == 0;
 }
 
 int PeerProcesses::read(int peer, std::uint64_t address, std::byte* output,

@@ -20,6 +20,10 @@ class PeerProcesses {
   bool has_learnt(int peer) const { return processes_[static_cast<std::size_t>(peer)].was_tried; }
   bool knows(int peer) const { return processes_[static_cast<std::size_t>(peer)].pid != 0; }
 
+  // Whether peers could be let read at that address of this process: not what belongs to a device,
+  // or is kept from the kernel.
+  static bool can_be_read(std::uint64_t address);
+
   // Of a peer that is known. Returns 0, or errno.
   int read(int peer, std::uint64_t address, std::byte* output, std::size_t nbytes) const;
 

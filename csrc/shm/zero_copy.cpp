@@ -82,6 +82,7 @@ ZeroCopy::ZeroCopy(Collective collective, int world_size, int num_blocks, int ro
     most_places_ = std::max(most_places_, held[r].size());
   }
   inputs_ = held[rank];
+  readable_.resize(inputs_.size());
   if (shares) {
     outputs_ = contract.promised_chunks(rank);
     most_places_ += outputs_.size();
@@ -144,8 +145,11 @@ std::size_t ZeroCopy::tell(const Chunks& blocks, std::size_t element_nbytes,
     if (!is_exchange_) return 0;
     told.places = Places::kInProcess;
     at = payload + sizeof(Told);
-    for (const int b : inputs_) {
-      tell_place(blocks[b].count == 0 ? 0 : reinterpret_cast<std::uintptr_t>(blocks[b].input));
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      const Chunk& block = blocks[inputs_[i]];
+      const auto place = block.count == 0 ? 0 : reinterpret_cast<std::uintptr_t>(block.input);
+      if (!can_be_read(i, place)) return 0;
+      tell_place(place);
     }
   }
   told.reaches_arenas = std::ranges::all_of(reached_, [&](int r) { return peers.arenas.knows(r); });
@@ -158,6 +162,15 @@ std::size_t ZeroCopy::tell(const Chunks& blocks, std::size_t element_nbytes,
   told.by_kernel = choice_ != nullptr && choice_->by_kernel();
   std::memcpy(payload, &told, sizeof(told));
   return static_cast<std::size_t>(at - payload);
+}
+
+// Asked once where the input stays where it is, as it costs a system call. Its first byte stands
+// for all of it.
+bool ZeroCopy::can_be_read(std::size_t index, std::uint64_t place) {
+  if (place == 0 || place == readable_[index]) return true;
+  const bool can_be = PeerProcesses::can_be_read(place);
+  if (can_be) readable_[index] = place;
+  return can_be;
 }
 
 std::size_t ZeroCopy::nbytes_to_take(const Chunks& blocks, std::size_t element_nbytes) const {

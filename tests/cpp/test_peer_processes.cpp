@@ -84,6 +84,16 @@ TEST(what_cannot_be_read_says_why) {
   munmap(memory, 2 * page);
 }
 
+TEST(a_process_knows_what_of_it_can_be_read) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  auto* const memory = static_cast<std::byte*>(
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  CHECK(mprotect(memory + page, page, PROT_NONE) == 0);
+  CHECK(PeerProcesses::can_be_read(address(memory)));
+  CHECK(!PeerProcesses::can_be_read(address(memory + page)));
+  munmap(memory, 2 * page);
+}
+
 TEST(who_cannot_be_reached_stays_unknown) {
   std::vector<std::byte> data(100);
   Child child(data);
