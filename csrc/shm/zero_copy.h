@@ -95,7 +95,7 @@ class ZeroCopy {
 
   static std::uint64_t place_of(const Place& place, const Announced& all);
   void learn(int rank, const Told& told, const Announced& all) const;
-  bool can_be_read(std::size_t index, std::uint64_t place);
+  bool may_be_read(const Chunks& blocks, std::size_t element_nbytes);
   std::size_t nbytes_to_take(const Chunks& blocks, std::size_t element_nbytes) const;
 
   void perform(const Task& task, const Chunks& blocks, const Reduction& reduction,
@@ -108,7 +108,7 @@ class ZeroCopy {
   const bool is_exchange_;               // of which parts may be read out of processes
   std::vector<int> inputs_;              // this rank's, of which it tells the places
   std::vector<int> outputs_;             // and then of these
-  std::vector<std::uint64_t> readable_;  // where each input was that the kernel could read last
+  std::vector<std::uint64_t> readable_;  // where the kernel could read each of them last
   std::vector<std::size_t> num_inputs_;  // by rank
   std::size_t most_places_ = 0;
   std::vector<Task> tasks_;
