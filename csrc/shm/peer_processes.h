@@ -20,8 +20,8 @@ class PeerProcesses {
   bool has_learnt(int peer) const { return processes_[static_cast<std::size_t>(peer)].was_tried; }
   bool knows(int peer) const { return processes_[static_cast<std::size_t>(peer)].pid != 0; }
 
-  // Whether peers could be let read at that address of this process: not what belongs to a device,
-  // or is kept from the kernel.
+  // Whether the kernel would let peers read at that address of this process: not where a device's
+  // memory is mapped, or memory is kept secret.
   static bool can_be_read(std::uint64_t address);
 
   // Of a peer that is known. Returns 0, or errno.
