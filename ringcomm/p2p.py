@@ -139,6 +139,8 @@ def _of_torch(op: Callable[..., Any]) -> Callable[..., Any]:
 def batch_isend_irecv(p2p_op_list: Sequence[dist.P2POp]) -> list[Work]:
     """Starts all of the operations, in any order, and returns their Works.
 
+    What is received into a tensor that is_neg() or is_conj() is lost, as in torch.distributed.
+
     Args:
         p2p_op_list: P2POps of one group, ringcomm's or torch.distributed's.
 

@@ -89,7 +89,9 @@ def secret_memory(count: int) -> torch.Tensor:
     """float32 elements that the kernel reads for nobody, as it does with a device's memory."""
     file = secret_memory_file()
     os.ftruncate(file, 4 * count)
-    return torch.frombuffer(mmap.mmap(file, 4 * count), dtype=torch.float32)
+    memory = mmap.mmap(file, 4 * count)
+    os.close(file)
+    return torch.frombuffer(memory, dtype=torch.float32)
 
 
 def has_secret_memory() -> bool:
