@@ -72,6 +72,7 @@ def create(options: Any, pg_options: Any) -> Any:
         getattr(options, "enable_reconfigure", False),  # from torch 2.14 on
         link(links.across()),
         tuning.rules(),
+        timedelta(seconds=links.silence()),
     )
 
 

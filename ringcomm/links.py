@@ -1,4 +1,5 @@
-"""What carries bytes between hosts: RINGCOMM_LINKS, where UCX is, and RINGCOMM_ACROSS."""
+"""What carries bytes between hosts: RINGCOMM_LINKS, where UCX is, and RINGCOMM_ACROSS; and how long
+a host may be silent."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from ringcomm.plan.network import Link
 
 ENGINES = ("auto", "ucx", "gloo")
 ETHERNET = "50us:1.25GB/s"
+SILENCE = "4"
+MOST_SILENCE = 86400
 
 
 def wanted() -> str:
@@ -39,6 +42,24 @@ def across() -> Link:
         return Link.parse(text)
     except ValueError as error:
         raise ValueError(f"RINGCOMM_ACROSS {error}") from None
+
+
+def silence() -> float:
+    """The seconds after which a host of which nothing is heard is taken for gone.
+
+    Raises:
+        ValueError: RINGCOMM_HOST_SILENCE holds something else.
+    """
+    text = os.environ.get("RINGCOMM_HOST_SILENCE", SILENCE)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
+    if not 1 <= seconds <= MOST_SILENCE:
+        raise ValueError(
+            f"RINGCOMM_HOST_SILENCE is {text!r}; it must be seconds, from 1 to {MOST_SILENCE}"
+        )
+    return seconds
 
 
 def describe() -> str:

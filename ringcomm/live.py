@@ -28,7 +28,7 @@ class RankStatus:
         host: the name of its host.
         state: "joining", "running", "stopped" (by a signal or a debugger), "ended" (its process),
             "left" (it has closed the group) or, of a rank on another host, "silent": nothing has
-            been heard of that host for 4 seconds.
+            been heard of that host for 4 seconds, or what RINGCOMM_HOST_SILENCE says.
         doing: the collective or message it is in, such as "all_reduce(count=256, dtype=float32,
             op=sum) #17"; empty if none. The number counts the group's collectives on the host. Of a
             rank on another host collectives are known, messages are not.

@@ -30,7 +30,7 @@ CORES = len(os.sched_getaffinity(0))
 PRECOMPILED = ROOT / "csrc" / "core" / "precompiled.h"
 SANITIZERS = {
     "address": "-fsanitize=address,undefined -fno-sanitize-recover=all",
-    # --wrap: see tests/cpp/one_mapping.h. What is instrumented hides what is initialised.
+    # --wrap: see tests/cpp/one_mapping.cpp. What is instrumented hides what is initialised.
     "thread": "-fsanitize=thread -Wno-maybe-uninitialized -Wl,--wrap=mmap,--wrap=munmap",
 }
 CORE = ("plan", "reduce", "core", "links", "shm", "streams", "fused")
@@ -55,8 +55,17 @@ def cuda_headers() -> list[Path]:
     return [Path(_toolchain.toolkit_root(nvcc)) / "include", nccl.parent] if nvcc and nccl else []
 
 
-def needs_cuda_headers(test: Path) -> bool:
-    return test.stem.startswith("test_nccl")
+def needs_cuda_headers(source: Path) -> bool:
+    return source.stem.startswith(("test_nccl", "nccl_", "fake_"))
+
+
+def harness_sources() -> list[Path]:
+    """What the programs share: everything else in their folder."""
+    return [
+        source
+        for source in sorted((ROOT / "tests" / "cpp").glob("*.cpp"))
+        if source not in [*TESTS, *HELPERS] and not needs_cuda_headers(source)
+    ]
 
 
 def needs_ucx(test: Path) -> bool:
@@ -91,7 +100,7 @@ def ninja_file() -> str:
         nccl += [ROOT / "tests" / "cpp" / "fake_fused.cpp"] if nccl else []
         objects = {
             source: f"{sanitizer}/{source.relative_to(ROOT)}.o"
-            for source in [*core_sources(), *nccl, *tests]
+            for source in [*core_sources(), *harness_sources(), *nccl, *tests]
         }
         # Objects name the header that is not there, of which g++ then takes the compiled form.
         header = f"{sanitizer}/precompiled.h"
@@ -102,12 +111,14 @@ def ninja_file() -> str:
                 f"  sanitize = {flags}",
                 f"  include = -include {header} -Winvalid-pch",
             ]
-        core = " ".join(objects[source] for source in core_sources())
-        lines.append(f"build {sanitizer}/core.a: archive {core}")
+        for archive, sources in (("core", core_sources()), ("harness", harness_sources())):
+            members = " ".join(objects[source] for source in sources)
+            lines.append(f"build {sanitizer}/{archive}.a: archive {members}")
         for test in tests:
             own = " ".join(objects[source] for source in nccl if needs_cuda_headers(test))
             lines += [
-                f"build {sanitizer}/{test.stem}: link {objects[test]} {own} {sanitizer}/core.a",
+                f"build {sanitizer}/{test.stem}: link {objects[test]} {own} "
+                f"{sanitizer}/harness.a {sanitizer}/core.a",
                 f"  sanitize = {flags}",
             ]
     return "\n".join(lines) + "\n"

@@ -233,6 +233,17 @@ def test_the_variable_is_checked(monkeypatch) -> None:
     assert links.describe() == "gloo"
 
 
+def test_how_long_a_host_may_be_silent(monkeypatch) -> None:
+    monkeypatch.delenv("RINGCOMM_HOST_SILENCE", raising=False)
+    assert links.silence() == 4
+    monkeypatch.setenv("RINGCOMM_HOST_SILENCE", "2.5")
+    assert links.silence() == 2.5
+    for text in ("", "ever", "nan", "0.5", "-1", "86401"):
+        monkeypatch.setenv("RINGCOMM_HOST_SILENCE", text)
+        with pytest.raises(ValueError, match=f"RINGCOMM_HOST_SILENCE is '{text}'; it must be sec"):
+            links.silence()
+
+
 def test_the_network_between_hosts_is_what_is_told(monkeypatch) -> None:
     monkeypatch.delenv("RINGCOMM_ACROSS", raising=False)
     assert links.across() == Link(latency=pytest.approx(50e-6), bandwidth=pytest.approx(1.25e9))

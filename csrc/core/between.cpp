@@ -23,15 +23,17 @@ double value_of(const std::string& text) {
 
 std::string Between::text() const {
   return text_of(across.latency) + " " + text_of(across.overhead) + " " +
-         text_of(across.bandwidth) + " " + engine;
+         text_of(across.bandwidth) + " " + std::to_string(silence.count()) + " " + engine;
 }
 
 Between Between::read(const std::string& line) {
   std::istringstream words(line);
   std::string latency, overhead, bandwidth;
   Between between;
-  words >> latency >> overhead >> bandwidth >> between.engine;
+  std::chrono::milliseconds::rep silence = 0;
+  words >> latency >> overhead >> bandwidth >> silence >> between.engine;
   between.across = {value_of(latency), value_of(overhead), value_of(bandwidth)};
+  between.silence = std::chrono::milliseconds(silence);
   return between;
 }
 

@@ -1,15 +1,21 @@
 // What the ranks of a group go by between their hosts: as rank 0 tells all, so that they agree.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "plan/network.h"
 
 namespace ringcomm {
 
+// How long a host may be silent where nothing else is said.
+inline constexpr std::chrono::milliseconds kSilence{4000};
+
 struct Between {
   std::string engine = {};  // carries bytes; empty: there is one host, or the ranks leave it open
   Link across = {};
+  // A host of which nothing is heard for so long is taken for gone.
+  std::chrono::milliseconds silence = kSilence;
 
   // A line, without its end.
   std::string text() const;

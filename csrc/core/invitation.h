@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/between.h"
 #include "core/members.h"
 #include "core/tuning.h"
 #include "plan/network.h"
@@ -25,8 +26,9 @@ struct Invitation {
   // What can carry bytes from here to other hosts, the best first; asked only where there are some.
   // Null: nobody needs to agree on that.
   std::function<std::vector<std::string>()> engines = {};
-  // The network between hosts; rank 0's counts.
+  // The network between hosts, and how long one of them may be silent; rank 0's count.
   Link across = {};
+  std::chrono::milliseconds silence = kSilence;
   // What the first rank of a host tells the others to go by.
   std::vector<TunedRule> tuned = {};
 };

@@ -111,6 +111,7 @@ void Attempt::declare_made(const Placement& placement, const std::vector<std::st
   GroupHeader& shared = segment_.header();
   std::strncpy(shared.engine, between.engine.c_str(), sizeof(shared.engine) - 1);
   shared.across = between.across;
+  shared.silence = between.silence.count();
   for (int r = 0; r < segment_.geometry().world_size; ++r) {
     RankState& state = segment_.state(r);
     state.host_number = placement.host_of[r];
@@ -124,7 +125,9 @@ void Attempt::declare_made(const Placement& placement, const std::vector<std::st
 
 Between Attempt::between() {
   const GroupHeader& shared = segment_.header();
-  return {{shared.engine, strnlen(shared.engine, sizeof(shared.engine))}, shared.across};
+  return {{shared.engine, strnlen(shared.engine, sizeof(shared.engine))},
+          shared.across,
+          std::chrono::milliseconds(shared.silence)};
 }
 
 void Attempt::declare_refused(const Error& error) {

@@ -54,6 +54,8 @@ Communicator::Communicator(Store& store, const Invitation& invitation, const Sel
   }
 }
 
+Communicator::~Communicator() { close("the communicator is gone"); }
+
 void Communicator::close(const std::string& reason) { close(reason, shm::Closed::kLeft); }
 
 void Communicator::refuse(const std::string& reason, Timeout timeout) {

@@ -39,7 +39,7 @@ class Communicator : public Collectives {
   Communicator(Store& store, const Invitation& invitation, const Selection& selection,
                const links::MakeEngine& make_engine = nullptr);
   // Leaves the group.
-  ~Communicator() override { close("the communicator is gone"); }
+  ~Communicator() override;
 
   std::uint64_t sequence() const { return exchange_.sequence(); }
   shm::Group& group() { return group_; }

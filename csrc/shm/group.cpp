@@ -256,12 +256,13 @@ Group::Loss Group::loss_of(int rank) {
 }
 
 std::optional<bool> Group::hears_of(int host) {
-  if (silent_for(placement().leader_of(this->host())) >= Sentinel::kSilence / 2) {
+  if (silent_for(placement().leader_of(this->host())) >= silence() / 2) {
     return std::nullopt;
   }
   const int leader = placement().leader_of(host);
   const bool has_spoken = segment_.state(leader).has_spoken.load(std::memory_order_acquire) != 0;
-  return silent_for(leader) < (has_spoken ? Sentinel::kSilence : Sentinel::kFirstSilence);
+  return silent_for(leader) <
+         (has_spoken ? silence() : std::max(silence(), Sentinel::kFirstSilence));
 }
 
 Clock::time_point Group::heard_at(int leader) {

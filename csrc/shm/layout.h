@@ -70,6 +70,7 @@ struct alignas(kLine) GroupHeader {
   // Between its hosts (core/between.h); written before setup is done.
   char engine[16];
   Link across;
+  std::int64_t silence;  // milliseconds
   std::uint32_t num_tuned;
   TunedRule tuned[kMostTuned];  // for groups of this size
   std::atomic<Setup> setup;

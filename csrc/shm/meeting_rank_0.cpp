@@ -16,7 +16,7 @@ Placement Meeting::lead() {
       await();
     }
     const Placement placement = seating_.placement();
-    between_ = {agreed_engine(placement), invitation_.across};
+    between_ = {agreed_engine(placement), invitation_.across, invitation_.silence};
     roll_call_.close();
     std::vector<std::string> host_names = {roll_call_.self().host};
     for (int host = 1; host < placement.num_hosts(); ++host) {

@@ -4,8 +4,6 @@
 #include <set>
 #include <sstream>
 
-#include "shm/sentinel.h"
-
 namespace ringcomm::shm {
 
 std::string Notice::text() const {
@@ -40,7 +38,7 @@ std::optional<Clock::time_point> Notices::since(int host) const {
 
 const Notice* Notices::of(int host) const {
   const std::optional<Last>& last = last_[host];
-  if (!last || Clock::now() - last->since >= Sentinel::kSilence) return nullptr;
+  if (!last || Clock::now() - last->since >= silence_) return nullptr;
   return &last->notice;
 }
 

@@ -40,8 +40,9 @@ struct Notice {
 
 class Notices {
  public:
-  explicit Notices(const Placement& placement)
-      : placement_(placement), last_(placement.num_hosts()) {}
+  // silence: of a host that has not renewed its notice for so long there is none.
+  Notices(const Placement& placement, std::chrono::milliseconds silence)
+      : placement_(placement), silence_(silence), last_(placement.num_hosts()) {}
 
   void clear() { last_.assign(last_.size(), std::nullopt); }
   // The host's notice is this one now.
@@ -66,7 +67,8 @@ class Notices {
 
   bool are_cut(int a, int b) const;
 
-  const Placement& placement_;             // stays
+  const Placement& placement_;  // stays
+  const std::chrono::milliseconds silence_;
   std::vector<std::optional<Last>> last_;  // by host
 };
 

@@ -83,7 +83,7 @@ void Sentinel::run() {
 // While this process stood still it did not listen: of that time no more than a part counts as the
 // others' silence. Some does, as a process that never gets its core in time is to notice, too.
 void Sentinel::excuse_others(Clock::time_point now) {
-  const Clock::duration missed = now - last_tick_ - kSilence / 4;
+  const Clock::duration missed = now - last_tick_ - group_.silence() / 4;
   for (const auto& other : others_) {
     if (last_tick_ == Clock::time_point{}) {
       group_.hear_of(other->leader);

@@ -26,9 +26,8 @@ namespace ringcomm::shm {
 
 class Sentinel {
  public:
-  // A host of which nothing is heard for so long is taken for gone.
-  static constexpr std::chrono::milliseconds kSilence{4000};
-  // The same before its first word: many hosts take their time to connect.
+  // How long a host may be silent before its first word, if not longer at any time
+  // (core/between.h): many hosts take their time to connect.
   static constexpr std::chrono::milliseconds kFirstSilence{30000};
 
   Sentinel(Group& group, Relay& relay);

@@ -8,7 +8,6 @@
 #include "core/refusal.h"
 #include "core/store.h"
 #include "shm/notice.h"
-#include "shm/sentinel.h"
 #include "shm/shrink_caller.h"
 
 namespace ringcomm::shm {
@@ -23,8 +22,9 @@ const std::string kAgain = "again";
 constexpr std::chrono::seconds kToAppear{2};
 // A notice that has nothing new is written again after that.
 constexpr milliseconds kRenew{500};
-// What a death makes fail, fails before that is known of the death.
-constexpr milliseconds kDeathIsKnown = Sentinel::kSilence + milliseconds(1000);
+// What a death makes fail, fails before that is known of the death: so much longer than a host may
+// be silent.
+constexpr milliseconds kDeathIsKnown{1000};
 // Between two looks at the store of one rank, and of one host at all notices. All ranks share it.
 constexpr int kRanksPerMillisecond = 8;
 constexpr milliseconds kTurnPerHost{5};
@@ -38,7 +38,7 @@ class Shrinking {
         make_(make),
         pause_(std::max(1, group.world_size / kRanksPerMillisecond)),
         turn_(kTurnPerHost * group.placement().num_hosts()),
-        notices_(group.placement()) {
+        notices_(group.placement(), group.silence()) {
     state(group_.rank).shrink_call.store(caller_.digest());
     while (is_over_before()) ++round_;
   }
@@ -122,7 +122,7 @@ class Shrinking {
       make_(survivors_, [this] { watch(); });
     } catch (const Error&) {
       const Clock::time_point failed = Clock::now();
-      while (Clock::now() - failed < kDeathIsKnown && !caller_.is_late()) {
+      while (Clock::now() - failed < group_.silence() + kDeathIsKnown && !caller_.is_late()) {
         look();
         if (is_over()) return false;
         std::this_thread::sleep_for(pause_);

@@ -11,7 +11,6 @@
 #include "core/status.h"
 #include "shm/file.h"
 #include "shm/layout.h"
-#include "shm/sentinel.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -83,10 +82,11 @@ bool is_on_another_host(const RankState& state) { return state.process.pid_names
 
 // Whether the host of a rank on another host has said nothing for so long that it counts as gone.
 bool is_silent(const Mapping& memory, const Geometry& geometry, const RankState& state) {
+  const std::chrono::milliseconds silence(memory.at<GroupHeader>(0).silence);
   for (int r = 0; r < geometry.world_size; ++r) {
     const auto& leader = memory.at<RankState>(geometry.state_at(r));
     if (leader.host_number != state.host_number) continue;
-    return seconds_since(leader.heard) > std::chrono::duration<double>(Sentinel::kSilence).count();
+    return seconds_since(leader.heard) > std::chrono::duration<double>(silence).count();
   }
   return false;
 }

@@ -48,7 +48,8 @@ class RingBackend : public c10d::Backend {
     }
 
     Selection selection;
-    std::string links = "auto";  // engine between hosts, see torch/links.h
+    std::string links = "auto";                    // engine between hosts, see torch/links.h
+    std::chrono::milliseconds silence = kSilence;  // that a host may keep, see core/between.h
     std::string host;  // what its user calls this rank's host; empty: whatever is found out
     streams::DeviceOptions device;  // but for the selection
     // Of a group that was made before, and knows which ranks have ended since.

@@ -23,7 +23,8 @@ Invitation invite(int rank, int world_size, const RingBackend::Options& options)
       .timeout = options.timeout,
       .members = {.group = options.group_name, .global_ranks = options.global_ranks_in_group},
       .host = options.host,
-      .engines = [wanted = options.links] { return engines_for(wanted); }};
+      .engines = [wanted = options.links] { return engines_for(wanted); },
+      .silence = options.silence};
   if (const std::shared_ptr<Communicator> relative = options.relative.lock()) {
     invitation.gone = [relative, members = invitation.members](int r, std::string* how) {
       const auto in_relative =

@@ -90,7 +90,8 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const std::string& group_name, std::vector<std::uint64_t> global_ranks, const std::string& host,
     const std::string& links, bool graphs, const std::string& executor,
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
-    const std::optional<Link>& across, const std::vector<Tuned>& tuned) {
+    const std::optional<Link>& across, const std::vector<Tuned>& tuned,
+    std::chrono::milliseconds silence) {
   auto options = c10::make_intrusive<RingBackend::Options>(timeout);
   options->selection = selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned);
   options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
@@ -101,6 +102,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
   options->global_ranks_in_group = std::move(global_ranks);
   options->host = host;
   options->links = links;
+  options->silence = silence;
   if (const auto* ring = dynamic_cast<const RingBackend*>(relative.get())) {
     options->relative = ring->communicator();
   }
@@ -158,6 +160,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("links") = "auto", py::arg("graphs") = false, py::arg("executor") = "auto",
         py::arg("relative") = nullptr, py::arg("enable_reconfigure") = false,
         py::arg("across") = py::none(), py::arg("tuned") = std::vector<ringcomm::Tuned>{},
+        py::arg("silence") = ringcomm::kSilence,
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("shrink", &ringcomm::shrink, py::arg("backend"), py::arg("exclude"), py::arg("timeout"),
         py::call_guard<py::gil_scoped_release>(),

@@ -2,7 +2,6 @@
 // process, and what a test has broken.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -13,7 +12,6 @@
 #include <random>
 #include <set>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -42,46 +40,25 @@ struct NetworkOptions {
 // What the engines of one group share. All of it is under one lock.
 class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
  public:
-  explicit MemoryNetwork(NetworkOptions options) : options_(options), random_(options.seed) {}
-  static std::shared_ptr<MemoryNetwork> make(NetworkOptions options = {}) {
-    return std::make_shared<MemoryNetwork>(options);
-  }
+  static std::shared_ptr<MemoryNetwork> make(NetworkOptions options = {});
+  explicit MemoryNetwork(NetworkOptions options);
+  ~MemoryNetwork();
 
-  std::unique_ptr<Engine> engine(int rank);  // memory_engine.h
-  // The store is not needed.
-  ringcomm::links::MakeEngine maker() {
-    return [network = shared_from_this()](const std::string&, const std::string&, int rank, int) {
-      return network->engine(rank);
-    };
-  }
+  std::unique_ptr<Engine> engine(int rank);
+  ringcomm::links::MakeEngine maker();
 
   // The rank finds its connection to the peer lost, as `why` says. The peer finds nothing, unless
   // that is said, too; but between them nothing moves any more.
-  void lose(int rank, int peer, const std::string& why) {
-    std::lock_guard lock(mutex_);
-    lost_.try_emplace({rank, peer}, why);
-    changed_.notify_all();
-  }
+  void lose(int rank, int peer, const std::string& why);
 
   // Messages of this stream and of those behind it, so far.
-  std::size_t num_sent_from(std::uint8_t stream) {
-    std::lock_guard lock(mutex_);
-    return std::count_if(used_.begin(), used_.end(), [&](const std::pair<Key, bool>& use) {
-      return use.second && std::get<2>(use.first) >= stream;
-    });
-  }
+  std::size_t num_sent_from(std::uint8_t stream);
 
   // What that rank sends from now on arrives no sooner than after that time.
-  void hold(int from, Clock::duration time) {
-    std::lock_guard lock(mutex_);
-    held_until_[from] = Clock::now() + time;
-  }
+  void hold(int from, Clock::duration time);
 
   // Nothing that is sent from now on arrives, and nobody is told.
-  void silence(int from, int to) {
-    std::lock_guard lock(mutex_);
-    silent_.insert({from, to});
-  }
+  void silence(int from, int to);
 
  private:
   friend class MemoryEngine;
@@ -106,16 +83,11 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
     bool fits = true;
   };
 
-  void use(const Key& key, bool is_send) {
-    if (!used_.insert({key, is_send}).second) throw std::logic_error("a tag was used twice");
-  }
-
-  bool cut(int from, int to) const {
-    return silent_.contains({from, to}) || lost_.contains({from, to}) || lost_.contains({to, from});
-  }
+  void use(const Key& key, bool is_send);
+  bool cut(int from, int to) const;
 
   const NetworkOptions options_;
-  const Clock::time_point connects_at_ = Clock::now() + options_.connects_after;
+  const Clock::time_point connects_at_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::mt19937 random_;

@@ -7,13 +7,9 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <stdexcept>
-#include <utility>
 #include <vector>
 
-#include "check.h"
 #include "hosts.h"
-#include "one_mapping.h"
 
 namespace messages {
 
@@ -25,12 +21,7 @@ using shm::Message;
 using Timeout = Communicator::Timeout;
 
 // On one host, and with every other rank on another.
-inline void everywhere(int n, const std::function<void(Communicator&)>& body) {
-  ranks::with_group(n, "auto", body);
-  std::vector<int> host_of;
-  for (int r = 0; r < n; ++r) host_of.push_back(r % 2);
-  ranks::on_hosts(host_of, "auto", ranks::MemoryNetwork::make({.longest_delay = 100us}), body);
-}
+void everywhere(int n, const std::function<void(Communicator&)>& body);
 
 // A posted message with its buffer and, once it is done, its error.
 struct Operation {
@@ -43,77 +34,24 @@ struct Operation {
 };
 using Pending = std::shared_ptr<Operation>;
 
-inline Pending prepare(Message::Kind kind, int peer, int tag, std::vector<std::int32_t> data,
-                       Timeout timeout = kPatience) {
-  auto operation = std::make_shared<Operation>();
-  operation->data = std::move(data);
-  Message& m = *operation->message;
-  m.kind = kind;
-  m.peer = peer;
-  m.tag = tag;
-  m.dtype = DType::kInt32;
-  m.data = reinterpret_cast<std::byte*>(operation->data.data());
-  m.count = operation->data.size();
-  m.deadline = Deadline::in(timeout);
-  m.on_done = [operation](std::exception_ptr error) {
-    ++operation->completions;
-    error ? operation->done.set_exception(error) : operation->done.set_value();
-    std::exchange(operation->then, {})();
-  };
-  return operation;
-}
+Pending prepare(Message::Kind kind, int peer, int tag, std::vector<std::int32_t> data,
+                Timeout timeout = kPatience);
 
-inline Pending send(Communicator& c, int peer, int tag, std::vector<std::int32_t> data,
-                    Timeout timeout = kPatience) {
-  auto operation = prepare(Message::Kind::kSend, peer, tag, std::move(data), timeout);
-  c.post(operation->message);
-  return operation;
-}
+Pending send(Communicator& c, int peer, int tag, std::vector<std::int32_t> data,
+             Timeout timeout = kPatience);
 
-inline Pending recv(Communicator& c, int peer, int tag, std::size_t count,
-                    Timeout timeout = kPatience) {
-  auto operation =
-      prepare(Message::Kind::kRecv, peer, tag, std::vector<std::int32_t>(count, -1), timeout);
-  c.post(operation->message);
-  return operation;
-}
+Pending recv(Communicator& c, int peer, int tag, std::size_t count, Timeout timeout = kPatience);
 
 // Drives the operation to its end, and throws its error.
-inline void wait(Communicator& c, const Pending& operation) {
-  CHECK(c.wait(*operation->message, 2 * kPatience));
-  CHECK_EQ(operation->completions.load(), 1);
-  operation->completed.get();
-}
+void wait(Communicator& c, const Pending& operation);
 
 // Leaves it to the background.
-inline void wait_idly(const Pending& operation) {
-  if (operation->completed.wait_for(2 * kPatience) != std::future_status::ready) {
-    throw std::runtime_error("an operation made no progress in the background");
-  }
-  operation->completed.get();
-}
+void wait_idly(const Pending& operation);
 
-inline std::vector<std::int32_t> numbers(std::size_t count, int first) {
-  std::vector<std::int32_t> data(count);
-  for (std::size_t i = 0; i < count; ++i) data[i] = first + static_cast<int>(i);
-  return data;
-}
+std::vector<std::int32_t> numbers(std::size_t count, int first);
 
-inline std::size_t slot_count(int world_size) {
-  return shm::Geometry(world_size).mail_slot_nbytes / sizeof(std::int32_t);
-}
+std::size_t slot_count(int world_size);
 
-inline void check_works(Communicator& c) {
-  const int next = (c.rank() + 1) % c.world_size();
-  const int prev = (c.rank() + c.world_size() - 1) % c.world_size();
-  const Pending sent = send(c, next, 99, numbers(5000, c.rank()));
-  const Pending received = recv(c, prev, 99, 5000);
-  wait(c, sent);
-  wait(c, received);
-  CHECK(received->data == numbers(5000, prev));
-  std::vector<float> ones(20'000, 1.0f);
-  c.all_reduce(ones.data(), ones.data(), ones.size(), {DType::kFloat32, ReduceOp::kSum}, kPatience);
-  CHECK(ones == std::vector<float>(ones.size(), static_cast<float>(c.world_size())));
-}
+void check_works(Communicator& c);
 
 }  // namespace messages

@@ -11,7 +11,6 @@
 #include "core/call.h"
 #include "errors.h"
 #include "memory_store.h"
-#include "one_mapping.h"
 #include "shm/group.h"
 
 namespace {

@@ -16,7 +16,6 @@
 #include "errors.h"
 #include "file_store.h"
 #include "memory_store.h"
-#include "one_mapping.h"
 
 namespace {
 
@@ -46,7 +45,7 @@ void all_reduce(Communicator& communicator, std::size_t count, Communicator::Tim
 }
 
 // All ranks make the first call, but `odd` the second.
-void check_mismatch(int world_size, int odd, const std::vector<std::string>& parts,
+void check_mismatch(int world_size, int odd, const check::Parts& parts,
                     const std::function<void(Communicator&)>& call,
                     const std::function<void(Communicator&)>& odd_call) {
   with_group(world_size, "auto", [&](Communicator& communicator) {
@@ -261,8 +260,8 @@ TEST(a_process_that_is_killed_is_named) {
     for (int i = 0; i < 20; ++i) all_reduce(communicator, count, kPatience);
     kill(child, SIGKILL);
     const auto start = Clock::now();
-    const std::vector<std::string> parts{"rank 1 will not answer",
-                                         "its process " + std::to_string(child) + " has ended"};
+    const std::string ended = "its process " + std::to_string(child) + " has ended";
+    const check::Parts parts{"rank 1 will not answer", ended};
     check_error(ErrorKind::kPeerDied, parts, [&] {
       for (int i = 0; i < 3; ++i) all_reduce(communicator, count, kPatience);
     });

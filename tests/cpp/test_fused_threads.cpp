@@ -16,7 +16,6 @@
 #include "collective_cases.h"
 #include "errors.h"
 #include "fused_ranks.h"
-#include "one_mapping.h"
 
 namespace {
 

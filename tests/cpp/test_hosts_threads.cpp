@@ -1,6 +1,7 @@
 // The collectives of groups that span hosts, played by threads, against results computed from all
 // inputs; and what ranks learn of other hosts.
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <chrono>
 #include <random>
@@ -11,8 +12,6 @@
 #include "collective_cases.h"
 #include "errors.h"
 #include "hosts.h"
-#include "one_mapping.h"
-#include "shm/sentinel.h"
 #include "shm/streams.h"
 
 namespace {
@@ -262,20 +261,26 @@ TEST(a_rank_that_has_left_is_not_lost_before_its_leader_spoke) {
 }
 
 TEST(hosts_may_take_longer_to_connect_than_they_may_be_silent) {
-  const auto network = MemoryNetwork::make({.connects_after = shm::Sentinel::kSilence + 1s});
+  const auto network = MemoryNetwork::make({.connects_after = kSilence + 1s});
   on_hosts({0, 0, 1}, "auto", network, [&](Communicator& c) { c.barrier(kPatience); });
 }
 
-TEST(a_host_that_is_cut_off_is_named_on_both_sides) {
+Clock::duration until_a_cut_host_is_named(std::chrono::milliseconds silence) {
   const auto network = MemoryNetwork::make();
   std::barrier together(3);
-  on_hosts({0, 0, 1}, "auto", network, [&](Communicator& c) {
+  Clock::time_point cut;
+  std::array<Clock::duration, 3> named;  // by rank
+  const auto body = [&](Communicator& c) {
     c.barrier(kPatience);
+    const auto& its_leader = c.group().segment().state(c.rank() == 2 ? 0 : 2);
+    while (its_leader.has_spoken.load() == 0) std::this_thread::sleep_for(1ms);
     together.arrive_and_wait();
     if (c.rank() == 0) {
+      cut = Clock::now();
       network->silence(0, 2);
       network->silence(2, 0);
     }
+    together.arrive_and_wait();
     std::vector<std::int32_t> data(1'000'000);
     check_error(ErrorKind::kPeerDied, {"nothing has been heard of its host"}, [&] {
       for (;;) {
@@ -283,8 +288,17 @@ TEST(a_host_that_is_cut_off_is_named_on_both_sides) {
                      kPatience);
       }
     });
+    named[c.rank()] = Clock::now() - cut;
     together.arrive_and_wait();  // whoever leaves is missed at once
-  });
+  };
+  on_hosts({0, 0, 1}, "auto", network, body, {}, silence);
+  return std::ranges::min(named);
+}
+
+TEST(a_host_that_is_cut_off_is_named_on_both_sides) { until_a_cut_host_is_named(kSilence); }
+
+TEST(rank_0_says_how_long_a_host_may_be_silent) {
+  CHECK(until_a_cut_host_is_named(2 * kSilence) > kSilence + 500ms);
 }
 
 TEST(a_lost_connection_is_told) {
@@ -320,7 +334,7 @@ TEST(a_lost_leader_is_named_by_those_who_have_no_connection_to_it) {
       }
       CHECK_CONTAINS(how, "because rank 2 will not answer: the connection to it is lost");
       CHECK_CONTAINS(how, "rank 0 has found out");
-      CHECK(Clock::now() - began < shm::Sentinel::kSilence);
+      CHECK(Clock::now() - began < kSilence);
     }
     together.arrive_and_wait();
   });

@@ -1,6 +1,7 @@
 // The tests' engine keeps what engines promise, and does to its users what a network can.
 #include <chrono>
 #include <cstddef>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,7 +9,7 @@
 #include "check.h"
 #include "engine_contract.h"
 #include "errors.h"
-#include "memory_engine.h"
+#include "memory_network.h"
 #include "memory_store.h"
 
 namespace {

@@ -7,7 +7,6 @@
 #include "check.h"
 #include "errors.h"
 #include "memory_store.h"
-#include "one_mapping.h"
 
 namespace {
 

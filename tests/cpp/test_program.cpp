@@ -287,7 +287,7 @@ TEST(large_groups) {
   std::mt19937 random(2);
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.collective == Collective::kBarrier) continue;
-    simulate(Job(algorithm, {48, has_root(algorithm.collective) ? 16 : 0}), 1, random);
+    simulate(Job(algorithm, {35, has_root(algorithm.collective) ? 16 : 0}), 1, random);
   }
 }
 

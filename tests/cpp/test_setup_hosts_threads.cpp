@@ -18,7 +18,6 @@
 #include "check.h"
 #include "errors.h"
 #include "memory_store.h"
-#include "one_mapping.h"
 #include "scarce_memory.h"
 #include "seen_stores.h"
 

@@ -17,7 +17,6 @@
 #include "errors.h"
 #include "file_store.h"
 #include "memory_store.h"
-#include "one_mapping.h"
 #include "scarce_memory.h"
 #include "seen_stores.h"
 

@@ -9,7 +9,6 @@
 #include "core/patient_store.h"
 #include "errors.h"
 #include "mortal_ranks.h"
-#include "one_mapping.h"
 #include "shm/notice.h"
 #include "shm/shrink.h"
 

@@ -16,7 +16,6 @@
 #include "errors.h"
 #include "file_store.h"
 #include "memory_store.h"
-#include "one_mapping.h"
 #include "shm/shrink.h"
 
 namespace {

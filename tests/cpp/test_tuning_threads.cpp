@@ -9,7 +9,6 @@
 #include "core/tuning.h"
 #include "errors.h"
 #include "memory_store.h"
-#include "one_mapping.h"
 
 namespace {
 

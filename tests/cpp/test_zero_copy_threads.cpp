@@ -12,7 +12,6 @@
 #include "collective_cases.h"
 #include "core/spans.h"
 #include "memory_store.h"
-#include "one_mapping.h"
 
 namespace {
 

@@ -1,18 +1,8 @@
 // The tests' engine between hosts: ranks are threads of this process, and messages take random
 // ways. It is no more helpful than others: nothing moves without progress(), messages overtake each
 // other, large ones wait on their sender, and what is wrong between two ranks a test says.
-#pragma once
-
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "memory_network.h"
 
@@ -225,7 +215,7 @@ class MemoryEngine : public Engine {
   std::vector<MemoryNetwork::Key> unpushed_;
 };
 
-inline std::unique_ptr<Engine> MemoryNetwork::engine(int rank) {
+std::unique_ptr<Engine> MemoryNetwork::engine(int rank) {
   return std::make_unique<MemoryEngine>(shared_from_this(), rank);
 }
 

@@ -2,8 +2,6 @@
 // ThreadSanitizer keeps its shadow by address: it would see neither the races between two such
 // mappings nor the synchronisation. So in its builds, which are linked with --wrap=mmap and
 // --wrap=munmap, all mappings of one file are the same, until the last is unmapped.
-#pragma once
-
 #ifdef __SANITIZE_THREAD__
 
 #include <sys/mman.h>
@@ -18,21 +16,20 @@ void* __real_mmap(void* address, std::size_t nbytes, int protection, int flags, 
 int __real_munmap(void* address, std::size_t nbytes);
 }
 
-namespace one_mapping {
+namespace {
 
 struct Mapping {
   void* address;
   int users;
 };
 
-inline std::mutex mutex;
-inline std::map<std::pair<dev_t, ino_t>, Mapping> mappings;
+std::mutex mutex;
+std::map<std::pair<dev_t, ino_t>, Mapping> mappings;
 
-}  // namespace one_mapping
+}  // namespace
 
 extern "C" void* __wrap_mmap(void* address, std::size_t nbytes, int protection, int flags, int fd,
                              off_t at) {
-  using namespace one_mapping;
   struct stat file {};
   if (fd < 0 || fstat(fd, &file) != 0) {
     return __real_mmap(address, nbytes, protection, flags, fd, at);
@@ -45,7 +42,6 @@ extern "C" void* __wrap_mmap(void* address, std::size_t nbytes, int protection, 
 }
 
 extern "C" int __wrap_munmap(void* address, std::size_t nbytes) {
-  using namespace one_mapping;
   std::lock_guard lock(mutex);
   for (auto it = mappings.begin(); it != mappings.end(); ++it) {
     if (it->second.address != address) continue;

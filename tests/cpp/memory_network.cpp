@@ -1,0 +1,57 @@
+#include "memory_network.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace ranks {
+
+std::shared_ptr<MemoryNetwork> MemoryNetwork::make(NetworkOptions options) {
+  return std::make_shared<MemoryNetwork>(options);
+}
+
+MemoryNetwork::MemoryNetwork(NetworkOptions options)
+    : options_(options),
+      connects_at_(Clock::now() + options.connects_after),
+      random_(options.seed) {}
+
+MemoryNetwork::~MemoryNetwork() = default;
+
+// The store is not needed.
+ringcomm::links::MakeEngine MemoryNetwork::maker() {
+  return [network = shared_from_this()](const std::string&, const std::string&, int rank, int) {
+    return network->engine(rank);
+  };
+}
+
+void MemoryNetwork::lose(int rank, int peer, const std::string& why) {
+  std::lock_guard lock(mutex_);
+  lost_.try_emplace({rank, peer}, why);
+  changed_.notify_all();
+}
+
+std::size_t MemoryNetwork::num_sent_from(std::uint8_t stream) {
+  std::lock_guard lock(mutex_);
+  return std::count_if(used_.begin(), used_.end(), [&](const std::pair<Key, bool>& use) {
+    return use.second && std::get<2>(use.first) >= stream;
+  });
+}
+
+void MemoryNetwork::hold(int from, Clock::duration time) {
+  std::lock_guard lock(mutex_);
+  held_until_[from] = Clock::now() + time;
+}
+
+void MemoryNetwork::silence(int from, int to) {
+  std::lock_guard lock(mutex_);
+  silent_.insert({from, to});
+}
+
+void MemoryNetwork::use(const Key& key, bool is_send) {
+  if (!used_.insert({key, is_send}).second) throw std::logic_error("a tag was used twice");
+}
+
+bool MemoryNetwork::cut(int from, int to) const {
+  return silent_.contains({from, to}) || lost_.contains({from, to}) || lost_.contains({to, from});
+}
+
+}  // namespace ranks

@@ -1,0 +1,92 @@
+#include "memory_store.h"
+
+#include <exception>
+#include <thread>
+
+namespace ranks {
+
+ringcomm::Invitation invite(int rank, int world_size, const std::string& group) {
+  return {
+      .rank = rank, .world_size = world_size, .timeout = kPatience, .members = {.group = group}};
+}
+
+ringcomm::Invitation invite(int rank, const Placement& placement, const std::string& group) {
+  ringcomm::Invitation invitation = invite(rank, static_cast<int>(placement.host_of.size()), group);
+  if (placement.num_hosts() > 1) {
+    invitation.host = "host " + std::to_string(placement.host_of[rank]);
+  }
+  return invitation;
+}
+
+MemoryStore::MemoryStore() = default;
+MemoryStore::~MemoryStore() = default;
+
+void MemoryStore::set(const std::string& key, const std::string& value) {
+  if (on_set) on_set(key, value);
+  std::lock_guard lock(mutex_);
+  values_[key] = value;
+}
+
+std::optional<std::string> MemoryStore::find(const std::string& key) {
+  std::lock_guard lock(mutex_);
+  const auto it = values_.find(key);
+  return it == values_.end() ? std::nullopt : std::optional(it->second);
+}
+
+std::string MemoryStore::set_once(const std::string& key, const std::string& value) {
+  std::lock_guard lock(mutex_);
+  return values_.try_emplace(key, value).first->second;
+}
+
+std::int64_t MemoryStore::add(const std::string& key, std::int64_t amount) {
+  std::lock_guard lock(mutex_);
+  return counters_[key] += amount;
+}
+
+void on_threads(int world_size, const std::function<void(int rank)>& body) {
+  std::vector<std::exception_ptr> errors(world_size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < world_size; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        body(r);
+      } catch (...) {
+        errors[r] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+Communicators make_group(const Placement& placement, const std::string& algorithm) {
+  MemoryStore store;
+  Communicators group(placement.host_of.size());
+  on_threads(static_cast<int>(group.size()), [&](int r) {
+    group[r] =
+        std::make_unique<Communicator>(store, invite(r, placement), Selection::named(algorithm));
+  });
+  return group;
+}
+
+Communicators make_group(int world_size, const std::string& algorithm) {
+  return make_group(Placement::one_host(world_size), algorithm);
+}
+
+void with_group(const Placement& placement, const std::string& algorithm,
+                const std::function<void(Communicator&)>& body) {
+  MemoryStore store;
+  on_threads(static_cast<int>(placement.host_of.size()), [&](int r) {
+    Communicator communicator(store, invite(r, placement), Selection::named(algorithm));
+    body(communicator);
+  });
+}
+
+void with_group(int world_size, const std::string& algorithm,
+                const std::function<void(Communicator&)>& body) {
+  with_group(Placement::one_host(world_size), algorithm, body);
+}
+
+}  // namespace ranks
