@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -72,6 +73,16 @@ def needs_ucx(test: Path) -> bool:
     return test.stem.startswith("test_ucx")
 
 
+def parts_of(test: Path) -> list[Path]:
+    """The sources that it is linked with besides the core: what only some programs need."""
+    patterns = []
+    if test.stem.startswith(("test_fused", "test_nccl")):
+        patterns += ["tests/cpp/fused_*.cpp", "tests/cpp/happens_before.cpp"]
+    if needs_cuda_headers(test):
+        patterns += ["csrc/nccl/*.cpp", "tests/cpp/fake_*.cpp", "tests/cpp/nccl_*.cpp"]
+    return sorted(source for pattern in patterns for source in ROOT.glob(pattern))
+
+
 def ninja_file() -> str:
     """Says how each test program comes about: the core as a library, so that tests take parts."""
     ucx = _toolchain.find_ucx()
@@ -96,11 +107,10 @@ def ninja_file() -> str:
         tests += HELPERS if sanitizer == "address" else []
         if not tests:
             continue
-        nccl = sorted((ROOT / "csrc" / "nccl").glob("*.cpp")) if cuda_headers() else []
-        nccl += [ROOT / "tests" / "cpp" / "fake_fused.cpp"] if nccl else []
+        parts = {test: parts_of(test) for test in tests}
         objects = {
             source: f"{sanitizer}/{source.relative_to(ROOT)}.o"
-            for source in [*core_sources(), *harness_sources(), *nccl, *tests]
+            for source in [*core_sources(), *harness_sources(), *parts_of_any, *tests]
         }
         # Objects name the header that is not there, of which g++ then takes the compiled form.
         header = f"{sanitizer}/precompiled.h"
@@ -115,10 +125,10 @@ def ninja_file() -> str:
             members = " ".join(objects[source] for source in sources)
             lines.append(f"build {sanitizer}/{archive}.a: archive {members}")
         for test in tests:
-            own = " ".join(objects[source] for source in nccl if needs_cuda_headers(test))
+            own = " ".join(objects[source] for source in [test, *parts[test]])
             lines += [
-                f"build {sanitizer}/{test.stem}: link {objects[test]} {own} "
-                f"{sanitizer}/harness.a {sanitizer}/core.a",
+                f"build {sanitizer}/{test.stem}: link {own} {sanitizer}/harness.a "
+                f"{sanitizer}/core.a",
                 f"  sanitize = {flags}",
             ]
     return "\n".join(lines) + "\n"

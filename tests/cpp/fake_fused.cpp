@@ -14,9 +14,7 @@ namespace ringcomm::fused {
 cudaError_t load_kernels() { return cudaSuccess; }
 
 cudaError_t launch(const Job& job, const Reduction& reduction, cudaStream_t stream) {
-  fake::enqueue(stream, [job, share = fused_blocks::find_share(reduction)] {
-    fused_blocks::run_lanes(job, share, 2, nullptr, 0, job.rank);
-  });
+  fake::enqueue(stream, [=] { fused_blocks::run_lanes(job, reduction, 2, nullptr, 0, job.rank); });
   return cudaSuccess;
 }
 

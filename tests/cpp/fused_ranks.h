@@ -78,8 +78,8 @@ class Rank : public streams::DeviceCollectives {
     // As on devices, kernels differ in how many they have.
     const bool has_fewer = job.element_nbytes == 1 && world_.threads_per_block > 1;
     const int threads_per_block = world_.threads_per_block - (has_fewer ? 1 : 0);
-    if (!fused_blocks::run_lanes(job, fused_blocks::find_share(reduction), threads_per_block,
-                                 world_.proof.get(), first_thread, random_())) {
+    if (!fused_blocks::run_lanes(job, reduction, threads_per_block, world_.proof.get(),
+                                 first_thread, random_())) {
       gave_up_ = true;
     }
     if (world_.proof) world_.proof->record.synchronize(first_thread, world_.num_threads());

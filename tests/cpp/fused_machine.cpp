@@ -1,0 +1,88 @@
+#include "fused_machine.h"
+
+#include <sched.h>
+
+namespace fused_blocks {
+
+Block::Block(const DeviceArguments& told, int num_threads, int first_thread)
+    : arguments(told), first_thread(first_thread) {
+  pthread_barrier_init(&barrier, nullptr, num_threads);
+}
+
+Block::~Block() { pthread_barrier_destroy(&barrier); }
+
+Machine::Machine(Block& block, const Job& job, CarryOutShare carry_out_share, int lane, int thread,
+                 int num_threads, Proof* proof, std::uint64_t seed)
+    : block_(block),
+      job_(job),
+      carry_out_share_(carry_out_share),
+      lane_(lane),
+      thread_(thread),
+      num_threads_(num_threads),
+      proof_(proof),
+      random_(static_cast<std::minstd_rand::result_type>(seed)) {}
+
+void Machine::sync(Why why) {
+  delay();
+  ++num_barriers_;
+  const bool orders = proof_ != nullptr && proof_->left_out != why;
+  if (orders) proof_->record.arrive(&block_, num_barriers_, self());
+  block_.meet();
+  if (orders) proof_->record.leave(&block_, num_barriers_, self());
+}
+
+bool Machine::any(bool value, Why why) {
+  if (value) block_.raised.store(true, std::memory_order_relaxed);
+  sync(why);
+  const bool raised = block_.raised.load(std::memory_order_relaxed);
+  block_.meet();  // before anybody raises it anew
+  return raised;
+}
+
+fused::Progress Machine::acquire(fused::Progress& flag, Why why) {
+  const auto value = std::atomic_ref(flag).load(std::memory_order_acquire);
+  if (proof_ != nullptr && proof_->left_out != why) proof_->record.acquire(&flag, self());
+  return value;
+}
+
+void Machine::release(fused::Progress& flag, fused::Progress value) {
+  delay();
+  if (proof_ != nullptr) proof_->record.release(&flag, self(), proof_->flags_order);
+  std::atomic_ref(flag).store(value, std::memory_order_release);
+}
+
+bool Machine::gives_up(std::uint32_t spins, int peer) {
+  if (spins > 3) waits_for().store(peer + 1, std::memory_order_relaxed);
+  sched_yield();
+  return std::atomic_ref(job_.control->gives_up).load(std::memory_order_relaxed) != 0;
+}
+
+void Machine::carry_out(bool moves) {
+  delay();
+  if (proof_ != nullptr) note_accesses(moves);
+  carry_out_share_(
+      block_.arguments, moves,
+      {0, 1, static_cast<std::size_t>(thread_), static_cast<std::size_t>(num_threads_)});
+}
+
+// So that threads come to everything in other orders.
+void Machine::delay() {
+  if (random_() % 16 == 0) sched_yield();
+}
+
+// Which thread touches which byte does not matter to the order of blocks and of steps: here each
+// touches a share of its own.
+void Machine::note_accesses(bool moves) {
+  const DeviceArguments& args = block_.arguments;
+  const std::size_t nbytes = args.partition.count * (moves ? 1 : job_.unit_nbytes);
+  const std::size_t begin = nbytes * thread_ / num_threads_;
+  const std::size_t end = nbytes * (thread_ + 1) / num_threads_;
+  for (int k = 0; k < args.num_inputs; ++k) {
+    proof_->record.access(args.inputs[k] + begin, end - begin, false, self(), "data");
+  }
+  for (int k = 0; k < args.num_outputs; ++k) {
+    proof_->record.access(args.outputs[k] + begin, end - begin, true, self(), "data");
+  }
+}
+
+}  // namespace fused_blocks
