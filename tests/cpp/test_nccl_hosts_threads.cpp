@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "errors.h"
+#include "fake_nccl.h"
 #include "hosts.h"
 #include "nccl_cases.h"
 #include "nccl_ranks.h"

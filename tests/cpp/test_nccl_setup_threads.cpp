@@ -10,6 +10,9 @@
 
 #include "check.h"
 #include "errors.h"
+#include "fake_graph.h"
+#include "fake_nccl.h"
+#include "fake_stream.h"
 #include "nccl_ranks.h"
 
 namespace {

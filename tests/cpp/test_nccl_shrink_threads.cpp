@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "errors.h"
+#include "fake_nccl.h"
 #include "nccl_ranks.h"
 #include "shm/shrink.h"
 

@@ -10,6 +10,9 @@
 
 #include "check.h"
 #include "errors.h"
+#include "fake_cuda.h"
+#include "fake_nccl.h"
+#include "fake_stream.h"
 #include "nccl/shelf.h"
 #include "nccl_cases.h"
 #include "nccl_ranks.h"

@@ -1,0 +1,74 @@
+#include "fake_cuda.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+namespace fake {
+namespace {
+
+std::mutex contexts_mutex;
+thread_local int current_device = 0;
+
+}  // namespace
+
+std::set<int> contexts;
+std::atomic<int> num_allocations{0};
+std::atomic<int> failing_allocation{0};
+constinit thread_local bool failed_here = false;
+std::atomic<bool> opens_memory{true};
+
+}  // namespace fake
+
+extern "C" {
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = fake::current_device;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  fake::current_device = device;
+  std::lock_guard lock(fake::contexts_mutex);
+  fake::contexts.insert(device);
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** data, size_t nbytes) {
+  if (fake::failing_allocation > 0 && --fake::failing_allocation == 0) {
+    fake::failed_here = true;
+    return cudaErrorMemoryAllocation;
+  }
+  ++fake::num_allocations;
+  *data = std::aligned_alloc(256, (nbytes + 255) / 256 * 256);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* data) {
+  if (data != nullptr) --fake::num_allocations;
+  std::free(data);
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** data, size_t nbytes, unsigned) { return cudaMalloc(data, nbytes); }
+cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
+  std::memcpy(handle, &data, sizeof(data));
+  return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigned) {
+  if (!fake::opens_memory) return cudaErrorPeerAccessUnsupported;
+  ++fake::num_allocations;
+  std::memcpy(data, &handle, sizeof(*data));
+  return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void*) {
+  --fake::num_allocations;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
+  return fake::opens_memory ? cudaErrorPeerAccessAlreadyEnabled : cudaErrorPeerAccessUnsupported;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorName(cudaError_t) { return "cudaErrorFake"; }
+const char* cudaGetErrorString(cudaError_t) { return "a failure that was asked for"; }
+
+}  // extern "C"

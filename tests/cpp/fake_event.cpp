@@ -1,0 +1,97 @@
+#include "fake_event.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "fake_graph.h"
+#include "fake_stream.h"
+
+namespace fake {
+
+int EventState::begin_record() {
+  std::lock_guard lock(mutex);
+  captured = false;
+  return ++recorded;
+}
+
+void EventState::happen(int number) {
+  std::lock_guard lock(mutex);
+  happened = std::max(happened, number);
+  changed.notify_all();
+}
+
+int EventState::last() {
+  std::lock_guard lock(mutex);
+  return recorded;
+}
+
+void EventState::wait(int number) {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [&] { return happened >= number; });
+}
+
+}  // namespace fake
+
+struct CUevent_st {
+  std::shared_ptr<fake::EventState> state = std::make_shared<fake::EventState>();
+};
+
+extern "C" {
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  if (!fake::is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  const auto state = event->state;
+  if (stream->graph && flags == cudaEventRecordExternal) {
+    stream->graph->add_external_record(stream, state);
+  } else if (stream->graph) {
+    const int node = stream->graph->add(stream, [] {});
+    std::lock_guard lock(state->mutex);
+    state->graph = stream->graph;
+    state->captured = true;
+    state->node = node;
+  } else {
+    stream->push([state, number = state->begin_record()] { state->happen(number); });
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+  if (!fake::is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  const auto state = event->state;
+  std::unique_lock lock(state->mutex);
+  if (state->captured && flags != cudaEventWaitExternal) {
+    const std::shared_ptr<fake::Graph> graph = state->graph.lock();
+    if (!graph || !graph->active) return cudaErrorCapturedEvent;
+    if (stream->graph && stream->graph != graph) return cudaErrorStreamCaptureMerge;
+    stream->graph = graph;
+    graph->streams.insert(stream);
+    graph->add_wait(stream, state->node);
+    return cudaSuccess;
+  }
+  if (stream->graph) {
+    lock.unlock();
+    if (flags != cudaEventWaitExternal) return cudaErrorStreamCaptureIsolation;
+    stream->graph->add_external_wait(stream, state);
+    return cudaSuccess;
+  }
+  stream->push([state, number = state->recorded] { state->wait(number); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  std::lock_guard lock(event->state->mutex);
+  if (event->state->captured) return cudaErrorCapturedEvent;
+  return event->state->happened >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+}  // extern "C"

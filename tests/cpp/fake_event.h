@@ -1,0 +1,28 @@
+// CUDA's events, played by the host.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+
+namespace fake {
+
+class Graph;
+
+// What an event stands for; streams and graphs may outlive the event itself.
+struct EventState {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int recorded = 0, happened = 0;
+  // The last record, if that was captured.
+  std::weak_ptr<Graph> graph;
+  bool captured = false;
+  int node = -1;
+
+  int begin_record();
+  void happen(int number);
+  int last();
+  void wait(int number);
+};
+
+}  // namespace fake

@@ -1,0 +1,91 @@
+#include "nccl_ranks.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "one_mapping.h"
+
+namespace ranks {
+
+using namespace std::chrono_literals;
+
+std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t) {
+  return {std::malloc(nbytes), std::free};
+}
+
+void synchronize(cudaStream_t stream) {
+  ringcomm::nccl::Event event;
+  RINGCOMM_CHECK(cudaEventRecord(event.get(), stream));
+  while (!event.happened()) std::this_thread::sleep_for(100us);
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+ringcomm::nccl::Options device_options(const std::string& algorithm, int num_channels) {
+  return {.selection = ringcomm::Selection::named(algorithm),
+          .layout = {.num_channels = num_channels,
+                     .slices_in_flight = 4,
+                     .slice_nbytes = 16 << 10,
+                     .min_slice_nbytes = 512}};
+}
+
+DeviceRank::DeviceRank(MemoryStore& store, int rank, int world_size, const std::string& algorithm,
+                       int num_channels)
+    : DeviceRank(store, rank, world_size, device_options(algorithm, num_channels)) {}
+
+DeviceRank::DeviceRank(MemoryStore& store, int rank, int world_size,
+                       const ringcomm::nccl::Options& options)
+    : DeviceRank(store, invite(rank, world_size), options) {}
+
+DeviceRank::DeviceRank(MemoryStore& store, const ringcomm::Invitation& invitation,
+                       const ringcomm::nccl::Options& options,
+                       const ringcomm::links::MakeEngine& make_engine)
+    : rank(invitation.rank), group(store, invitation, make_engine) {
+  RINGCOMM_CHECK(cudaSetDevice(kDevice));
+  device.emplace(group, kDevice, options, allocate);
+}
+
+DeviceRank::~DeviceRank() = default;
+
+ringcomm::nccl::Enqueued DeviceRank::all_reduce(Timeout timeout) {
+  return device->enqueue_behind(user.get(), [&](ringcomm::Collectives& collectives) {
+    collectives.all_reduce(data.data(), data.data(), data.size(),
+                           {ringcomm::DType::kFloat32, ringcomm::ReduceOp::kSum}, timeout);
+  });
+}
+
+ringcomm::nccl::Enqueued DeviceRank::exchange(const std::vector<ringcomm::PeerMessage>& messages,
+                                              Timeout timeout) {
+  return device->exchange(user.get(), messages, timeout, [](std::size_t, cudaStream_t) {});
+}
+
+std::string DeviceRank::failure() {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!device->failure()->get() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(1ms);
+  }
+  return text_of(device->failure()->get());
+}
+
+void with_devices(int world_size, const std::string& algorithm, int num_channels,
+                  const std::function<void(DeviceRank&)>& body) {
+  MemoryStore store;
+  on_threads(world_size, [&](int r) {
+    DeviceRank rank(store, r, world_size, algorithm, num_channels);
+    body(rank);
+  });
+}
+
+void with_devices(int world_size, const std::function<void(DeviceRank&)>& body) {
+  with_devices(world_size, "ring", 1, body);
+}
+
+}  // namespace ranks
