@@ -56,17 +56,15 @@ def cuda_headers() -> list[Path]:
     return [Path(_toolchain.toolkit_root(nvcc)) / "include", nccl.parent] if nvcc and nccl else []
 
 
-def needs_cuda_headers(source: Path) -> bool:
-    return source.stem.startswith(("test_nccl", "nccl_", "fake_"))
+def needs_cuda_headers(test: Path) -> bool:
+    return test.stem.startswith("test_nccl")
 
 
 def harness_sources() -> list[Path]:
-    """What the programs share: everything else in their folder."""
-    return [
-        source
-        for source in sorted((ROOT / "tests" / "cpp").glob("*.cpp"))
-        if source not in [*TESTS, *HELPERS] and not needs_cuda_headers(source)
-    ]
+    """What most programs share, as a library, too."""
+    others = ("test_", "run_", "fused_", "happens_before", "fake_", "nccl_")
+    sources = sorted((ROOT / "tests" / "cpp").glob("*.cpp"))
+    return [source for source in sources if not source.stem.startswith(others)]
 
 
 def needs_ucx(test: Path) -> bool:
@@ -74,7 +72,7 @@ def needs_ucx(test: Path) -> bool:
 
 
 def parts_of(test: Path) -> list[Path]:
-    """The sources that it is linked with besides the core: what only some programs need."""
+    """The sources that it is linked with besides the libraries: what only some programs need."""
     patterns = []
     if test.stem.startswith(("test_fused", "test_nccl")):
         patterns += ["tests/cpp/fused_*.cpp", "tests/cpp/happens_before.cpp"]
@@ -110,7 +108,12 @@ def ninja_file() -> str:
         parts = {test: parts_of(test) for test in tests}
         objects = {
             source: f"{sanitizer}/{source.relative_to(ROOT)}.o"
-            for source in [*core_sources(), *harness_sources(), *parts_of_any, *tests]
+            for source in [
+                *core_sources(),
+                *harness_sources(),
+                *itertools.chain(*parts.values()),
+                *tests,
+            ]
         }
         # Objects name the header that is not there, of which g++ then takes the compiled form.
         header = f"{sanitizer}/precompiled.h"

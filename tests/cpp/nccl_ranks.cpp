@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <thread>
 
-#include "one_mapping.h"
-
 namespace ranks {
 
 using namespace std::chrono_literals;
