@@ -29,6 +29,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("ringcomm")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is built while other tests wait comes after all of them."""
+    items.sort(key=lambda item: item.path.name == "test_core_cpp.py")
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[_before] = left_in_shared_memory()
     os.environ["RINGCOMM_TUNING"] = "off"  # what is tested must not depend on the user's cache

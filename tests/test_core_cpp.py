@@ -98,7 +98,9 @@ def ninja_file() -> str:
         "rule archive",
         "  command = rm -f $out && ar crs $out $in",
         "rule link",
-        "  command = $cxx $sanitize -pthread -rdynamic $in -lrt -ldl -o $out",
+        # The libraries need each other: see one_mapping.cpp.
+        "  command = $cxx $sanitize -pthread -rdynamic -Wl,--start-group $in -Wl,--end-group "
+        "-lrt -ldl -o $out",
     ]
     for sanitizer, flags in SANITIZERS.items():
         tests = [test for name, test in CASES if name == sanitizer and (ucx or not needs_ucx(test))]
