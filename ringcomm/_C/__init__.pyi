@@ -31,6 +31,7 @@ def create_backend(
     enable_reconfigure: bool = False,
     across: Link | None = None,
     tuned: Sequence[tuple[int, Collective, str, int]] = (),
+    silence: timedelta = ...,
 ) -> Backend: ...
 def shrink(
     backend: Backend, exclude: Sequence[int], timeout: timedelta | None
