@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup, Work
 
 from ringcomm import _C
-from ringcomm._delegate import Refused, by_ring
+from ringcomm._delegate import Refused, by_ring, check
 from ringcomm.groups import ring_group
 
 # The arguments that name it: its global rank, its rank in the group.
@@ -139,15 +139,14 @@ def _of_torch(op: Callable[..., Any]) -> Callable[..., Any]:
 def batch_isend_irecv(p2p_op_list: Sequence[dist.P2POp]) -> list[Work]:
     """Starts all of the operations, in any order, and returns their Works.
 
-    What is received into a tensor that is_neg() or is_conj() is lost, as in torch.distributed.
-
     Args:
         p2p_op_list: P2POps of one group, ringcomm's or torch.distributed's.
 
     Raises:
         TypeError: an element is not a P2POp.
-        ValueError: the operations are of different groups; or a tensor is refused, and then those
-            before it are under way, and those after it are not.
+        ValueError: the operations are of different groups, or a tensor is_neg() or is_conj(), and
+            then none begins; or a tensor is refused by the backend, and then those before it are
+            under way, and those after it are not.
     """
     for op in p2p_op_list:
         if not isinstance(op, dist.P2POp):
@@ -160,4 +159,18 @@ def batch_isend_irecv(p2p_op_list: Sequence[dist.P2POp]) -> list[Work]:
         )
         for op in p2p_op_list
     ]
+    try:
+        for op in on_ring:
+            check({"tensor": op.tensor})
+    except ValueError as error:
+        _tell_peers(on_ring, f"batch_isend_irecv: {error}")
+        raise
     return dist.batch_isend_irecv(on_ring)
+
+
+def _tell_peers(batch: Sequence[dist.P2POp], reason: str) -> None:
+    """Those of messages between CPUs, none of which begins."""
+    for op in batch:
+        if op.tensor.device.type == "cpu":
+            backend = op.group._get_backend(op.tensor.device)
+            _C.refuse_message(backend, op.op is dist.isend, op.group_peer, op.tag, reason)

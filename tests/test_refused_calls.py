@@ -248,6 +248,29 @@ def test_what_no_message_has_is_told_to_nobody() -> None:
     on_processes(refused_for_nobody, 2, backend="ring", timeout=60)
 
 
+def refused_in_a_batch(rank: Rank) -> None:
+    peer = 1 - rank.rank
+    batch = [
+        ringcomm.P2POp(ringcomm.isend, torch.ones(4), peer, tag=1),
+        ringcomm.P2POp(ringcomm.irecv, torch.zeros(4), peer, tag=2),
+    ]
+    if rank.rank == WRONG:
+        batch[1] = ringcomm.P2POp(ringcomm.irecv, torch._neg_view(torch.zeros(4)), peer, tag=2)
+        batch[0].tag, batch[1].tag = 2, 1
+        with pytest.raises(ValueError, match="resolve_neg"):
+            ringcomm.batch_isend_irecv(batch)
+    else:
+        works = ringcomm.batch_isend_irecv(batch)
+        with pytest.raises(dist.DistBackendError, match=r"batch_isend_irecv: .*resolve_neg"):
+            works[1].wait()
+        works[0].wait()  # as every send that its mail box holds
+    still_works(rank)
+
+
+def test_a_batch_with_what_would_be_lost_is_refused_whole() -> None:
+    on_processes(refused_in_a_batch, 2, backend="ring", timeout=60)
+
+
 def refused_and_not_awaited(rank: Rank) -> None:
     if rank.rank == WRONG:
         with pytest.raises(ValueError, match="share memory"):
