@@ -68,6 +68,7 @@ class MemoryEngine : public Engine {
     std::lock_guard lock(network_->mutex_);
     push();
     match();
+    if (network_->taken_.empty() && network_->lost_.empty()) return;
     for (const auto& [request, of] : std::map(pending_)) {
       const int peer = of.is_send ? std::get<0>(of.key) : std::get<1>(of.key);
       if (network_->taken_.erase(request) > 0) {
