@@ -1,6 +1,7 @@
 // Reductions on host memory: every dtype, op and instruction set against a scalar reference, over
 // counts, misalignments, numbers of inputs and copies, in place and out of place.
 #include <array>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <span>
