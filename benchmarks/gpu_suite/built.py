@@ -27,7 +27,8 @@ def unpack(tarball: Path, checkout: Path) -> None:
     package = checkout / "ringcomm"
     package.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=checkout) as directory, tarfile.open(tarball) as tar:
-        tar.extractall(directory, filter="data")
+        # Python before 3.11.4 has no filters.
+        tar.extractall(directory, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         for path in sorted(Path(directory, "ringcomm").iterdir()):
             os.replace(path, package / path.name)
             print(f"unpacked {package / path.name}")
