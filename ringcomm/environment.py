@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 
@@ -24,6 +25,22 @@ def natural(name: str, default: int) -> int:
     if not text.isdecimal():
         raise ValueError(f"{name} is {text!r}; it must be a positive integer or 0")
     return int(text)
+
+
+def seconds(name: str, default: float, least: float, most: float) -> float:
+    """The number of seconds that the variable holds, or its default.
+
+    Raises:
+        ValueError: it holds something else, or less or more than that.
+    """
+    text = os.environ.get(name, str(default))
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {text!r}; it must be seconds, from {least:g} to {most:g}")
+    return value
 
 
 def one_of(name: str, values: Sequence[str]) -> str:

@@ -6,13 +6,12 @@ from __future__ import annotations
 import os
 
 from ringcomm import _C, _toolchain, tuning
-from ringcomm.environment import one_of
+from ringcomm.environment import one_of, seconds
 from ringcomm.plan.network import Link
 
 ENGINES = ("auto", "ucx", "gloo")
 ETHERNET = "50us:1.25GB/s"
-SILENCE = "4"
-MOST_SILENCE = 86400
+SILENCE, MOST_SILENCE = 4, 86400  # seconds
 
 
 def wanted() -> str:
@@ -50,16 +49,7 @@ def silence() -> float:
     Raises:
         ValueError: RINGCOMM_HOST_SILENCE holds something else.
     """
-    text = os.environ.get("RINGCOMM_HOST_SILENCE", SILENCE)
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0
-    if not 1 <= seconds <= MOST_SILENCE:
-        raise ValueError(
-            f"RINGCOMM_HOST_SILENCE is {text!r}; it must be seconds, from 1 to {MOST_SILENCE}"
-        )
-    return seconds
+    return seconds("RINGCOMM_HOST_SILENCE", SILENCE, 1, MOST_SILENCE)
 
 
 def describe() -> str:

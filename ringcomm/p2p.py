@@ -160,8 +160,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[dist.P2POp]) -> list[Work]:
         for op in p2p_op_list
     ]
     try:
-        for op in on_ring:
-            check({"tensor": op.tensor})
+        check({"tensors": [op.tensor for op in on_ring]})
     except ValueError as error:
         _tell_peers(on_ring, f"batch_isend_irecv: {error}")
         raise

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from gpu_suite.kernels import HARNESS
 from test_reduce_device_build import REDUCE, ROOT, run
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
 TEST = ROOT / "tests" / "cpp" / "test_reduce.cpp"
-HARNESS = [TEST.with_name("check.cpp"), TEST.with_name("reference.cpp")]
 SOURCES = [*sorted(REDUCE.glob("*.cpp")), *HARNESS, TEST]
 
 

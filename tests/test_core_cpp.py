@@ -38,6 +38,9 @@ CORE = ("plan", "reduce", "core", "links", "shm", "streams", "fused")
 TESTS = sorted((ROOT / "tests" / "cpp").glob("test_*.cpp"))
 # Programs that other tests talk to.
 HELPERS = [ROOT / "tests" / "cpp" / "run_plans.cpp"]
+# What only tests of the fused kernels, and of csrc/nccl/, are made of besides.
+OF_FUSED = ("tests/cpp/fused_*.cpp", "tests/cpp/happens_before.cpp")
+OF_NCCL = ("csrc/nccl/*.cpp", "tests/cpp/fake_*.cpp", "tests/cpp/nccl_*.cpp")
 CASES = [("address", test) for test in TESTS]
 CASES += [("thread", test) for test in TESTS if test.stem.endswith("_threads")]
 
@@ -60,25 +63,25 @@ def needs_cuda_headers(test: Path) -> bool:
     return test.stem.startswith("test_nccl")
 
 
-def harness_sources() -> list[Path]:
-    """What most programs share, as a library, too."""
-    others = ("test_", "run_", "fused_", "happens_before", "fake_", "nccl_")
-    sources = sorted((ROOT / "tests" / "cpp").glob("*.cpp"))
-    return [source for source in sources if not source.stem.startswith(others)]
-
-
 def needs_ucx(test: Path) -> bool:
     return test.stem.startswith("test_ucx")
 
 
+def found(*patterns: str) -> list[Path]:
+    return sorted(source for pattern in patterns for source in ROOT.glob(pattern))
+
+
 def parts_of(test: Path) -> list[Path]:
     """The sources that it is linked with besides the libraries: what only some programs need."""
-    patterns = []
-    if test.stem.startswith(("test_fused", "test_nccl")):
-        patterns += ["tests/cpp/fused_*.cpp", "tests/cpp/happens_before.cpp"]
     if needs_cuda_headers(test):
-        patterns += ["csrc/nccl/*.cpp", "tests/cpp/fake_*.cpp", "tests/cpp/nccl_*.cpp"]
-    return sorted(source for pattern in patterns for source in ROOT.glob(pattern))
+        return found(*OF_FUSED, *OF_NCCL)
+    return found(*OF_FUSED) if test.stem.startswith("test_fused") else []
+
+
+def harness_sources() -> list[Path]:
+    """What most programs share, as a library, too."""
+    others = {*TESTS, *HELPERS, *found(*OF_FUSED, *OF_NCCL)}
+    return [source for source in found("tests/cpp/*.cpp") if source not in others]
 
 
 def ninja_file() -> str:

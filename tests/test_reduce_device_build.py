@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpu_suite.kernels import PROGRAM
 
 from ringcomm import _toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 REDUCE = ROOT / "csrc" / "reduce"
-PROGRAM = ("test_reduce_device.cu", "check.cpp", "reference.cpp")
 # Most for three batches of inputs; products and averages of integers for one.
 NUM_KERNELS = 22 * 3 + 10 + 5
 
@@ -88,7 +88,7 @@ def test_device_kernels_build_and_run(tmp_path: Path) -> None:
         *(f"-gencode=arch=compute_{sm},code=[sm_{sm},compute_{sm}]" for sm in targets),
         *(f"-Xcompiler={flag}" for flag in ("-Wall", "-Wextra", "-ffp-contract=off")),
         *(f"-I{folder}" for folder in (ROOT / "csrc", ROOT / "tests" / "cpp")),
-        *(ROOT / "tests" / "cpp" / name for name in PROGRAM),
+        *PROGRAM,
         *sorted(REDUCE.glob("*.cu")),
         *sorted(REDUCE.glob("*.cpp")),
     )

@@ -10,8 +10,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _FLAGS = ["-O3", "-std=c++20", "-lineinfo", "-arch=native", "-Xptxas=-v"]
-_PROGRAM = ("test_reduce_device.cu", "check.cpp", "reference.cpp")
 _FOLDERS = [f"-I{ROOT / folder}" for folder in ("csrc", "tests/cpp")]
+# Beside csrc/reduce/, what a test of the reductions consists of.
+HARNESS = [ROOT / "tests" / "cpp" / name for name in ("check.cpp", "reference.cpp")]
+PROGRAM = [ROOT / "tests" / "cpp" / "test_reduce_device.cu", *HARNESS]
 
 
 def call(*command: str | Path) -> None:
@@ -21,7 +23,7 @@ def call(*command: str | Path) -> None:
 
 def compiled(directory: Path) -> Path:
     """The program, each of its sources compiled by an nvcc of its own."""
-    sources = [ROOT / "tests" / "cpp" / name for name in _PROGRAM]
+    sources = list(PROGRAM)
     for suffix in ("cu", "cpp"):
         sources += sorted((ROOT / "csrc" / "reduce").glob(f"*.{suffix}"))
     objects = [directory / f"{source.name}.o" for source in sources]
