@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from typing import IO
+from collections.abc import Mapping, Sequence
+from typing import IO, Protocol
 
 from torch._C._distributed_c10d import TCPStore
+
+from ringcomm import forked
 
 GRACE = 5.0  # seconds that the other ranks get once one has failed
 _POLL = 0.02
@@ -28,27 +31,54 @@ def run_ranks(
 ) -> None:
     """Runs `python arguments` as `nproc` ranks, with torchrun's environment variables.
 
+    The ranks are forks of this process, which has imported torch, where that is safe.
+
     Args:
+        arguments: a script, `-m` and a module, or `-c` and a program, with its arguments.
         timeout: seconds until ranks that have not ended are killed; None waits for ever.
         stderr: where the ranks' errors go; to this process's if not given.
 
     Raises:
         RanksFailedError: a rank's exit code was not 0, or the time was up. No rank is left running.
     """
-    # The ranks meet in a store that lives here, on a port that the system chooses.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    ranks: list[subprocess.Popen[bytes]] = []
+    # The ranks meet in a store that lives here, on a port that the system chooses. It is made when
+    # they are there, as it has threads.
+    listening = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
+    port = listening.getsockname()[1]
+    start = forked.Fork if forked.is_safe() else _started
+    ranks: list[_Process] = []
     try:
         for rank in range(nproc):
-            environment = _environment(rank, nproc, store.port)
-            command = [sys.executable, *arguments]
-            ranks.append(subprocess.Popen(command, env=environment, stderr=stderr))
+            ranks.append(start(arguments, _environment(rank, nproc, port), stderr))
+        store = TCPStore(
+            "127.0.0.1",
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )
         _wait(ranks, timeout)
+        del store  # not before
     finally:
+        listening.close()
         for process in ranks:
             process.kill()
         for process in ranks:
             process.wait()
+
+
+class _Process(Protocol):
+    def poll(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int | None: ...
+
+
+def _started(
+    arguments: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes] | None
+) -> _Process:
+    return subprocess.Popen([sys.executable, *arguments], env=environment, stderr=stderr)
 
 
 def _environment(rank: int, nproc: int, port: int) -> dict[str, str]:
@@ -68,7 +98,7 @@ def _environment(rank: int, nproc: int, port: int) -> dict[str, str]:
     }
 
 
-def _wait(ranks: Sequence[subprocess.Popen[bytes]], timeout: float | None) -> None:
+def _wait(ranks: Sequence[_Process], timeout: float | None) -> None:
     deadline = time.monotonic() + timeout if timeout is not None else float("inf")
     failed_first: int | None = None
     while True:

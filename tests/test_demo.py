@@ -1,16 +1,14 @@
-"""The demo, as a person starts it, and the launcher under it."""
+"""The demo, as a person starts it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from ringcomm.launch import RanksFailedError, run_ranks
 from ringcomm.units import readable_nbytes, readable_seconds
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,33 +62,6 @@ def test_demo_without_scikit_learn(tmp_path: Path) -> None:
 def test_demo_refuses(nproc: str) -> None:
     result = run("-m", "ringcomm", "demo", "--nproc", nproc)
     assert result.returncode == 2 and "must be an integer from 1" in result.stderr
-
-
-SAY_RANK = "import os, sys, time; rank = int(os.environ['RANK']);"
-
-
-def test_ranks_are_run() -> None:
-    run_ranks(["-c", SAY_RANK + "assert os.environ['WORLD_SIZE'] == '3'"], 3, timeout=30)
-
-
-@pytest.mark.parametrize(
-    ("program", "words"),
-    [
-        ("sys.exit(3 if rank == 1 else time.sleep(600))", "rank 1 failed with exit code 3"),
-        ("os.abort() if rank == 2 else time.sleep(600)", "rank 2 failed by signal 6"),
-        ("sys.exit(5 if rank == 0 else 0)", "rank 0 failed with exit code 5"),
-    ],
-)
-def test_a_rank_that_fails_ends_the_others(program: str, words: str) -> None:
-    start = time.monotonic()
-    with pytest.raises(RanksFailedError, match=words):
-        run_ranks(["-c", SAY_RANK + program], 3)
-    assert time.monotonic() - start < 30
-
-
-def test_ranks_that_do_not_end_are_killed() -> None:
-    with pytest.raises(RanksFailedError, match="rank 1, 2 did not end within 1 s"):
-        run_ranks(["-c", SAY_RANK + "rank and time.sleep(600)"], 3, timeout=1)
 
 
 def test_readable() -> None:

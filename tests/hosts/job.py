@@ -8,7 +8,6 @@ import faulthandler
 import json
 import multiprocessing
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -20,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import ranks  # its fork server has imported torch
-import torch
 
 from hosts.namespaces import enter, own_directory
 from hosts.report import DIRECTORY
+from ringcomm.forked import become
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0  # seconds, on a busy machine
@@ -317,22 +316,17 @@ def _become(program: Program, log: str) -> None:
             print(error, file=sys.stderr)
             os._exit(127)
     faulthandler.enable()
-    torch.set_num_threads(1)
-    sys.argv = list(program.arguments)
-    sys.path[:0] = paths
+    sys.path[:0] = ["", *paths]
     status = 1
     try:
-        runpy.run_path(program.arguments[0], run_name="__main__")
-        status = 0
-    except SystemExit as error:
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-        if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+        become(program.arguments, {"OMP_NUM_THREADS": "1", **os.environ})
+    except SystemExit as end:
+        assert isinstance(end.code, int)
+        status = end.code
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def _die_with_parent() -> None:

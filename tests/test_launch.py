@@ -1,0 +1,139 @@
+"""What starts ranks: `ringcomm.launch`, by forks and by new processes, and what forks become."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ringcomm import forked
+from ringcomm.launch import RanksFailedError, run_ranks
+
+BEGIN = "import os, sys, time; rank = int(os.environ['RANK']);"
+# Says of each rank what a program can know of how it was started.
+DESCRIBE = """
+import json, os, sys
+import torch
+file = os.environ["SAID"] + os.environ["RANK"]
+with open(file, "w") as said:
+    json.dump([__name__, sys.argv, sys.path[0], torch.get_num_threads()], said)
+"""
+
+
+@pytest.fixture(params=["fork", "new process"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The tests' own process has threads at times, which are no matter to what runs here."""
+    monkeypatch.setattr(forked, "is_safe", lambda: request.param == "fork")
+    yield request.param
+
+
+def test_ranks_are_run() -> None:
+    run_ranks(["-c", BEGIN + "assert os.environ['WORLD_SIZE'] == '3'"], 3, timeout=60)
+
+
+def test_ranks_meet() -> None:
+    program = (
+        "import ringcomm, torch; ringcomm.init(); x = torch.ones(5); ringcomm.all_reduce(x); "
+        "assert x.tolist() == [3.0] * 5; ringcomm.destroy_process_group()"
+    )
+    run_ranks(["-c", program], 3, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("sys.exit(3 if rank == 1 else time.sleep(600))", "rank 1 failed with exit code 3"),
+        ("os.abort() if rank == 2 else time.sleep(600)", "rank 2 failed by signal 6"),
+        ("sys.exit(5 if rank == 0 else 0)", "rank 0 failed with exit code 5"),
+        ("sys.exit('for a reason' if rank == 0 else 0)", "rank 0 failed with exit code 1"),
+        ("1 / rank", "rank 0 failed with exit code 1"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_others(program: str, words: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(RanksFailedError, match=words):
+        run_ranks(["-c", BEGIN + program], 3)
+    assert time.monotonic() - start < 30
+
+
+def test_ranks_that_do_not_end_are_killed() -> None:
+    with pytest.raises(RanksFailedError, match="rank 1, 2 did not end within 1 s"):
+        run_ranks(["-c", BEGIN + "rank and time.sleep(600)"], 3, timeout=1)
+
+
+def test_errors_go_where_they_are_to(tmp_path: Path) -> None:
+    file = tmp_path / "errors"
+    with file.open("wb") as errors, pytest.raises(RanksFailedError):
+        run_ranks(["-c", BEGIN + "sys.exit('one reason') if rank else 1 / 0"], 2, stderr=errors)
+    assert "one reason\n" in file.read_text()
+    assert "ZeroDivisionError: division by zero\n" in file.read_text()
+
+
+def test_programs_are_started_as_python_starts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    script = tmp_path / "folder" / "script.py"
+    script.write_text(DESCRIBE)
+    (tmp_path / "program.py").write_text(DESCRIBE)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    def said(*arguments: str) -> list[object]:
+        monkeypatch.setenv("SAID", str(tmp_path / arguments[0]))
+        run_ranks(arguments, 2, timeout=60)
+        first, second = (json.loads((tmp_path / f"{arguments[0]}{i}").read_text()) for i in (0, 1))
+        assert first == second
+        return list(first)
+
+    argv = ["folder/script.py", "-x", "y"]
+    assert said(*argv) == ["__main__", argv, str(script.parent), 1]
+    argv = ["-m", "program", "-x"]
+    assert said(*argv) == ["__main__", [str(tmp_path / "program.py"), "-x"], str(tmp_path), 1]
+    argv = ["-c", DESCRIBE, "x"]
+    assert said(*argv) == ["__main__", ["-c", "x"], "", 1]
+
+
+def test_what_is_left_to_the_end_is_done_at_the_end(tmp_path: Path) -> None:
+    """Of the program, and not of who has started it."""
+    program = (
+        "import atexit, pathlib, threading\n"
+        f"file = pathlib.Path({str(tmp_path)!r}, str(rank))\n"
+        "atexit.register(lambda: file.write_text(file.read_text() + ' and ended'))\n"
+        "threading.Thread(target=lambda: time.sleep(0.3) or file.write_text('waited')).start()\n"
+    )
+    run_ranks(["-c", BEGIN + "\n" + program], 2, timeout=60)
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["waited and ended"] * 2
+
+
+def test_when_forks_are_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    monkeypatch.setattr("threading.active_count", lambda: 1)
+    assert forked.is_safe()
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert not forked.is_safe()
+    monkeypatch.undo()
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    assert not forked.is_safe()
+    stop.set()
+    thread.join()
+
+
+def test_forks_take_nothing_of_their_parent_along(way: str, tmp_path: Path) -> None:
+    (tmp_path / "kept").touch()
+    os.environ["ONLY_OF_THE_PARENT"] = "1"
+    try:
+        start = forked.Fork(
+            ["-c", "import os; assert 'ONLY_OF_THE_PARENT' not in os.environ"], {}, None
+        )
+        assert start.wait() == 0
+    finally:
+        del os.environ["ONLY_OF_THE_PARENT"]
