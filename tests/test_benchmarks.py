@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from programs import python
 
 from ringcomm.arguments import nbytes
 from ringcomm.bench import plot
@@ -28,14 +27,7 @@ FEW = ("-b", "1K", "-e", "16K", "-f", "16", "-n", "2", "-w", "0")
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command],
-        text=True,
-        capture_output=True,
-        timeout=100,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
+    return python(*command, cwd=ROOT, **environment)
 
 
 def data_lines(text: str) -> list[list[str]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from programs import python
 
 from ringcomm.units import readable_nbytes, readable_seconds
 
@@ -15,14 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    python_path = os.pathsep.join([environment.pop("PYTHONPATH", ""), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, *command],
-        text=True,
-        capture_output=True,
-        timeout=200,
-        env={**os.environ, "PYTHONPATH": python_path, **environment},
-    )
+    return python(*command, **environment)
 
 
 def check_demo(result: subprocess.CompletedProcess[str], world_size: int) -> None:

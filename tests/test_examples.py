@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import launch
 import pytest
+from programs import python
 from ranks import Rank, on_processes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,17 +80,6 @@ def test_on_four_ranks(backend: str) -> None:
 @pytest.mark.slow
 def test_on_eight_ranks() -> None:
     check([ON_EIGHT_RANKS], 8, "ring")
-
-
-def python(*command: str) -> subprocess.CompletedProcess[str]:
-    python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, *command],
-        text=True,
-        capture_output=True,
-        timeout=200,
-        env={**os.environ, "PYTHONPATH": python_path},
-    )
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from documents import blocks, page
+from programs import python
 from ranks import Rank, on_processes, outcomes
 from torch.distributed import PrefixStore
 
@@ -50,10 +49,7 @@ def init_recorded(
 
 def analysis(folder: Path, *options: str) -> str:
     """What `torchfrtrace` prints."""
-    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace"]
-    return subprocess.run(
-        [*command, str(folder), *options], capture_output=True, text=True, timeout=PATIENCE
-    ).stderr
+    return python("-m", "torch.distributed.flight_recorder.fr_trace", folder, *options).stderr
 
 
 def record(path: str | Path) -> Any:

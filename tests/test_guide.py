@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from programs import python
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = (ROOT / "docs" / "pages" / "howto" / "own_algorithm.md").read_text()
@@ -23,15 +21,8 @@ def blocks(language: str) -> list[str]:
 
 def run(*arguments: str) -> str:
     """Python with these arguments; programs of -c find the example, commands name its file."""
-    paths = [ROOT, ROOT / "examples"] if arguments[0] == "-c" else [ROOT]
-    result = subprocess.run(
-        [sys.executable, *arguments],
-        text=True,
-        capture_output=True,
-        timeout=200,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "COLUMNS": "120"},
-    )
+    path = str(ROOT / "examples") if arguments[0] == "-c" else ""
+    result = python(*arguments, cwd=ROOT, PYTHONPATH=path, COLUMNS="120")
     assert result.returncode == 0, result.stderr
     return result.stdout
 

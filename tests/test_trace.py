@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from programs import python
 
 from ringcomm.cli.trace_rank import Record, merged
 
@@ -19,14 +18,7 @@ SCRIPT = [str(ROOT / "benchmarks" / "profile" / "trace.py")]
 
 
 def run(command: list[str], *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command, *arguments],
-        text=True,
-        capture_output=True,
-        timeout=100,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    return python(*command, *arguments, cwd=cwd)
 
 
 @pytest.mark.slow

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from programs import python
 from ranks import Rank, on_processes
 
 import ringcomm
@@ -187,9 +186,8 @@ def test_a_file_that_is_named_and_not_there_is_an_error() -> None:
 
 def test_the_command_writes_a_tuning(tmp_path: Path) -> None:
     file = tmp_path / "tuning.json"
-    command = [sys.executable, "-m", "ringcomm", "tune", "all_reduce,broadcast", "-o", str(file)]
-    command += ["--world-sizes", "2", "-b", "64K", "-e", "128K", "-n", "2"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    few = ("--world-sizes", "2", "-b", "64K", "-e", "128K", "-n", "2")
+    result = python("-m", "ringcomm", "tune", "all_reduce,broadcast", "-o", file, *few)
     assert (result.returncode, result.stderr) == (0, "")
     assert f"# wrote {file}" in result.stdout
     assert "# all_reduce among 2 ranks" in result.stdout and "128 KiB" in result.stdout
@@ -201,10 +199,5 @@ def test_the_command_writes_a_tuning(tmp_path: Path) -> None:
 
 
 def test_the_command_needs_a_place_for_the_file() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "ringcomm", "tune", "reduce"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "RINGCOMM_TUNING": "off"},
-    )
+    result = python("-m", "ringcomm", "tune", "reduce", RINGCOMM_TUNING="off")
     assert result.returncode == 1 and "--output" in result.stderr
