@@ -1,6 +1,9 @@
 // How long an operation may take.
 #pragma once
 
+#include <time.h>
+
+#include <algorithm>
 #include <chrono>
 
 namespace ringcomm {
@@ -12,12 +15,33 @@ struct Deadline {
   Clock::time_point start;
   std::chrono::milliseconds timeout;
 
-  // At most a hundred years, which nanoseconds can count.
+  // A hundred years, which nanoseconds can count.
+  static constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 100);
+
   static Deadline in(std::chrono::milliseconds timeout) {
-    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 100);
-    return {Clock::now(), timeout < kLongest ? timeout : kLongest};
+    return {Clock::now(), std::min(timeout, kLongest)};
   }
-  double waited() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
+  // Begins up to a tick of the kernel late, some ms, and costs a third of that: a small collective
+  // takes no longer than some dozens of looks at the clock.
+  static Deadline roughly_in(std::chrono::milliseconds timeout) {
+    static_assert(Clock::is_steady);  // as CLOCK_MONOTONIC
+    static const std::chrono::nanoseconds tick = [] {
+      timespec resolution{};
+      clock_getres(CLOCK_MONOTONIC_COARSE, &resolution);
+      return nanoseconds_of(resolution);
+    }();
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return {Clock::time_point(nanoseconds_of(now) + tick), std::min(timeout, kLongest)};
+  }
+  double waited() const {
+    return std::chrono::duration<double>(std::max(Clock::now() - start, Clock::duration{})).count();
+  }
+
+ private:
+  static std::chrono::nanoseconds nanoseconds_of(const timespec& time) {
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  }
 };
 
 }  // namespace ringcomm

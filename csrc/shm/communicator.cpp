@@ -124,7 +124,7 @@ shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, std::size_t before)
 }
 
 void Communicator::carry_out(Call call, const Reduction& reduction, Timeout timeout) {
-  const Deadline deadline = Deadline::in(timeout);
+  const Deadline deadline = Deadline::roughly_in(timeout);
   if (call.collective == Collective::kAllToAll)
     return carry_out_all_to_all(call, reduction, deadline);
   if (call.algorithm != kUsersPlans) {
@@ -210,7 +210,7 @@ void Communicator::by_plan(Call& call, const Reduction& reduction, const Deadlin
 }
 
 void Communicator::barrier(Timeout timeout) {
-  const Deadline deadline = Deadline::in(timeout);
+  const Deadline deadline = Deadline::roughly_in(timeout);
   Call call = make_call(Collective::kBarrier, 0, DType::kUInt8);
   exchange_.begin(call, deadline);
   exchange_.announce(call);

@@ -6,6 +6,13 @@ namespace {
 // A call may be made of others, which the outermost answers for.
 thread_local bool is_inside = false;
 
+struct Outermost {
+  Outermost() { is_inside = true; }
+  ~Outermost() { is_inside = false; }
+  Outermost(const Outermost&) = delete;
+  Outermost& operator=(const Outermost&) = delete;
+};
+
 const at::Tensor& first(const RingBackend::Tensors& tensors) {
   static const at::Tensor none;
   return tensors.empty() ? none : tensors[0];
@@ -16,8 +23,7 @@ const at::Tensor& first(const RingBackend::Tensors& tensors) {
 template <typename Body>
 auto AnnouncingBackend::announcing(const at::Tensor& tensor, std::size_t num_calls, Body body) {
   if (is_inside || (tensor.defined() && tensor.is_cuda())) return body();
-  is_inside = true;
-  const std::shared_ptr<void> outside(nullptr, [](void*) { is_inside = false; });
+  const Outermost call;
   const std::uint64_t before = getSequenceNumberForGroup();
   try {
     return body();
