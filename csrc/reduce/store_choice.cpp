@@ -21,15 +21,16 @@ void StoreChoice::took(double seconds_per_byte) {
   }
   tries_streaming_ = false;
   // A clock may be too coarse to see anything.
-  const double longer = seconds_per_byte > 0 ? std::min(cached_ / seconds_per_byte, kMost) : 1;
-  longer_ += kNewest * (longer - longer_);
-  current_ = stores_for(longer_);
-  interval_ = stores_for(longer) == current_ ? std::min(2 * interval_, kSeldom) : kOften;
+  const double longer = seconds_per_byte > 0 ? cached_ / seconds_per_byte : 0;
+  const double evidence = std::min(longer / (cached_ < kSlow ? kMuchLonger : kLonger), kMost);
+  evidence_ += kNewest * (evidence - evidence_);
+  current_ = stores_for(evidence_);
+  interval_ = stores_for(evidence) == current_ ? std::min(2 * interval_, kSeldom) : kOften;
   until_trial_ = interval_;
 }
 
-StoreChoice::Stores StoreChoice::stores_for(double longer) {
-  return longer > kMuchLonger ? Stores::kStreaming : Stores::kCached;
+StoreChoice::Stores StoreChoice::stores_for(double evidence) {
+  return evidence > 1 ? Stores::kStreaming : Stores::kCached;
 }
 
 }  // namespace ringcomm

@@ -7,7 +7,7 @@
 // it is cannot be read off the machine: the topology that a virtual machine shows may be made up,
 // and its cores move. So both are tried now and then, and the time of the stores alone decides,
 // which is the part that differs: near cores write about as fast either way, far ones several times
-// slower into caches.
+// slower into caches, and slower than they could fetch lines from memory.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,17 @@ class StoreChoice {
   // kSeldom, and kOften after one that does not, as in the beginning, when memory is cold.
   static constexpr std::size_t kOften = 64 << 10;
   static constexpr std::size_t kSeldom = 4 << 20;
-  // How many times longer the caches have to take, in a mean in which the last trial counts for a
-  // quarter, and for no more than kMost: who loses its core in the middle of one has seen nothing.
-  // A mean, as readers may be near at one time and far at another.
+  // How many times longer the caches have to take: kMuchLonger, as near ones are at times behind by
+  // as much as a core's buffers take in; and kLonger where they take kSlow seconds per byte or
+  // more, as it is then not the buffers. (A core fetches about ten lines at once, so one from
+  // memory takes it 10 ns, and 64 bytes in 10 ns are 6 GB/s.)
   static constexpr double kMuchLonger = 3.5;
-  static constexpr double kMost = 8;
+  static constexpr double kLonger = 1.5;
+  static constexpr double kSlow = 1 / 6e9;
+  // Each trial counts as how far it is beyond that, for no more than kMost, as who loses its core
+  // in the middle of one has seen nothing; and the last one for a quarter of the mean, as readers
+  // may be near at one time and far at another.
+  static constexpr double kMost = 2.3;
   static constexpr double kNewest = 0.25;
 
   enum class Stores { kCached, kStreaming };
@@ -46,14 +52,14 @@ class StoreChoice {
   Stores current() const { return current_; }
 
  private:
-  static Stores stores_for(double longer);
+  static Stores stores_for(double evidence);
 
   Stores current_ = Stores::kCached;
   std::size_t interval_ = kOften;  // bytes, between the last trial and the next
   std::size_t until_trial_ = 0;
   bool tries_streaming_ = false;  // the second half of a trial
   double cached_ = 0;             // seconds per byte of the first half
-  double longer_ = 1;             // the mean
+  double evidence_ = 0;           // for streaming, from 1 on: the mean
 };
 
 }  // namespace ringcomm

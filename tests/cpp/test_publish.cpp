@@ -15,6 +15,7 @@ using Stores = StoreChoice::Stores;
 namespace {
 
 constexpr std::size_t kBlock = 16 << 10;
+constexpr double kQuick = 1e-10, kSlow = 3e-10;  // seconds per byte
 
 // Writes so many bytes on a machine on which the two take so long. Returns how many
 // trials that took.
@@ -84,17 +85,26 @@ TEST(published_bytes_arrive_through_trials_and_between) {
 
 TEST(far_cores_are_written_to_by_streams) {
   StoreChoice choice;
-  write(choice, 4 << 20, 4.0, 1.0);
+  write(choice, 4 << 20, 4.0 * kQuick, kQuick);
   CHECK(choice.current() == Stores::kStreaming);
   // They come near again.
-  write(choice, 32 << 20, 1.0, 0.5);
+  write(choice, 32 << 20, kQuick, 0.5 * kQuick);
   CHECK(choice.current() == Stores::kCached);
 }
 
 TEST(near_cores_are_written_to_through_the_caches) {
   StoreChoice choice;
-  write(choice, 64 << 20, 3.4, 1.0);
+  write(choice, 64 << 20, kQuick, kQuick / 3.4);
   CHECK(choice.current() == Stores::kCached);
+}
+
+// It is not that buffers take in what streams.
+TEST(slow_caches_are_written_around_for_less) {
+  StoreChoice choice;
+  write(choice, 64 << 20, kSlow, kSlow / 1.4);
+  CHECK(choice.current() == Stores::kCached);
+  write(choice, 64 << 20, kSlow, kSlow / 1.7);
+  CHECK(choice.current() == Stores::kStreaming);
 }
 
 // Tells of so many trials, of which every `period`-th finds far cores.
@@ -102,9 +112,9 @@ void try_mixed(StoreChoice& choice, int trials, int period, double far) {
   for (int trial = 0; trial < trials; ++trial) {
     while (!choice.next(kBlock).is_trial) {
     }
-    choice.took(trial % period == 0 ? far : 1.0);
+    choice.took(trial % period == 0 ? far * kQuick : kQuick);
     choice.next(kBlock);
-    choice.took(1.0);
+    choice.took(kQuick);
   }
 }
 
@@ -127,21 +137,21 @@ TEST(a_clock_that_sees_nothing_decides_nothing) {
   StoreChoice choice;
   write(choice, 64 << 20, 0.0, 0.0);
   CHECK(choice.current() == Stores::kCached);
-  write(choice, 64 << 20, 4.0, 1.0);
+  write(choice, 64 << 20, 4.0 * kQuick, kQuick);
   CHECK(choice.current() == Stores::kStreaming);
 }
 
 TEST(trials_are_seldom_where_they_agree) {
   StoreChoice choice;
-  CHECK(write(choice, 2 * StoreChoice::kSeldom, 1.0, 1.0) >= 6);  // often in the beginning
-  const int trials = write(choice, 16 * StoreChoice::kSeldom, 1.0, 1.0);
+  CHECK(write(choice, 2 * StoreChoice::kSeldom, kQuick, kQuick) >= 6);  // often in the beginning
+  const int trials = write(choice, 16 * StoreChoice::kSeldom, kQuick, kQuick);
   CHECK(trials >= 2 * 14 && trials <= 2 * 17);
 }
 
 TEST(small_blocks_are_not_tried) {
   StoreChoice choice;
-  CHECK(write(choice, 64 << 20, 4.0, 1.0, StoreChoice::kLeastTried - 1) == 0);
-  write(choice, 4 << 20, 4.0, 1.0);
+  CHECK(write(choice, 64 << 20, 4.0 * kQuick, kQuick, StoreChoice::kLeastTried - 1) == 0);
+  write(choice, 4 << 20, 4.0 * kQuick, kQuick);
   CHECK(choice.next(StoreChoice::kLeast).stores == Stores::kStreaming);
   CHECK(choice.next(StoreChoice::kLeast - 1).stores == Stores::kCached);
 }
