@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         return demo_rank.run(options.epochs)
     try:
         nproc = options.nproc or demo_rank.usable_gpus() or 4
-        print(f"starting {nproc} processes, which takes some seconds", flush=True)
+        print(f"starting {nproc} processes", flush=True)
         run_ranks(["-m", "ringcomm", *options.command_line], nproc)
     except RanksFailedError as error:
         print(f"The demo failed: {error}; what it said is above.", file=sys.stderr)
