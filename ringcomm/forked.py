@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import IO, NoReturn, TextIO
 
@@ -41,7 +42,10 @@ class Fork:
         self._process = context.Process(
             target=_main, args=(list(arguments), dict(environment), stderr)
         )
-        self._process.start()
+        with warnings.catch_warnings():
+            # Of libraries' threads, which wait for work: OpenBLAS makes its own anew in a fork.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
 
     def poll(self) -> int | None:
         return self._process.exitcode

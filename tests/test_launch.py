@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import json
-import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,17 +24,21 @@ with open(file, "w") as said:
 """
 
 
-@pytest.fixture(params=["fork", "new process"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest.fixture(params=["fork", "new process"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests' own process has threads at times, which are no matter to what runs here."""
     monkeypatch.setattr(forked, "is_safe", lambda: request.param == "fork")
-    yield request.param
 
 
+either_way = pytest.mark.usefixtures("way")
+
+
+@either_way
 def test_ranks_are_run() -> None:
     run_ranks(["-c", BEGIN + "assert os.environ['WORLD_SIZE'] == '3'"], 3, timeout=60)
 
 
+@either_way
 def test_ranks_meet() -> None:
     program = (
         "import ringcomm, torch; ringcomm.init(); x = torch.ones(5); ringcomm.all_reduce(x); "
@@ -44,6 +47,7 @@ def test_ranks_meet() -> None:
     run_ranks(["-c", program], 3, timeout=60)
 
 
+@either_way
 @pytest.mark.parametrize(
     ("program", "words"),
     [
@@ -61,11 +65,13 @@ def test_a_rank_that_fails_ends_the_others(program: str, words: str) -> None:
     assert time.monotonic() - start < 30
 
 
+@either_way
 def test_ranks_that_do_not_end_are_killed() -> None:
     with pytest.raises(RanksFailedError, match="rank 1, 2 did not end within 1 s"):
         run_ranks(["-c", BEGIN + "rank and time.sleep(600)"], 3, timeout=1)
 
 
+@either_way
 def test_errors_go_where_they_are_to(tmp_path: Path) -> None:
     file = tmp_path / "errors"
     with file.open("wb") as errors, pytest.raises(RanksFailedError):
@@ -74,6 +80,7 @@ def test_errors_go_where_they_are_to(tmp_path: Path) -> None:
     assert "ZeroDivisionError: division by zero\n" in file.read_text()
 
 
+@either_way
 def test_programs_are_started_as_python_starts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +106,7 @@ def test_programs_are_started_as_python_starts_them(
     assert said(*argv) == ["__main__", ["-c", "x"], "", 1]
 
 
+@either_way
 def test_what_is_left_to_the_end_is_done_at_the_end(tmp_path: Path) -> None:
     """Of the program, and not of who has started it."""
     program = (
@@ -112,13 +120,12 @@ def test_what_is_left_to_the_end_is_done_at_the_end(tmp_path: Path) -> None:
 
 
 def test_when_forks_are_safe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    monkeypatch.setattr("threading.active_count", lambda: 1)
-    assert forked.is_safe()
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    assert not forked.is_safe()
-    monkeypatch.undo()
+    with monkeypatch.context() as alone:
+        alone.setattr("threading.active_count", lambda: 1)
+        assert forked.is_safe()
+        alone.setattr("torch.cuda.device_count", lambda: 1)
+        assert not forked.is_safe()
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()
@@ -127,13 +134,17 @@ def test_when_forks_are_safe(monkeypatch: pytest.MonkeyPatch) -> None:
     thread.join()
 
 
-def test_forks_take_nothing_of_their_parent_along(way: str, tmp_path: Path) -> None:
-    (tmp_path / "kept").touch()
-    os.environ["ONLY_OF_THE_PARENT"] = "1"
+def test_a_fork_has_nothing_of_what_its_parent_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its variables, nor what is to be done when it ends."""
+    monkeypatch.setenv("ONLY_OF_THE_PARENT", "1")
+    file = tmp_path / "file"
+    file.touch()
+    atexit.register(file.unlink)
     try:
-        start = forked.Fork(
-            ["-c", "import os; assert 'ONLY_OF_THE_PARENT' not in os.environ"], {}, None
-        )
-        assert start.wait() == 0
+        program = "import os; assert 'ONLY_OF_THE_PARENT' not in os.environ"
+        assert forked.Fork(["-c", program], {}, None).wait() == 0
+        assert file.exists()
     finally:
-        del os.environ["ONLY_OF_THE_PARENT"]
+        atexit.unregister(file.unlink)
