@@ -85,7 +85,7 @@ def become(arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn
     if threads := environment.get("OMP_NUM_THREADS"):
         torch.set_num_threads(int(threads))
     try:
-        _run(arguments)
+        _run(arguments, environment.get("PYTHONPATH", ""))
         code = 0
     except SystemExit as error:
         code = _code_of(error)
@@ -107,8 +107,9 @@ def _writing(descriptor: int, environment: Mapping[str, str]) -> TextIO:
     return open(descriptor, "w", 1 if at_once else -1, errors=errors, closefd=False)
 
 
-def _run(arguments: Sequence[str]) -> None:
+def _run(arguments: Sequence[str], python_path: str) -> None:
     first, *rest = arguments
+    sys.path[1:1] = filter(None, python_path.split(os.pathsep))
     if first == "-m":
         name, *rest = rest
         sys.argv, sys.path[0] = ["-m", *rest], os.getcwd()

@@ -31,8 +31,9 @@ def python(
     Raises:
         subprocess.TimeoutExpired: it did not end in time, and was killed.
     """
-    paths = filter(None, [environment.pop("PYTHONPATH", ""), str(ROOT), *_inherited()])
-    variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)}
+    paths = [environment.pop("PYTHONPATH", ""), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    python_path = os.pathsep.join(filter(None, paths))
+    variables = {**os.environ, **environment, "PYTHONPATH": python_path}
     command = [str(argument) for argument in arguments]
     with tempfile.TemporaryDirectory(prefix="program-") as directory:
         files = [Path(directory, name) for name in ("out", "err")]
@@ -49,14 +50,10 @@ def python(
         return subprocess.CompletedProcess(command, process.exitcode, out, err)
 
 
-def _inherited() -> list[str]:
-    return os.environ.get("PYTHONPATH", "").split(os.pathsep)
-
-
 def _main(command: list[str], cwd: str, variables: Mapping[str, str], files: list[Path]) -> None:
     for descriptor, file in enumerate(files, 1):
         with file.open("wb", buffering=0) as opened:
             os.dup2(opened.fileno(), descriptor)
     os.chdir(cwd)
-    sys.path[:0] = ["", *variables["PYTHONPATH"].split(os.pathsep)]
+    sys.path.insert(0, "")  # which the program's own folder replaces
     become(command, variables)

@@ -27,7 +27,7 @@ FEW = ("-b", "1K", "-e", "16K", "-f", "16", "-n", "2", "-w", "0")
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return python(*command, cwd=ROOT, **environment)
+    return python(*command, cwd=ROOT, timeout=100, **environment)
 
 
 def data_lines(text: str) -> list[list[str]]:

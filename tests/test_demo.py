@@ -13,10 +13,6 @@ from ringcomm.units import readable_nbytes, readable_seconds
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return python(*command, **environment)
-
-
 def check_demo(result: subprocess.CompletedProcess[str], world_size: int) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     text = result.stdout
@@ -32,7 +28,7 @@ def check_demo(result: subprocess.CompletedProcess[str], world_size: int) -> Non
 
 @pytest.mark.slow
 def test_demo() -> None:
-    result = run("-m", "ringcomm", "demo", "--epochs", "3", "--nproc", "3")
+    result = python("-m", "ringcomm", "demo", "--epochs", "3", "--nproc", "3")
     check_demo(result, 3)
     assert result.stdout.startswith("starting 3 processes")
 
@@ -40,19 +36,19 @@ def test_demo() -> None:
 @pytest.mark.slow
 def test_demo_under_torchrun() -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    check_demo(run(*torchrun, "-m", "ringcomm", "demo", "--epochs", "3"), 2)
+    check_demo(python(*torchrun, "-m", "ringcomm", "demo", "--epochs", "3"), 2)
 
 
 def test_demo_without_scikit_learn(tmp_path: Path) -> None:
     (tmp_path / "sklearn.py").write_text("raise ModuleNotFoundError('sklearn')\n")
-    result = run("-m", "ringcomm", "demo", PYTHONPATH=str(tmp_path))
+    result = python("-m", "ringcomm", "demo", PYTHONPATH=str(tmp_path))
     assert result.returncode == 1
     assert "pip install scikit-learn" in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("nproc", ["0", "-1", "two"])
 def test_demo_refuses(nproc: str) -> None:
-    result = run("-m", "ringcomm", "demo", "--nproc", nproc)
+    result = python("-m", "ringcomm", "demo", "--nproc", nproc)
     assert result.returncode == 2 and "must be an integer from 1" in result.stderr
 
 

@@ -49,7 +49,8 @@ def init_recorded(
 
 def analysis(folder: Path, *options: str) -> str:
     """What `torchfrtrace` prints."""
-    return python("-m", "torch.distributed.flight_recorder.fr_trace", folder, *options).stderr
+    command = ("-m", "torch.distributed.flight_recorder.fr_trace")
+    return python(*command, folder, *options, timeout=PATIENCE).stderr
 
 
 def record(path: str | Path) -> Any:

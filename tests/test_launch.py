@@ -35,7 +35,7 @@ either_way = pytest.mark.usefixtures("way")
 
 @either_way
 def test_ranks_are_run() -> None:
-    run_ranks(["-c", BEGIN + "assert os.environ['WORLD_SIZE'] == '3'"], 3, timeout=60)
+    run_ranks(["-c", BEGIN + "assert os.environ['WORLD_SIZE'] == '3'"], 3, timeout=30)
 
 
 @either_way

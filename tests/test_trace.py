@@ -18,7 +18,7 @@ SCRIPT = [str(ROOT / "benchmarks" / "profile" / "trace.py")]
 
 
 def run(command: list[str], *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return python(*command, *arguments, cwd=cwd)
+    return python(*command, *arguments, cwd=cwd, timeout=100)
 
 
 @pytest.mark.slow

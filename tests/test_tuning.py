@@ -187,7 +187,7 @@ def test_a_file_that_is_named_and_not_there_is_an_error() -> None:
 def test_the_command_writes_a_tuning(tmp_path: Path) -> None:
     file = tmp_path / "tuning.json"
     few = ("--world-sizes", "2", "-b", "64K", "-e", "128K", "-n", "2")
-    result = python("-m", "ringcomm", "tune", "all_reduce,broadcast", "-o", file, *few)
+    result = python("-m", "ringcomm", "tune", "all_reduce,broadcast", "-o", file, *few, timeout=120)
     assert (result.returncode, result.stderr) == (0, "")
     assert f"# wrote {file}" in result.stdout
     assert "# all_reduce among 2 ranks" in result.stdout and "128 KiB" in result.stdout

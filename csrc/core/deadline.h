@@ -21,8 +21,8 @@ struct Deadline {
   static Deadline in(std::chrono::milliseconds timeout) {
     return {Clock::now(), std::min(timeout, kLongest)};
   }
-  // Begins up to a tick of the kernel late, some ms, and costs a third of that: a small collective
-  // takes no longer than some dozens of looks at the clock.
+  // Begins late by up to a tick of the kernel, some ms, and never early, for a third of what `in`
+  // costs: a small collective takes no longer than some dozens of looks at the clock.
   static Deadline roughly_in(std::chrono::milliseconds timeout) {
     static_assert(Clock::is_steady);  // as CLOCK_MONOTONIC
     static const std::chrono::nanoseconds tick = [] {

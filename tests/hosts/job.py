@@ -316,7 +316,7 @@ def _become(program: Program, log: str) -> None:
             print(error, file=sys.stderr)
             os._exit(127)
     faulthandler.enable()
-    sys.path[:0] = ["", *paths]
+    sys.path.insert(0, "")  # which the script's own folder replaces
     status = 1
     try:
         become(program.arguments, {"OMP_NUM_THREADS": "1", **os.environ})
