@@ -97,8 +97,9 @@ def measure(
     on = gpu.own(0) if device == "cuda" else torch.device("cpu")
     instructions = device.partition(":")[2]
     count = max(1, size // dtype.itemsize)
-    generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randint(1, 8, (count,), generator=generator).to(on).to(dtype) for _ in range(2))
+    generator = torch.Generator(on).manual_seed(0)
+    shape = {"size": (count,), "device": on, "dtype": torch.int32}
+    a, b = (torch.randint(1, 8, generator=generator, **shape).to(dtype) for _ in range(2))
     output, expected = torch.empty_like(a), torch.empty_like(a)
     calls = {
         "ringcomm_s": lambda: _C.reduce_local([a, b], output, RING_OPS[op], instructions),

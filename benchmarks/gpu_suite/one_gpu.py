@@ -4,6 +4,10 @@ Every rank is a process. As threads of one process they would share its 32 hardw
 NCCL's streams and ours take about 16 a rank, so that kernels that wait for each other can end up in
 one queue. The processes' kernels are time-sliced, which is correct and slow, or run side by side
 under MPS.
+
+Within a process streams may share a queue, and a kernel that is loaded at its first launch may wait
+for those that run. Neither makes ranks wait for each other for ever: all launch the same in the
+same order, so what the rank that has come least far has launched, the others have launched, too.
 """
 
 from __future__ import annotations
@@ -18,16 +22,16 @@ OLDEST_NCCL = 23003  # 2.30.3: the first with NCCL_MULTI_RANK_GPU_ENABLE
 
 ENVIRONMENT = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
-    # No kernel is loaded, and nothing connected, while another rank's kernel waits for it.
-    "CUDA_MODULE_LOADING": "EAGER",
+    # Nothing is connected while another rank's kernel waits for it.
     "NCCL_RUNTIME_CONNECT": "0",
-    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
     "NCCL_NVLS_ENABLE": "0",
     "NCCL_IB_DISABLE": "1",
     "NCCL_SOCKET_IFNAME": "lo",
     "GLOO_SOCKET_IFNAME": "lo",
 }
 
+# Of all ranks together: MPS has room for 64, and for 128 it has not.
+_HARDWARE_QUEUES = 64
 _CTAS = 64  # of all ranks together: about half an H100's multiprocessors, the rest is for the sums
 
 
@@ -35,6 +39,7 @@ def prepare(world_size: int) -> None:
     """Readies the environment of the processes that are started next; before CUDA is used."""
     if torch.cuda.device_count() < world_size:
         os.environ.update(ENVIRONMENT)
+        os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = str(min(32, _HARDWARE_QUEUES // world_size))
 
 
 def missing(world_size: int) -> str:

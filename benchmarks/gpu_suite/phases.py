@@ -26,14 +26,16 @@ class Phase:
     commands: list[Command]
     needs_build: bool = True
     ranks: bool = False  # several on one GPU, for which a newer NCCL may have to be loaded
+    mps: bool = False  # they run side by side where MPS can be had; it is started for this phase
 
 
 def phases(results: Path, built: Path | None = None) -> list[Phase]:
     """In the order in which they run; with `built` given, that is unpacked and nothing compiled."""
     return [
-        Phase("probe", 40, 0, "probe.log", [_module("probe")], needs_build=False, ranks=True),
+        Phase("probe", 30, 0, "probe.log", [_module("probe")], needs_build=False, ranks=True),
         _unpack(results, built) if built else _build(results),
-        Phase("kernels", 130, 1, "kernels.log", [_module("kernels")], needs_build=False),
+        Phase("kernels", 110, 1, "kernels.log", [_module("kernels")], needs_build=False),
+        _racecheck(),
         _ncu(results),
         Phase("smoke", 50, 1, "smoke.log", [_module("smoke")], ranks=True),
         *_tests(results),
@@ -71,6 +73,17 @@ def _unpack(results: Path, tarball: Path) -> Phase:
     return Phase("unpack", 30, 0, "unpack.log", commands, needs_build=False)
 
 
+def _racecheck() -> Phase:
+    """Of the fused kernels, whose threads share memory; without peers, so that none is waited for.
+
+    The reductions' threads share nothing.
+    """
+    program = _BENCHMARKS / "fused_kernel.py"
+    options = ("--sizes", "64K", "--iters", "1", "--repeats", "1", "--dtypes", "float,bfloat16")
+    tool = ["compute-sanitizer", "--tool", "racecheck", "--error-exitcode", "1"]
+    return Phase("racecheck", 35, 1, "racecheck.log", [[*tool, *_python(program, *options)]])
+
+
 def _ncu(results: Path) -> Phase:
     name, picture = results / "reduce", results / "roofline.png"
     title = _full(small=("--title", rehearsal.LABEL))
@@ -79,17 +92,17 @@ def _ncu(results: Path) -> Phase:
     commands = [
         [script, "-o", str(name), *small],
         _python(_PROFILE / "roofline.py", f"{name}.csv", "--plot", picture, *title),
-        [script, "--fused", "-o", str(fused), *small],
+        [script, "--fused", "ring", "-o", str(fused), *small],
         _python(_PROFILE / "roofline.py", f"{fused}.csv"),
     ]
-    return Phase("ncu", 90, 1, picture.name, commands)
+    return Phase("ncu", 75, 1, picture.name, commands)
 
 
 def _tests(results: Path) -> list[Phase]:
     def phase(name: str, seconds: int, file: str, *chosen: str) -> Phase:
         rows = f"{name}.csv"
         command = _module("run_tests", results / rows, _TESTS / file, *chosen)
-        return Phase(name, seconds, 2, rows, [command], ranks=True)
+        return Phase(name, seconds, 2, rows, [command], ranks=True, mps=True)
 
     collectives = "test_gpu_collectives.py"
     two = _full("2ranks", small=("2ranks and not 2ranks-direct",))
@@ -97,9 +110,9 @@ def _tests(results: Path) -> list[Phase]:
     fused = _full(small=("-k", "2ranks and ring and all_reduce"))
     streams = _full(small=("-k", "2ranks"))
     return [
-        phase("correctness-2", 120, collectives, "-k", *two),
-        phase("correctness-4", 140, collectives, "-k", *four),
-        phase("fused", 90, "test_gpu_fused.py", *fused),
+        phase("correctness-2", 100, collectives, "-k", *two),
+        phase("correctness-4", 130, collectives, "-k", *four),
+        phase("fused", 130, "test_gpu_fused.py", *fused),
         phase("streams", 110, "test_gpu_streams.py", *streams),
         phase("training", 60, "test_gpu_training.py"),
     ]

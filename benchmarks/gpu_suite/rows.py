@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_suite import mps
+
 FIELDS = ("test", "outcome", "seconds", "gpu")
 
 
@@ -60,4 +62,5 @@ class Plugin:
 def pytest_configure(config: pytest.Config) -> None:
     from gpu_suite import device  # torch takes seconds, which whoever only reads rows is spared
 
-    config.pluginmanager.register(Plugin(Path(os.environ["GPU_SUITE_ROWS"]), device.label()))
+    gpu = f"{device.label()}, {mps.how()}"
+    config.pluginmanager.register(Plugin(Path(os.environ["GPU_SUITE_ROWS"]), gpu))

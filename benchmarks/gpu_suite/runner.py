@@ -12,12 +12,12 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import BinaryIO
 
-from gpu_suite import rehearsal, supervise
+from gpu_suite import mps, rehearsal, supervise
 from gpu_suite.phases import Phase
 
 KIND = rehearsal.LABEL if rehearsal.ON else "measured"
@@ -88,7 +88,10 @@ class Runner:
         with log.open("ab", buffering=0) as output:
             now = datetime.now(timezone.utc).isoformat(timespec="seconds")
             output.write(f"# {phase.name}, {now}, {KIND}\n".encode())
-            detail = self._commands(phase, output)
+            with mps.running() if phase.mps else nullcontext() as time_sliced:
+                if time_sliced:
+                    output.write(f"time-sliced: {time_sliced}\n".encode())
+                detail = self._commands(phase, output)
         if not detail and not (self.results / phase.file).exists():
             detail = f"wrote no {phase.file}"
         if detail:

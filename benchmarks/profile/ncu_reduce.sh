@@ -7,7 +7,8 @@ usage() {
 Profiles ringcomm's CUDA kernels with Nsight Compute, in one process without NCCL.
 
   benchmarks/profile/ncu_reduce.sh [options]
-    --fused          the fused kernels without peers (fused_kernel.py) in place of the reductions
+    --fused NAME     in place of the reductions, the fused kernel of the all-reduce algorithm with
+                     this name, such as ring, without peers (fused_kernel.py)
     -o NAME          name of what is written: NAME.ncu-rep, NAME.csv (default: reduce)
     --dtypes LIST    as for reduce_kernels.py (default: float,bfloat16)
     --ops LIST       as for reduce_kernels.py (default: sum); fused kernels add
@@ -23,10 +24,10 @@ to do if that right is missing (ERR_NVGPUCTRPERM).
 
 Nsight Compute runs each kernel several times over, once for each group of counters, with memory
 restored in between (replay). That is right for our reductions, which depend on nothing but their
-inputs, and for a fused kernel that waits for nobody. It must not be done to NCCL's kernels: they wait for the kernels of other ranks, which have
-long ended when the second pass begins, so the program hangs. Hence the filter on our namespace, as
-torch has a reduce_kernel of its own, and a program that makes no collective call. For whole
-collectives, see nsys_ring.sh.
+inputs, and for a fused kernel that waits for nobody. It must not be done to NCCL's kernels: they
+wait for the kernels of other ranks, which have long ended when the second pass begins, so the
+program hangs. Hence the filter on our namespace, as torch has a reduce_kernel of its own, and a
+program that makes no collective call. For whole collectives, see nsys_ring.sh.
 
 Clocks are left as they are (--clock-control none): by default ncu locks them to the base clock,
 and the bandwidths would not be those of a run without it.
@@ -42,13 +43,15 @@ name=reduce dtypes=float,bfloat16 ops=sum size=64M skip=1 count= dry_run= fused=
 while (($# > 0)); do
   case $1 in
     -h | --help) usage && exit 0 ;;
-    --fused) fused=1 && shift && continue ;;
     --dry-run) dry_run=1 && shift && continue ;;
-    -o | --dtypes | --ops | --size | --skip | --count) (($# > 1)) || die "$1 needs a value" ;;
+    -o | --fused | --dtypes | --ops | --size | --skip | --count)
+      (($# > 1)) || die "$1 needs a value"
+      ;;
     *) die "unknown option $1; --help lists them" ;;
   esac
   case $1 in
     -o) name=$2 ;;
+    --fused) fused=$2 ;;
     --dtypes) dtypes=$2 ;;
     --ops) ops=$2 ;;
     --size) size=$2 ;;
@@ -60,7 +63,8 @@ done
 
 scripts=$(cd "$(dirname "$0")/.." && pwd)
 if [[ $fused ]]; then
-  program=("$scripts/fused_kernel.py" --dtypes "$dtypes" --sizes "$size" --iters 1 --repeats 1)
+  program=("$scripts/fused_kernel.py" --algorithms "$fused"
+    --dtypes "$dtypes" --sizes "$size" --iters 1 --repeats 1)
 else
   program=("$scripts/reduce_kernels.py" --devices cuda
     --dtypes "$dtypes" --ops "$ops" --sizes "$size" --iters 1 --repeats 1)

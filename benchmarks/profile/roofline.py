@@ -34,7 +34,7 @@ PER_CYCLE = "dram__bytes.sum.peak_sustained"
 CYCLES = "dram__cycles_elapsed.avg.per_second"
 _PREFIXES = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
-# In the order of csrc/reduce/types.h: ncu shows enumerators as numbers.
+# In the order of csrc/reduce/types.h: ncu shows enumerators as numbers, with or without their type.
 DTYPES = (
     "float64",
     "float32",
@@ -97,7 +97,13 @@ def short_name(kernel: str) -> str:
     text = re.sub(r"\(\w+::ReduceOp\)(\d+)", lambda match: OPS[int(match[1])], text)
     text = re.sub(r"\((?:\w+::)*\w+\)", "", text)  # other casts
     match = re.search(r"(\w+)(<[^()]*>)?\(", text) or re.search(r"(\w+)(<[^()]*>)?$", text)
-    return match[0].rstrip("(") if match else kernel
+    if match is None:
+        return kernel
+    return re.sub(r"(?<=_kernel<)(\d+), (\d+)", _dtype_and_op, match[0].rstrip("("))
+
+
+def _dtype_and_op(numbers: re.Match[str]) -> str:
+    return f"{DTYPES[int(numbers[1])]}, {OPS[int(numbers[2])]}"
 
 
 def read(lines: Iterable[str]) -> list[Kernel]:

@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -143,6 +144,7 @@ class Rank {
         device_(device),
         memory_(allocate<float>(device, example.memory_count)),
         flags_(allocate<Flag>(device, example.num_flags)),
+        stream_(std::make_unique<Stream>()),
         microseconds_(0) {
     const std::size_t largest_count = options.largest_nbytes / sizeof(float);
     for (int b = 0; b < kNumBuffers; ++b) {
@@ -158,7 +160,7 @@ class Rank {
   // Calls the kernel several times with count elements, and checks what came out.
   void measure(const Group& group, std::size_t count, Meeting& meeting) {
     use_device(device_);
-    Stream stream;
+    Stream& stream = *stream_;
     std::vector<float> host(count + kNumGuards);
     for (int b = 0; b < kNumBuffers; ++b) {
       for (std::size_t i = 0; i < count; ++i) host[i] = input_value(rank_, i, b);
@@ -225,6 +227,9 @@ class Rank {
   const int device_;
   DeviceArray<float> memory_;
   DeviceArray<Flag> flags_;
+  // For all calls. Streams made anew for each length can come to share one of the GPU's queues, in
+  // which the kernel of a rank waits behind that of another, which waits for it.
+  std::unique_ptr<Stream> stream_;
   std::vector<DeviceArray<float>> inputs_;
   std::vector<DeviceArray<float>> outputs_;
   double microseconds_;
@@ -303,6 +308,7 @@ inline Options parse(int argc, char** argv) {
 template <typename Kernel>
 int run(int argc, char** argv, Kernel* kernel, Example (*make_example)(const Options&)) {
   try {
+    use_a_queue_for_each_stream();
     const Options options = parse(argc, argv);
     const Example example = make_example(options);
     const auto devices = devices_of_ranks(options.world_size, kernel, example.num_ctas);

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <cuda/atomic>
 #include <cuda/std/chrono>
 #include <memory>
@@ -65,6 +66,9 @@ std::vector<int> devices_of_ranks(int world_size, void (*kernel)(Parameters...),
 }
 
 inline void use_device(int device) { CHECK(cudaSetDevice(device)); }
+
+// As many as there can be of a GPU's queues; by default eight. Before the first call to CUDA.
+inline void use_a_queue_for_each_stream() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); }
 
 struct FreeOnDevice {
   void operator()(void* memory) const { cudaFree(memory); }

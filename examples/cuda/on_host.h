@@ -100,6 +100,7 @@ std::vector<int> devices_of_ranks(int world_size, Kernel, int) {
 }
 
 inline void use_device(int) {}
+inline void use_a_queue_for_each_stream() {}
 
 template <typename T>
 using DeviceArray = std::unique_ptr<T[]>;

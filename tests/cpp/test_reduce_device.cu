@@ -1,7 +1,7 @@
 // Reductions on device memory: refusals and, where there is a GPU, the bits of reduce_host.
 #include <cuda_runtime.h>
 
-#include <utility>
+#include <array>
 
 #include "check.h"
 #include "reduce/device.h"
@@ -21,35 +21,46 @@ bool has_gpu() {
   return cudaGetDeviceCount(&num_devices) == cudaSuccess && num_devices > 0;
 }
 
+// Memory that is made once, as making it takes longer than a reduction. What is placed in it ends
+// where it ends, up to its alignment: memcheck sees whoever goes further.
 class DeviceBuffer {
  public:
-  DeviceBuffer(std::size_t nbytes, std::size_t misalignment) {
-    CHECK_EQ(cudaMalloc(&allocation_, nbytes + misalignment + 1), cudaSuccess);
-    data_ = static_cast<std::byte*>(allocation_) + misalignment;
-  }
+  DeviceBuffer() = default;
   DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer(DeviceBuffer&& other) noexcept
-      : allocation_(std::exchange(other.allocation_, nullptr)), data_(other.data_) {}
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
   ~DeviceBuffer() { cudaFree(allocation_); }
-  std::byte* data() const { return data_; }
+
+  std::byte* place(std::size_t nbytes, std::size_t misalignment) {
+    const std::size_t needed = nbytes + misalignment + kAlignment;
+    if (needed > capacity_) {
+      CHECK_EQ(cudaFree(allocation_), cudaSuccess);
+      CHECK_EQ(cudaMalloc(&allocation_, needed), cudaSuccess);
+      capacity_ = needed;
+    }
+    const std::size_t offset = (capacity_ - nbytes - misalignment) / kAlignment * kAlignment;
+    return static_cast<std::byte*>(allocation_) + offset + misalignment;
+  }
 
  private:
+  static constexpr std::size_t kAlignment = 16;  // of what a thread loads at once
   void* allocation_ = nullptr;
-  std::byte* data_;
+  std::size_t capacity_ = 0;
 };
 
 std::vector<Bytes> run_on_device(const Case& c, const std::vector<Bytes>& inputs) {
-  std::vector<DeviceBuffer> buffers;
-  std::vector<const void*> input_pointers;
-  for (int k = 0; k <= c.num_inputs; ++k) buffers.emplace_back(c.nbytes(), c.misalignment_of(k));
-  for (int k = 0; k < c.num_inputs; ++k) {
-    CHECK_EQ(cudaMemcpy(buffers[k].data(), inputs[k].data(), c.nbytes(), cudaMemcpyHostToDevice),
-             cudaSuccess);
-    input_pointers.push_back(buffers[k].data());
+  static auto& memory = *new std::array<DeviceBuffer, kMaxDeviceInputs + 1>;  // CUDA ends first
+  std::vector<std::byte*> buffers;
+  for (int k = 0; k <= c.num_inputs; ++k) {
+    buffers.push_back(memory[k].place(c.nbytes(), c.misalignment_of(k)));
   }
+  for (int k = 0; k < c.num_inputs; ++k) {
+    CHECK_EQ(cudaMemcpy(buffers[k], inputs[k].data(), c.nbytes(), cudaMemcpyHostToDevice),
+             cudaSuccess);
+  }
+  const std::vector<const void*> input_pointers(buffers.begin(), buffers.end() - 1);
   // A second output is the last input; in place is the first one.
-  std::vector<void*> outputs{buffers[c.outputs == Outputs::kInPlace ? 0 : c.num_inputs].data()};
-  if (c.outputs == Outputs::kTwo) outputs.push_back(buffers[c.num_inputs - 1].data());
+  std::vector<void*> outputs{buffers[c.outputs == Outputs::kInPlace ? 0 : c.num_inputs]};
+  if (c.outputs == Outputs::kTwo) outputs.push_back(buffers[c.num_inputs - 1]);
   CHECK_EQ(reduce_device(c.reduction, input_pointers.data(), c.num_inputs, outputs.data(),
                          static_cast<int>(outputs.size()), c.count, 0),
            cudaSuccess);
@@ -90,6 +101,24 @@ TEST(uniform_divisor_gives_the_bits_of_a_division) {
     for (std::uint64_t bits = 0; bits < 1ull << 32; bits += 4099) check(bits);
     for (std::uint32_t bits = 0; bits < 1 << 19; ++bits) check(bits);
     for (std::uint32_t bits : {0x7f800000u, 0xff800000u, 0x80000000u, 0x7fc00000u}) check(bits);
+  }
+}
+
+// Few enough for a checker of memory that takes a hundred times as long.
+TEST(each_kernel_stays_within_its_memory) {
+  if (!has_gpu()) return;
+  std::mt19937 random(3);
+  for (int d = 0; d < kNumDTypes; ++d) {
+    const auto dtype = static_cast<DType>(d);
+    for (int num_inputs : {2, 3, 9}) {
+      for (const Reduction& r : reduce_cases::reductions(dtype, num_inputs)) {
+        for (std::size_t count : {1009, 100003}) {
+          const Case c{r,     num_inputs,          Outputs::kTwo,
+                       count, element_size(dtype), reduce_cases::Placement::kTogether};
+          reduce_cases::check_case(c, random_inputs(c, random), run_on_device);
+        }
+      }
+    }
   }
 }
 
