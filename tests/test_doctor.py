@@ -144,6 +144,13 @@ def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGCOMM_LINKS", "pigeons")
     assert doctor._links(problems) == "not linked"
     assert len(problems) == 1 and "RINGCOMM_LINKS is 'pigeons'" in problems[0]
+    monkeypatch.setenv("RINGCOMM_LINKS", "gloo")
+    for name, text in (("RINGCOMM_ACROSS", "far"), ("RINGCOMM_HOST_SILENCE", "0")):
+        with monkeypatch.context() as wrong:
+            wrong.setenv(name, text)
+            problems.clear()
+            assert doctor._links(problems) == "not linked"
+            assert len(problems) == 1 and name in problems[0] and f"'{text}'" in problems[0]
 
 
 def test_shared_memory_without_a_name() -> None:

@@ -105,7 +105,7 @@ def _tests(results: Path) -> list[Phase]:
         return Phase(name, seconds, 2, rows, [command], ranks=True, mps=True)
 
     collectives = "test_gpu_collectives.py"
-    two = _full("2ranks", small=("2ranks and not 2ranks-direct",))
+    two = _full("1ranks or 2ranks", small=("1ranks and gathered or 2ranks and not 2ranks-direct",))
     four = _full("4ranks", small=("4ranks and check_messages",))
     fused = _full(small=("-k", "2ranks and ring and all_reduce"))
     streams = _full(small=("-k", "2ranks"))

@@ -178,12 +178,15 @@ def _nccl(problems: list[str]) -> str:
 
 
 def _links(problems: list[str]) -> str:
-    """What will carry bytes between hosts."""
+    """What will carry bytes between hosts, and what is said of the network."""
     if _library.load() is not None:
         return "not known"
     from ringcomm import links
 
     try:
+        links.silence()
+        if "RINGCOMM_ACROSS" in os.environ:
+            links.across()
         return f"linked by {links.describe()}"
     except (ValueError, RuntimeError) as error:
         problems.append(str(error))

@@ -212,6 +212,14 @@ def test_collectives(check, world_size: int, algorithm: str) -> None:
     on_gpus(check, world_size, algorithm=algorithm, with_nccl=check is check_against_nccl)
 
 
+@world_sizes(1)
+@pytest.mark.parametrize(
+    "check", [check_all_reduce, check_scattered_and_gathered, check_rooted_and_uneven]
+)
+def test_a_rank_alone(check, world_size: int) -> None:
+    on_gpus(check, world_size)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @world_sizes(2)
 def test_any_number_of_channels(world_size: int, channels: int) -> None:

@@ -1,0 +1,46 @@
+"""Ranks whose flight records are written to files, and reading those."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from ranks import Rank
+from torch.distributed import PrefixStore
+
+SHORT = timedelta(seconds=1)
+PATIENCE = 60.0
+
+
+def init(rank: Rank, timeout: timedelta = timedelta(seconds=PATIENCE)) -> None:
+    dist.init_process_group(
+        "ring",
+        store=PrefixStore("default", rank.store),
+        rank=rank.rank,
+        world_size=rank.world_size,
+        timeout=timeout,
+    )
+
+
+def init_recorded(
+    rank: Rank, folder: Path, timeout: timedelta = timedelta(seconds=PATIENCE)
+) -> None:
+    os.environ["TORCH_FR_DUMP_TEMP_FILE"] = str(folder / "rank_")
+    init(rank, timeout)
+
+
+def record(path: str | Path) -> Any:
+    with open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def wait_for(path: Path) -> None:
+    patience = time.monotonic() + PATIENCE
+    while not path.exists():
+        assert time.monotonic() < patience, path
+        time.sleep(0.01)
