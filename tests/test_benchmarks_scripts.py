@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gpu_curves
 import peers
 import physical_limits
 import pytest
@@ -161,6 +162,35 @@ def test_fused_kernel(tmp_path: Path) -> None:
     # but for the last.
     assert moved["ring"] == 1024 * (2 + 3 * 2 + 4 + 3 * 2 + 2)
     assert moved["one_shot"] == 4096 * (2 + 5)
+
+
+def test_gpu_curves(tmp_path: Path) -> None:
+    columns = ("gpu", "sharing", "world_size", "executor", "channels", "dtype", "nbytes")
+    columns += ("ring_busbw", "ring_wrong", "nccl_busbw")
+    rows = [
+        ("H9", "MPS", "2", "messages", "1", "float32", "1024", "2.5", "0", "4"),
+        ("H9", "MPS", "2", "messages", "4", "float32", "1024", "7.5", "3", "3"),
+        ("H9", "MPS", "2", "fused", "1", "float32", "4096", "9", "0", "5"),
+        ("H9", "MPS", "4", "fused", "1", "float32", "4096", "1", "0", "2"),
+    ]
+    table, picture = tmp_path / "rows.csv", tmp_path / "curves.png"
+    table.write_text("\n".join(",".join(row) for row in (columns, *rows)) + "\n")
+    with table.open(newline="") as file:
+        assert gpu_curves.curves(list(csv.DictReader(file))) == {
+            (2, "float32"): {
+                "messages, 1 channel": {1024: 2.5},
+                "messages, 4 channels, WRONG": {1024: 7.5},
+                "fused": {4096: 9.0},
+                "NCCL": {1024: 4.0, 4096: 5.0},
+            },
+            (4, "float32"): {"fused": {4096: 1.0}, "NCCL": {4096: 2.0}},
+        }
+    drawn = run("benchmarks/gpu_curves.py", str(table), "--plot", str(picture))
+    assert drawn.returncode == 0, drawn.stderr
+    assert b"H9, MPS" in picture.read_bytes()
+    table.write_text(",".join(columns) + "\n")
+    refused = run("benchmarks/gpu_curves.py", str(table), "--plot", str(picture))
+    assert refused.returncode == 1 and "it has no rows" in refused.stderr
 
 
 def test_flight_record() -> None:

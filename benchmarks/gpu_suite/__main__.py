@@ -31,7 +31,8 @@ What is in DIRECTORY, beside a log for each phase:
   reduce.csv          the reduction kernels under Nsight Compute, and roofline.png of it
   correctness-*.csv   tests/gpu, a row for each test, also streams.csv and training.csv
   reduce_kernels.csv  the reduction kernels against torch's operations and a copy
-  all_reduce.csv      ring against NCCL: 2 and 4 ranks, 1 KiB to 1 GiB, float32 and bfloat16
+  all_reduce.csv      ring against NCCL: 2 and 4 ranks, 1 KiB to 1 GiB, float32 and bfloat16, and
+                      all_reduce.png of it
   timeline.json       all-reduces of 64 MiB, for Perfetto or chrome://tracing
 
 --rehearse needs no GPU: the CPU, gloo and small scripts stand in for the GPU, NCCL and the tools.

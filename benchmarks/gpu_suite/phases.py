@@ -134,6 +134,8 @@ def _timing(results: Path) -> list[Phase]:
     sizes = _full("--sizes", "64K,1M,64M,256M", small=("--sizes", "4K"))
     time_sliced = _full(small=("--no-mps",))
     few = ("--dtypes", "float32", "--executors", "messages", *time_sliced)
+    table, picture = results / "all_reduce.csv", results / "all_reduce.png"
+    curves = (_BENCHMARKS / "gpu_curves.py", table, "--plot", picture)
     return [
         phase(
             *("reduce-timing", 60, _BENCHMARKS / "reduce_kernels.py", "reduce_kernels.csv"),
@@ -146,6 +148,7 @@ def _timing(results: Path) -> list[Phase]:
         all_reduce("timing-2", 150, "--nproc", "2"),
         all_reduce("timing-4", 150, "--nproc", "4", *time_sliced),
         all_reduce("timing-channels", 70, "--nproc", "2", "--channels", "2,4", *few),
+        Phase("curves", 15, 3, "all_reduce.png", [_python(*curves)]),
         phase(
             *("timeline", 50, _PROFILE / "trace.py", "timeline.json", "--device", "cuda"),
             *("--nproc", "2", "--size", *_full("64M", small=("64K",))),
