@@ -2,9 +2,9 @@
 
     python benchmarks/gpu_curves.py all_reduce.csv --plot all_reduce.png
 
-A panel for each number of ranks and dtype, a line for each way of the ring. NCCL's is the faster of
-what was measured beside each of these. A line with wrong sums says so. It needs no GPU, only the
-file.
+A panel for each number of ranks and dtype, a line for each way of the ring, and NCCL's. Of what was
+measured several times, as NCCL's is beside each of the ring's, the fastest counts. A line with
+wrong sums says so. It needs no GPU, only the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ringcomm.units import readable_nbytes
 
-Curve = dict[int, float]  # bytes per second by nbytes, in GB/s
+Curve = dict[int, float]  # busbw in GB/s, by nbytes
 Panels = dict[tuple[int, str], dict[str, Curve]]
 
 
@@ -55,9 +55,7 @@ def draw(panels: Panels, path: Path, title: str) -> None:
     for axes, (world_size, dtype) in zip(places, panels, strict=False):
         for name, curve in panels[world_size, dtype].items():
             style = {"color": "black", "ls": "--"} if name == "NCCL" else {"marker": "o", "ms": 4}
-            axes.plot(
-                sorted(curve), [curve[nbytes] for nbytes in sorted(curve)], **style, label=name
-            )
+            axes.plot(*zip(*sorted(curve.items()), strict=True), **style, label=name)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.xaxis.set_major_locator(LogLocator(base=16))

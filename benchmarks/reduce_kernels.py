@@ -98,8 +98,10 @@ def measure(
     instructions = device.partition(":")[2]
     count = max(1, size // dtype.itemsize)
     generator = torch.Generator(on).manual_seed(0)
-    shape = {"size": (count,), "device": on, "dtype": torch.int32}
-    a, b = (torch.randint(1, 8, generator=generator, **shape).to(dtype) for _ in range(2))
+    a, b = (
+        torch.randint(1, 8, (count,), generator=generator, device=on, dtype=torch.int32).to(dtype)
+        for _ in range(2)
+    )
     output, expected = torch.empty_like(a), torch.empty_like(a)
     calls = {
         "ringcomm_s": lambda: _C.reduce_local([a, b], output, RING_OPS[op], instructions),

@@ -36,6 +36,16 @@ def test_both_sides_get_the_same_ctas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(n * one_gpu.ctas(n) <= 64 for n in (2, 4, 8))
 
 
+@pytest.mark.parametrize(("world_size", "queues"), [(2, "32"), (4, "16"), (100, "1")])
+def test_ranks_share_the_hardware_queues(
+    world_size: int, queues: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_gpu.torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(os, "environ", {})
+    one_gpu.prepare(world_size)
+    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == queues
+
+
 @pytest.mark.slow
 def test_nccl_max_ctas_is_refused() -> None:
     done = subprocess.run(
@@ -63,6 +73,41 @@ def test_mps_that_cannot_be_had_is_no_failure(
     monkeypatch.setattr(mps, "_CLIENT", "raise SystemExit(5)")
     with mps.running() as problem:
         assert "exit status 5" in problem
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(0, 0), (100, 1)])
+def test_mps_is_tried_with_a_context_of_the_driver(
+    tmp_path: Path, code: int, exit_code: int
+) -> None:
+    driver = f"int cuInit(unsigned flags) {{ return {code}; }}\n"
+    driver += "int cuDevicePrimaryCtxRetain(void** context, int device) { return device; }\n"
+    library = tmp_path / "libcuda.so.1"
+    compiling = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-x", "c", "-", "-o", str(library)]
+    subprocess.run(compiling, input=driver, text=True, check=True)
+    client = subprocess.run(
+        [sys.executable, "-c", mps._CONTEXT],
+        text=True,
+        capture_output=True,
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+    )
+    assert client.returncode == exit_code
+    assert client.stderr == (f"CUDA's driver answers with error {code}\n" if code else "")
+
+
+def test_phases_that_want_mps_have_it_or_say_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runner.Runner(tmp_path / "results", None, {})
+    look = "echo pipe=${CUDA_MPS_PIPE_DIRECTORY-none}"
+    assert run.run([bash("without", 9, look, mps=True)])
+    log = (run.results / "without.log").read_text()
+    assert "time-sliced: nvidia-cuda-mps-control is not on the PATH" in log and "pipe=none" in log
+    stand_ins = BENCHMARKS / "gpu_suite" / "stand_ins"
+    monkeypatch.setenv("PATH", f"{stand_ins}:{os.environ['PATH']}")
+    monkeypatch.setattr(mps, "_CLIENT", "pass")
+    assert run.run([bash("with", 9, look, mps=True), bash("plain", 9, look)])
+    assert "pipe=/" in (run.results / "with.log").read_text()
+    assert "pipe=none" in (run.results / "plain.log").read_text()
 
 
 def test_a_newer_nccl_is_unpacked_and_loaded_for_ranks_only(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def prepare(world_size: int) -> None:
     """Readies the environment of the processes that are started next; before CUDA is used."""
     if torch.cuda.device_count() < world_size:
         os.environ.update(ENVIRONMENT)
-        os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = str(min(32, _HARDWARE_QUEUES // world_size))
+        queues = max(1, min(32, _HARDWARE_QUEUES // world_size))
+        os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = str(queues)
 
 
 def missing(world_size: int) -> str:

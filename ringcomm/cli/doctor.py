@@ -185,7 +185,7 @@ def _links(problems: list[str]) -> str:
 
     try:
         links.silence()
-        if "RINGCOMM_ACROSS" in os.environ:
+        if "RINGCOMM_ACROSS" in os.environ:  # else a tuning's counts, at which _tuning looks
             links.across()
         return f"linked by {links.describe()}"
     except (ValueError, RuntimeError) as error:

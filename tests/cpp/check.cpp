@@ -59,9 +59,10 @@ std::string shown(double value) {
 }  // namespace check
 
 int main(int argc, char** argv) {
-  bool all_passed = true;
+  bool all_passed = true, any = false;
   for (const check::Test& test : check::tests()) {
     if (argc > 1 && std::strstr(test.name, argv[1]) == nullptr) continue;
+    any = true;
     check::failures = 0;
     try {
       test.run();
@@ -74,5 +75,6 @@ int main(int argc, char** argv) {
     std::printf("\n");
     std::fflush(stdout);
   }
-  return all_passed ? 0 : 1;
+  if (!any) std::printf("FAILED there is no such test\n");
+  return any && all_passed ? 0 : 1;
 }

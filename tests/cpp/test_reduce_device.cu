@@ -22,14 +22,9 @@ bool has_gpu() {
 }
 
 // Memory that is made once, as making it takes longer than a reduction. What is placed in it ends
-// where it ends, up to its alignment: memcheck sees whoever goes further.
+// where it ends, up to its alignment: memcheck sees whoever goes further. It goes with the process.
 class DeviceBuffer {
  public:
-  DeviceBuffer() = default;
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-  ~DeviceBuffer() { cudaFree(allocation_); }
-
   std::byte* place(std::size_t nbytes, std::size_t misalignment) {
     const std::size_t needed = nbytes + misalignment + kAlignment;
     if (needed > capacity_) {
@@ -48,7 +43,7 @@ class DeviceBuffer {
 };
 
 std::vector<Bytes> run_on_device(const Case& c, const std::vector<Bytes>& inputs) {
-  static auto& memory = *new std::array<DeviceBuffer, kMaxDeviceInputs + 1>;  // CUDA ends first
+  static std::array<DeviceBuffer, kMaxDeviceInputs + 1> memory;
   std::vector<std::byte*> buffers;
   for (int k = 0; k <= c.num_inputs; ++k) {
     buffers.push_back(memory[k].place(c.nbytes(), c.misalignment_of(k)));
