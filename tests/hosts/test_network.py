@@ -107,14 +107,20 @@ def test_hosts_without_root(tmp_path: Path) -> None:
 
 
 @needs_hosts
-@pytest.mark.parametrize(("rate", "delay_ms"), [("200mbit", 0), ("200mbit", 2), ("1gbit", 0)])
-def test_rate(rate: str, delay_ms: float) -> None:
+@pytest.mark.parametrize(
+    ("rate", "delay_ms", "least"), [("200mbit", 0, 0.8), ("200mbit", 2, 0.8), ("1gbit", 0, 0.5)]
+)
+def test_rate(rate: str, delay_ms: float, least: float) -> None:
+    """Never faster; slower by what passes unused where timers come later than a burst lasts.
+
+    A busy virtual machine's do, each time by as much, so that the fastest cable loses most.
+    """
     with Network(2, rate=rate, delay_ms=delay_ms) as network:
-        measured = [network.goodput(seconds=0.7)]
-        # A busy machine may be slower for a moment, but never faster.
-        while measured[-1] < 0.8 * bytes_per_second(rate) and len(measured) < 5:
-            measured.append(network.goodput(seconds=0.7))
-        assert 0.8 <= measured[-1] / bytes_per_second(rate) <= 1.05, measured
+        measured = [network.goodput(seconds=0.7) / bytes_per_second(rate)]
+        while measured[-1] < least and len(measured) < 5:
+            measured.append(network.goodput(seconds=0.7) / bytes_per_second(rate))
+        assert max(measured) <= 1.05, measured
+        assert measured[-1] >= least, measured
 
 
 # Rank 0 takes what the others send, once all do, and reports what it gets in a second.
