@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 import torch
 from documents import commands, page
-from test_build import import_copy, setup_script
+from setup_script import setup_script
+from test_build import import_copy
 
 from ringcomm import _build_check, _toolchain
 
