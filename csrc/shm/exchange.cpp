@@ -57,6 +57,7 @@ void Exchange::announce(const Call& call, std::size_t payload_nbytes, Tells tell
   mine.payload_at = payload_at_;
   mine.tells = tells;
   mine.sequence.store(sequence_, std::memory_order_release);
+  group_.ring();
 }
 
 bool Exchange::may_refuse() {

@@ -163,6 +163,7 @@ bool Executor::advance(const Job& job, int l) {
     if (remote_) remote_->take(l, action);
   }
   group_.segment().progress(group_.rank, l).done.store(++lane.done, std::memory_order_release);
+  group_.ring();
   if (++lane.action == job.program.actions.size()) {
     lane.action = 0;
     lane.round += num_lanes_;

@@ -58,6 +58,9 @@ class Group final : public ringcomm::Group {
     if (!segment_.made(rank, area)) make(area);
   }
 
+  // After what others may wait for.
+  void ring() { segment_.state(rank).progress_bell.ring(); }
+
   void check(const std::string& doing) override;
   bool broken() override {
     return closed_.load(std::memory_order_relaxed) ||

@@ -1,9 +1,6 @@
 #include "shm/idle.h"
 
-#include <sched.h>
-
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "core/interrupt.h"
@@ -16,33 +13,41 @@ using std::chrono::milliseconds;
 
 constexpr microseconds kYieldFor = milliseconds(1);
 constexpr microseconds kLongestSleep = milliseconds(1);
-// Whoever waits longer loses no more of it in proportion: such a part of the time waited so far.
-// Across hosts all waits are long, and several follow on each other in one call.
+// Whoever waits longer sleeps longer, by such a part of the time waited so far, and where nobody
+// rings, loses no more than that. Across hosts nobody does, all waits are long, and several follow
+// on each other in one call.
 constexpr int kPartOfWait = 10, kPartOfWaitAcrossHosts = 40;
 constexpr milliseconds kLookEvery{100};  // at processes; costs a few system calls per peer
 constexpr std::size_t kPeersPerLook = 8;
 
 }  // namespace
 
-bool Idle::yield_or_sleep() {
+Idle::Next Idle::next() {
   const Clock::time_point now = Clock::now();
   if (since_ == Clock::time_point{}) {
     since_ = now;
     look_next_ = now + kYieldFor;
   }
-  if (overdue_ || !gone_.empty() || group_.broken()) return true;
-  if (now - deadline_.start > deadline_.timeout || now >= look_next_) return true;
-  const auto idle = std::chrono::duration_cast<microseconds>(now - since_);
-  if (idle < kYieldFor) {
-    sched_yield();
-  } else {
-    if (group_.links() != nullptr) {
-      group_.links()->sleep(std::min(kLongestSleep, idle / kPartOfWaitAcrossHosts));
-    } else {
-      std::this_thread::sleep_for(std::min(kLongestSleep, idle / kPartOfWait));
-    }
+  if (overdue_ || !gone_.empty() || group_.broken()) return Next::kLook;
+  if (now - deadline_.start > deadline_.timeout || now >= look_next_) return Next::kLook;
+  idle_ = std::chrono::duration_cast<microseconds>(now - since_);
+  return idle_ < kYieldFor ? Next::kYield : Next::kSleep;
+}
+
+// Of several who are awaited mostly each has to come, so that one of them will do to listen to; and
+// as each waiter takes another one, a rank that comes does not wake all.
+void Idle::sleep(const Blocked& blocked) {
+  if (group_.links() != nullptr) {
+    group_.links()->sleep(std::min(kLongestSleep, idle_ / kPartOfWaitAcrossHosts));
+    return;
   }
-  return false;
+  const std::vector<int>& peers = blocked.peers;
+  if (std::ranges::find(peers, listens_to_) != peers.end()) {
+    listening_->sleep(std::min(kLongestSleep, idle_ / kPartOfWait));
+  } else if (!peers.empty()) {
+    listens_to_ = peers[group_.rank % peers.size()];
+    listening_.emplace(group_.segment().state(listens_to_).progress_bell);
+  }
 }
 
 void Idle::look_around(const Blocked& blocked) {

@@ -1,12 +1,16 @@
 // Waiting for peers: spin, then yield, then sleep; and give up when there is nobody to wait for.
 #pragma once
 
+#include <sched.h>
+
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/deadline.h"
+#include "shm/bell.h"
 #include "shm/group.h"
 
 namespace ringcomm::shm {
@@ -41,8 +45,17 @@ class Idle {
     if (spins_left_ > 0) {
       --spins_left_;
       relax();
-    } else if (yield_or_sleep()) {
-      look_around(explain());
+    } else {
+      switch (next()) {
+        case Next::kYield:
+          sched_yield();
+          break;
+        case Next::kSleep:
+          sleep(explain());
+          break;
+        case Next::kLook:
+          look_around(explain());
+      }
     }
     if (group_.links() != nullptr) group_.links()->progress();
   }
@@ -60,8 +73,10 @@ class Idle {
     own.waits_since.store(since_.time_since_epoch().count(), std::memory_order_relaxed);
     own.waits_for.store(peer, std::memory_order_relaxed);
   }
-  // Lets others run. True when it is time to look whether waiting makes sense.
-  bool yield_or_sleep();
+  // To look whether waiting makes sense.
+  enum class Next { kYield, kSleep, kLook };
+  Next next();
+  void sleep(const Blocked& blocked);
   void look_around(const Blocked& blocked);
   void look_at_leader();
 
@@ -69,12 +84,15 @@ class Idle {
   const Deadline& deadline_;
   int spins_left_;
   Clock::time_point since_{};
+  std::chrono::microseconds idle_{};  // for how long, as of the last look at the clock
   Clock::time_point look_next_{};
   std::size_t looked_at_ = 0;  // peers, so far
   bool told_ = false;
   bool overdue_ = false;
   bool saw_broken_ = false;
   std::string gone_;
+  int listens_to_ = -1;
+  std::optional<Listening> listening_;
 };
 
 }  // namespace ringcomm::shm

@@ -39,6 +39,7 @@
 #include "core/process.h"
 #include "core/tuning.h"
 #include "plan/network.h"
+#include "shm/bell.h"
 
 namespace ringcomm::shm {
 
@@ -130,6 +131,8 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint64_t> shrink_gave_up;
   std::atomic<std::uint64_t> shrink_call;
   std::atomic<std::uint64_t> shrink_key;
+  Bell progress_bell;  // the rank rings it after each of its announcements and actions
+  Bell mail_bell;      // others ring it after what they do to a mail box of theirs and the rank's
 };
 
 // Device call number s is in place s % kDeviceCalls as long as its sequence says s. It is kept in

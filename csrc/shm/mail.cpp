@@ -90,7 +90,7 @@ void Mail::post(std::shared_ptr<Message> message) {
       background_ = std::thread([this] { run_background(); });
     }
   }
-  wake_.notify_one();
+  wake_background();
   report(done, posted);
 }
 
@@ -113,6 +113,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
   const Clock::time_point end = Clock::now() + patience;
   Clock::time_point since = Clock::now();
   Clock::time_point look_next = since + kLookEvery;
+  std::optional<Listening> listening;
   int spins = group_.spins();
   std::unique_lock lock(mutex_);
   ++waiters_;
@@ -123,7 +124,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
       --waiters_;
       const bool more = busy();
       lock.unlock();
-      if (more) wake_.notify_one();
+      if (more) wake_background();
       report(done, &message);
       lock.lock();
       ++waiters_;
@@ -135,10 +136,11 @@ bool Mail::wait(const Message& message, milliseconds patience) {
     }
     if (moved) {
       since = Clock::now();
+      listening.reset();
     } else if (spins > 0) {
       --spins;
     } else if (const microseconds sleep = nap(since); sleep.count() > 0) {
-      std::this_thread::sleep_for(sleep);
+      listen(listening, sleep);
     } else {
       sched_yield();
     }
@@ -146,8 +148,22 @@ bool Mail::wait(const Message& message, milliseconds patience) {
   }
   --waiters_;
   lock.unlock();
-  wake_.notify_one();
+  wake_background();
   return message.done.load(std::memory_order_acquire);
+}
+
+// A rank's own bell, which all rings that it may wait for come to.
+void Mail::listen(std::optional<Listening>& listening, microseconds longest) {
+  if (listening) {
+    listening->sleep(longest);
+  } else {
+    listening.emplace(group_.segment().state(group_.rank).mail_bell);  // to look once more first
+  }
+}
+
+void Mail::wake_background() {
+  wake_.notify_one();
+  ring(group_.rank);
 }
 
 // The message goes on without this thread.
@@ -159,7 +175,7 @@ void Mail::leave_if_interrupted() {
       const std::lock_guard lock(mutex_);
       --waiters_;
     }
-    wake_.notify_one();
+    wake_background();
     throw;
   }
 }
@@ -201,7 +217,7 @@ void Mail::close(const std::string& reason) {
     }
     early_.clear();
   }
-  wake_.notify_all();
+  wake_background();
   // All on this thread: the caller may be about to end, and they do not wait for what has ended.
   for (const auto& [message, error] : done) complete(*message, error);
 }
@@ -286,29 +302,29 @@ void Mail::report(Done& done, const Message* own) {
 
 void Mail::run_background() {
   Clock::time_point since = Clock::now();
+  std::optional<Listening> listening;
   std::unique_lock lock(mutex_);
   for (;;) {
     if (!stop_ && (!busy() || waiters_ > 0)) {
+      listening.reset();
       wake_.wait(lock, [&] { return stop_ || (busy() && waiters_ == 0); });
       since = Clock::now();
     }
     if (stop_) return;
     Done done;
-    if (progress(done)) since = Clock::now();
+    if (progress(done)) {
+      since = Clock::now();
+      listening.reset();
+    }
+    lock.unlock();
     if (!done.empty()) {
-      lock.unlock();
       report(done, nullptr);
-      lock.lock();
-      continue;
-    }
-    const microseconds sleep = nap(since);
-    if (sleep.count() > 0) {
-      wake_.wait_for(lock, sleep);
+    } else if (const microseconds sleep = nap(since); sleep.count() > 0) {
+      listen(listening, sleep);
     } else {
-      lock.unlock();
       sched_yield();
-      lock.lock();
     }
+    lock.lock();
   }
 }
 

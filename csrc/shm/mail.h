@@ -18,6 +18,7 @@
 // progress to the background meanwhile, and all others run on threads for them.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,7 @@
 #include <vector>
 
 #include "reduce/store_choice.h"
+#include "shm/bell.h"
 #include "shm/completions.h"
 #include "shm/group.h"
 #include "shm/idle.h"
@@ -143,6 +145,10 @@ class Mail {
   // runs here.
   void report(Done& done, const Message* own);
   void run_background();
+  void wake_background();
+  void listen(std::optional<Listening>& listening, std::chrono::microseconds longest);
+  // Tells the peer that there is something new in a mail box of its and this rank's.
+  void ring(int peer) { group_.segment().state(peer).mail_bell.ring(); }
   void leave_if_interrupted();
 
   // In mail_slots.cpp.

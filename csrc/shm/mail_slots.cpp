@@ -62,6 +62,7 @@ bool Mail::push(int peer, Done& done) {
     message.moved += nbytes;
     message.under_way = true;
     edge.posted.store(++outgoing.posted, std::memory_order_release);
+    ring(peer);
     moved = true;
     if (message.moved == message.nbytes()) end(nullptr);
   }
@@ -90,6 +91,7 @@ bool Mail::pull(int peer, Done& done) {
     if (!incoming.message.any() && !accept(peer, header, slot.data(), done)) break;
     take(peer, header, slot.data(), done);
     edge.taken.store(++incoming.taken, std::memory_order_release);
+    ring(peer);
     moved = true;
   }
   return moved;
@@ -176,6 +178,7 @@ void Mail::tell_sender(int peer, const Message& recv) {
   edge.wanted_none = {};
   recv.refused.copy(edge.wanted_none.data(), edge.wanted_none.size() - 1);
   edge.refused.store(incoming_[peer].number, std::memory_order_release);
+  ring(peer);
 }
 
 std::exception_ptr Mail::refusal(const Message& send, const MailEdge& edge) {

@@ -176,6 +176,7 @@ void ZeroCopy::take(const Place& from, std::byte* output, std::size_t nbytes, co
 void ZeroCopy::await_others(Group& group, const Call& call, const Deadline& deadline) {
   const std::uint64_t done = (call.sequence << kActionBits) + 1;
   group.segment().progress(rank_, 0).done.store(done, std::memory_order_release);
+  group.ring();
   const auto has_come = [&](int peer) {
     const std::uint64_t theirs =
         group.segment().progress(peer, 0).done.load(std::memory_order_acquire);

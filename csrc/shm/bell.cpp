@@ -1,0 +1,43 @@
+#include "shm/bell.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <ctime>
+
+namespace ringcomm::shm {
+namespace {
+
+static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
+
+// Not the private kind: the word is in memory that processes share.
+long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
+           const timespec* timeout) {
+  return syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
+}
+
+}  // namespace
+
+void Bell::wake() {
+  rings.fetch_add(1, std::memory_order_release);
+  futex(rings, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+Listening::Listening(Bell& bell) : bell_(bell) {
+  bell_.listeners.fetch_add(1);
+  heard_ = bell_.rings.load();
+}
+
+bool Listening::sleep(std::chrono::microseconds longest) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(longest);
+  const timespec timeout{.tv_sec = seconds.count(),
+                         .tv_nsec = std::chrono::nanoseconds(longest - seconds).count()};
+  const bool has_rung = futex(bell_.rings, FUTEX_WAIT, heard_, &timeout) == 0 || errno != ETIMEDOUT;
+  heard_ = bell_.rings.load(std::memory_order_acquire);
+  return has_rung;
+}
+
+}  // namespace ringcomm::shm

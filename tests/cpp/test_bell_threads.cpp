@@ -1,0 +1,147 @@
+// Bells: that a ring ends a sleep, in other processes too, and that ranks ring when they are to.
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "check.h"
+#include "collective_cases.h"
+#include "messages.h"
+
+namespace {
+
+using namespace messages;
+using shm::Bell;
+using shm::Listening;
+
+constexpr std::chrono::microseconds kTooLong = 60s;  // a test that sleeps so long has failed
+constexpr std::chrono::microseconds kMoment = 1ms;
+
+void ring_once_heard(Bell& bell) {
+  while (bell.listeners.load() == 0) sched_yield();
+  bell.ring();
+}
+
+TEST(a_ring_ends_a_sleep) {
+  Bell bell{};
+  std::thread ringer(ring_once_heard, std::ref(bell));
+  {
+    Listening listening(bell);
+    CHECK(listening.sleep(kTooLong));
+  }
+  ringer.join();
+  CHECK_EQ(bell.listeners.load(), 0u);
+}
+
+TEST(what_has_rung_since_the_last_sleep_ends_the_next_one) {
+  Bell bell{};
+  Listening listening(bell);
+  CHECK(!listening.sleep(kMoment));
+  bell.ring();
+  bell.ring();
+  CHECK(listening.sleep(kTooLong));
+  CHECK(!listening.sleep(kMoment));
+}
+
+TEST(nobody_is_woken_where_nobody_listens) {
+  Bell bell{};
+  bell.ring();
+  CHECK_EQ(bell.rings.load(), 0u);
+}
+
+TEST(a_ring_ends_the_sleep_of_another_process) {
+  void* const memory =
+      mmap(nullptr, sizeof(Bell), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  Bell& bell = *new (memory) Bell{};
+  const pid_t child = fork();
+  if (child == 0) {
+    Listening listening(bell);
+    _exit(listening.sleep(kTooLong) ? 0 : 1);
+  }
+  ring_once_heard(bell);
+  int status = 0;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+  munmap(memory, sizeof(Bell));
+}
+
+// How often a rank's bells ring while it does something that another one could wait for.
+struct Rings {
+  std::uint32_t progress, mail;
+};
+Rings rings_of(shm::RankState& state, const std::function<void()>& body) {
+  Listening to_progress(state.progress_bell), to_mail(state.mail_bell);
+  const Rings before{state.progress_bell.rings.load(), state.mail_bell.rings.load()};
+  body();
+  return {state.progress_bell.rings.load() - before.progress,
+          state.mail_bell.rings.load() - before.mail};
+}
+
+// By each of the ways that a call takes: announcements alone, slices, tensors in shared memory.
+TEST(every_rank_rings_in_every_collective) {
+  std::mt19937_64 random(1);
+  for (const std::uint64_t in_arena : {0u, 3u}) {
+    for (const std::size_t nbytes : {8u, 400'000u}) {
+      cases::Case c;
+      c.counts = {nbytes / sizeof(float)};
+      c.in_arena = in_arena;
+      cases::make_data(c, 2, random);
+      ranks::with_group(2, "auto", [&](Communicator& communicator) {
+        shm::RankState& own = communicator.group().segment().state(communicator.rank());
+        const Rings rings = rings_of(own, [&] { cases::perform(c, communicator, kPatience); });
+        const bool announces_alone = nbytes == 8;
+        CHECK(rings.progress >= (announces_alone ? 1u : 2u));
+      });
+    }
+  }
+}
+
+TEST(who_waits_long_listens_to_who_is_late) {
+  ranks::with_group(3, "auto", [&](Communicator& c) {
+    shm::Bell& late = c.group().segment().state(2).progress_bell;
+    if (c.rank() == 2) {
+      while (late.listeners.load() < 2) sched_yield();
+    }
+    c.barrier(kPatience);
+    c.barrier(kPatience);
+    while (late.listeners.load() != 0) sched_yield();  // until the last one has seen it
+  });
+}
+
+TEST(a_message_wakes_who_waits_for_it_and_its_taking_the_sender) {
+  ranks::with_group(2, "auto", [&](Communicator& c) {
+    shm::RankState& own = c.group().segment().state(c.rank());
+    const std::size_t count = 6 * slot_count(2);  // more than a mail box holds
+    const Rings rings = rings_of(own, [&] {
+      c.barrier(kPatience);  // both listen
+      wait(c, c.rank() == 0 ? send(c, 1, 0, numbers(count, 1)) : recv(c, 0, 0, count));
+    });
+    CHECK(rings.mail >= (c.rank() == 0 ? 2u : 6u));
+  });
+}
+
+TEST(a_refusal_wakes_the_sender) {
+  ranks::with_group(2, "auto", [&](Communicator& c) {
+    shm::RankState& own = c.group().segment().state(c.rank());
+    const std::size_t count = 6 * slot_count(2);
+    const Rings rings = rings_of(own, [&] {
+      c.barrier(kPatience);
+      const Pending message =
+          c.rank() == 0 ? send(c, 1, 0, numbers(count, 1)) : recv(c, 0, 0, count - 1);
+      try {
+        wait(c, message);
+        CHECK(false);
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::kMismatch);
+      }
+    });
+    CHECK(rings.mail >= 1);
+  });
+}
+
+}  // namespace
