@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,9 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup, Work
 
 from ringcomm import _C
-from ringcomm._delegate import Refused, by_ring, check
+from ringcomm._C import irecv_now, isend_now, recv_now, send_now
+from ringcomm._delegate import Refused, check, on_ring
+from ringcomm._fast_path import is_compiling, remember
 from ringcomm.groups import ring_group
 
 # The arguments that name it: its global rank, its rank in the group.
@@ -46,8 +48,20 @@ def _tell_peer(backend: Backend, refused: Refused) -> None:
         return  # there is no such peer, or no such tag
 
 
-@by_ring(dist.send, _tell_peer)
-def send() -> None:
+# What the fast path cannot do is carried out by these.
+_send = on_ring(dist.send, _tell_peer)
+_recv = on_ring(dist.recv, _tell_peer)
+_isend = on_ring(dist.isend, _tell_peer)
+_irecv = on_ring(dist.irecv, _tell_peer)
+
+
+def send(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> None:
     """Sends a tensor to a rank, and waits until it may be changed again.
 
     Args:
@@ -57,10 +71,18 @@ def send() -> None:
         tag: which of the destination's receives it is for.
         group_dst: the destination's rank in the group; one of it and dst must be given.
     """
+    if group_dst is None and not is_compiling() and send_now(tensor, dst, group, tag):
+        return
+    _send(tensor, dst, group=group, tag=tag, group_dst=group_dst)
 
 
-@by_ring(dist.recv, _tell_peer)
-def recv() -> None:
+def recv(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> int:
     """Receives a tensor and returns the source's global rank.
 
     Args:
@@ -70,10 +92,18 @@ def recv() -> None:
         tag: only what was sent with it.
         group_src: the source's rank in the group.
     """
+    if group_src is None and not is_compiling() and recv_now(tensor, src, group, tag):
+        return cast(int, src)
+    return _recv(tensor, src, group=group, tag=tag, group_src=group_src)
 
 
-@by_ring(dist.isend, _tell_peer)
-def isend() -> None:
+def isend(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> Work | None:
     """Starts to send a tensor to a rank, and returns a Work.
 
     Args:
@@ -83,19 +113,30 @@ def isend() -> None:
         tag: which of the destination's receives it is for.
         group_dst: the destination's rank in the group; one of it and dst must be given.
     """
+    if group_dst is None and not is_compiling() and (work := isend_now(tensor, dst, group, tag)):
+        return work
+    return _isend(tensor, dst, group=group, tag=tag, group_dst=group_dst)
 
 
-@by_ring(dist.irecv, _tell_peer)
-def irecv() -> None:
+def irecv(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: ProcessGroup | None = None,
+    tag: int = 0,
+    group_src: int | None = None,
+) -> Work | None:
     """Starts to receive a tensor, and returns a Work.
 
     Args:
         tensor: as many elements as are sent; undefined until the Work's wait() returns.
         src: the source's global rank; any if neither it nor group_src is given.
         group: the default group if not given.
-        tag: only what was sent with it.
+        tag: only what is sent with it.
         group_src: the source's rank in the group.
     """
+    if group_src is None and not is_compiling() and (work := irecv_now(tensor, src, group, tag)):
+        return work
+    return _irecv(tensor, src, group=group, tag=tag, group_src=group_src)
 
 
 class P2POp(dist.P2POp):
@@ -153,23 +194,40 @@ def batch_isend_irecv(p2p_op_list: Sequence[dist.P2POp]) -> list[Work]:
             raise TypeError(f"p2p_op_list must hold P2POps, got {type(op).__name__}")
     if not p2p_op_list:
         return []
-    on_ring = [
-        dist.P2POp(
-            op.op, op.tensor, group=ring_group(op.group), tag=op.tag, group_peer=op.group_peer
-        )
-        for op in p2p_op_list
-    ]
+    group = p2p_op_list[0].group
+    if any(op.group != group for op in p2p_op_list):
+        raise ValueError("p2p_op_list holds operations of several groups; a batch is of one")
     try:
-        check({"tensors": [op.tensor for op in on_ring]})
+        check({"tensors": [op.tensor for op in p2p_op_list]})
     except ValueError as error:
-        _tell_peers(on_ring, f"batch_isend_irecv: {error}")
+        _tell_peers(ring_group(group), p2p_op_list, f"batch_isend_irecv: {error}")
         raise
-    return dist.batch_isend_irecv(on_ring)
+    if all(op.tensor.device.type == "cpu" for op in p2p_op_list) and not is_compiling():
+        return [_begun(op) for op in p2p_op_list]
+    ring = ring_group(group)
+    return dist.batch_isend_irecv(
+        [
+            dist.P2POp(op.op, op.tensor, group=ring, tag=op.tag, group_peer=op.group_peer)
+            for op in p2p_op_list
+        ]
+    )
 
 
-def _tell_peers(batch: Sequence[dist.P2POp], reason: str) -> None:
+def _begun(op: dist.P2POp) -> Work:
+    """What P2POp has checked once is not checked again."""
+    is_send = op.op is dist.isend
+    work = (isend_now if is_send else irecv_now)(op.tensor, op.peer, op.group, op.tag)
+    if work is None:
+        ring = ring_group(op.group)
+        remember(op.group, ring)
+        tensor = torch.view_as_real(op.tensor) if op.tensor.is_complex() else op.tensor
+        work = (ring.send if is_send else ring.recv)([tensor], op.group_peer, op.tag)
+    return work
+
+
+def _tell_peers(ring: ProcessGroup, batch: Sequence[dist.P2POp], reason: str) -> None:
     """Those of messages between CPUs, none of which begins."""
     for op in batch:
         if op.tensor.device.type == "cpu":
-            backend = op.group._get_backend(op.tensor.device)
+            backend = ring._get_backend(op.tensor.device)
             _C.refuse_message(backend, op.op is dist.isend, op.group_peer, op.tag, reason)

@@ -198,3 +198,83 @@ def roots_of_subgroups(rank: Rank) -> None:
 
 def test_roots_of_subgroups() -> None:
     on_processes(roots_of_subgroups, WORLD_SIZE, backend="ring")
+
+
+def messages(rank: Rank) -> None:
+    n, me = rank.world_size, rank.rank
+    following, previous = (me + 1) % n, (me - 1) % n
+    ringcomm.init()
+    subgroup = ringcomm.new_group(list(reversed(range(n))))
+    got = torch.zeros(7)
+    works: list[Any] = []
+
+    def is_fast(call: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+        before = watch.calls
+        works.append(call(*args, **kwargs))
+        return watch.calls == before
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        watch = Watch(monkeypatch)
+        ringcomm.barrier()
+        ringcomm.barrier(subgroup)  # the first of a group makes it known
+        for group in (None, subgroup):
+            for tag in (0, 2**31 - 1):
+                assert is_fast(ringcomm.send, given(me), following, group, tag)
+                assert is_fast(ringcomm.recv, got.zero_(), previous, group=group, tag=tag)
+                assert works[-1] == previous and torch.equal(got, given(previous))
+                assert is_fast(ringcomm.isend, given(me), following, group, tag)
+                assert is_fast(ringcomm.irecv, got.zero_(), previous, group=group, tag=tag)
+                assert all(work.wait() for work in works[-2:])
+                assert torch.equal(got, given(previous))
+        for call in (ringcomm.send, ringcomm.isend):
+            assert not is_fast(call, given(me), group_dst=following)
+            assert not is_fast(ringcomm.recv, got.zero_())  # from any
+            assert works[-1] == previous and torch.equal(got, given(previous))
+
+        # Torch makes pairs of complex numbers; what is not contiguous only a Work can copy.
+        numbers = torch.zeros(7, dtype=torch.complex64)
+        assert not is_fast(ringcomm.send, torch.complex(given(me), given(me)), following)
+        assert not is_fast(ringcomm.recv, numbers, previous)
+        assert torch.equal(numbers.imag, given(previous))
+        columns = torch.zeros(7, 2)
+        assert not is_fast(ringcomm.send, torch.stack([given(me)] * 2, 1)[:, 0], following)
+        assert not is_fast(ringcomm.recv, columns[:, 1], previous)
+        assert torch.equal(columns[:, 1], given(previous)) and not columns[:, 0].any()
+        columns.zero_()
+        assert is_fast(ringcomm.isend, torch.stack([given(me)] * 2, 1)[:, 0], following)
+        assert is_fast(ringcomm.irecv, columns[:, 1], previous)
+        assert all(work.wait() for work in works[-2:])
+        assert torch.equal(columns[:, 1], given(previous)) and not columns[:, 0].any()
+
+        # Refused here, told there.
+        if me == 0:
+            with pytest.raises(ValueError, match="share memory"):
+                ringcomm.recv(torch.zeros(1).expand(7), 1)
+        elif me == 1:
+            with pytest.raises(dist.DistBackendError, match="share memory"):
+                ringcomm.send(torch.ones(1 << 20), 0)  # more than is sent unread
+        with pytest.raises(ValueError, match="rank"):
+            ringcomm.send(given(me), me)
+        with pytest.raises(ValueError, match="tag"):
+            ringcomm.recv(got, previous, tag=-1)
+    ringcomm.barrier()
+
+
+def test_fast_paths_of_messages() -> None:
+    on_processes(messages, WORLD_SIZE, backend="ring")
+
+
+def a_message_of_another_size(rank: Rank) -> None:
+    ringcomm.init()
+    ringcomm.barrier()
+    if rank.rank == 0:
+        with pytest.raises(dist.DistBackendError, match=rf"send\(count={1 << 20}.* to rank 1"):
+            ringcomm.send(torch.ones(1 << 20), 1)
+    elif rank.rank == 1:
+        with pytest.raises(dist.DistBackendError, match=r"recv\(count=4,.* from rank 0"):
+            ringcomm.recv(torch.zeros(4), 0)
+    ringcomm.barrier()
+
+
+def test_a_message_of_another_size() -> None:
+    on_processes(a_message_of_another_size, WORLD_SIZE, backend="ring")

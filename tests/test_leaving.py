@@ -69,6 +69,7 @@ def test_a_forked_child_leaves_the_group_alone() -> None:
 
 def interrupted(rank: Rank, what: str) -> str:
     dist.barrier()
+    ringcomm.barrier()
     if rank.rank == 1:
         with pytest.raises(dist.DistBackendError) as caught:
             time.sleep(2)
@@ -85,12 +86,14 @@ def interrupted(rank: Rank, what: str) -> str:
             dist.all_reduce(tensor)
         elif what == "work":
             dist.all_reduce(tensor, async_op=True).wait()
-        else:
+        elif what == "recv":
             dist.recv(tensor, 1)
+        else:
+            ringcomm.recv(tensor, 1)
     return ""
 
 
-@pytest.mark.parametrize("what", ["direct", "dist", "work", "recv"])
+@pytest.mark.parametrize("what", ["direct", "dist", "work", "recv", "direct recv"])
 def test_ctrl_c_ends_a_blocked_call(what: str) -> None:
     started = time.monotonic()
     _, other = on_processes(interrupted, 2, what, backend="ring", timeout=60)

@@ -10,6 +10,16 @@ namespace ringcomm {
 
 using Clock = std::chrono::steady_clock;
 
+// What Clock said at the kernel's last tick, some ms ago at most, for a third of what it costs to
+// ask Clock.
+inline Clock::time_point rough_now() {
+  static_assert(Clock::is_steady);  // as CLOCK_MONOTONIC
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return Clock::time_point(std::chrono::seconds(now.tv_sec) +
+                           std::chrono::nanoseconds(now.tv_nsec));
+}
+
 // The absolute end of an operation's patience.
 struct Deadline {
   Clock::time_point start;
@@ -21,26 +31,18 @@ struct Deadline {
   static Deadline in(std::chrono::milliseconds timeout) {
     return {Clock::now(), std::min(timeout, kLongest)};
   }
-  // Begins late by up to a tick of the kernel, some ms, and never early, for a third of what `in`
-  // costs: a small collective takes no longer than some dozens of looks at the clock.
+  // Begins late by up to a tick of the kernel, and never early: a small collective takes no longer
+  // than some dozens of looks at the clock.
   static Deadline roughly_in(std::chrono::milliseconds timeout) {
-    static_assert(Clock::is_steady);  // as CLOCK_MONOTONIC
     static const std::chrono::nanoseconds tick = [] {
       timespec resolution{};
       clock_getres(CLOCK_MONOTONIC_COARSE, &resolution);
-      return nanoseconds_of(resolution);
+      return std::chrono::seconds(resolution.tv_sec) + std::chrono::nanoseconds(resolution.tv_nsec);
     }();
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-    return {Clock::time_point(nanoseconds_of(now) + tick), std::min(timeout, kLongest)};
+    return {rough_now() + tick, std::min(timeout, kLongest)};
   }
   double waited() const {
     return std::chrono::duration<double>(std::max(Clock::now() - start, Clock::duration{})).count();
-  }
-
- private:
-  static std::chrono::nanoseconds nanoseconds_of(const timespec& time) {
-    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
   }
 };
 

@@ -15,12 +15,17 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr microseconds kYieldFor{200};
+// How often the background looks by itself, and how many times after the last message.
+constexpr milliseconds kLightSleep{1};
+constexpr int kLightSleeps = 10;
 constexpr microseconds kLongestSleep{1000};
 constexpr milliseconds kLookEvery{100};  // whether a signal came
 
-// How long to sleep after having been idle since `since`; zero: only yield.
-microseconds nap(Clock::time_point since) {
-  const auto idle = std::chrono::duration_cast<microseconds>(Clock::now() - since);
+// How long to sleep after having been idle since `since`, or from now on; zero: only yield.
+microseconds nap(Clock::time_point& since) {
+  const Clock::time_point now = Clock::now();
+  if (since == Clock::time_point{}) since = now;
+  const auto idle = std::chrono::duration_cast<microseconds>(now - since);
   return idle < kYieldFor ? microseconds(0) : std::min(kLongestSleep, idle / 10);
 }
 
@@ -78,6 +83,7 @@ void Mail::post(std::shared_ptr<Message> message) {
       throw;
     }
     ++pending_;
+    ++num_posted_;
     if (message->kind == Message::Kind::kSend) {
       outgoing_[message->peer].queue.push_back(message);
       push(message->peer, done);
@@ -86,11 +92,8 @@ void Mail::post(std::shared_ptr<Message> message) {
       if (message->peer != kAnySource) pull(message->peer, done);
     }
     cross();
-    if (busy() && !background_.joinable()) {
-      background_ = std::thread([this] { run_background(); });
-    }
+    if (!posted->is_awaited) leave_to_background();
   }
-  wake_background();
   report(done, posted);
 }
 
@@ -110,32 +113,31 @@ void Mail::refuse(Message::Kind kind, int peer, std::int32_t tag, const std::str
 }
 
 bool Mail::wait(const Message& message, milliseconds patience) {
-  const Clock::time_point end = Clock::now() + patience;
-  Clock::time_point since = Clock::now();
-  Clock::time_point look_next = since + kLookEvery;
+  const Clock::time_point end = rough_now() + patience;
+  Clock::time_point look_next = rough_now() + kLookEvery;
+  Clock::time_point since{};
   std::optional<Listening> listening;
   int spins = group_.spins();
   std::unique_lock lock(mutex_);
   ++waiters_;
-  while (!message.done.load(std::memory_order_acquire) && Clock::now() < end) {
+  while (!message.done.load(std::memory_order_acquire) && rough_now() < end) {
     Done done;
     const bool moved = progress(done);
     if (!done.empty()) {
       --waiters_;
-      const bool more = busy();
+      leave_to_background();
       lock.unlock();
-      if (more) wake_background();
       report(done, &message);
       lock.lock();
       ++waiters_;
     }
     lock.unlock();
-    if (Clock::now() >= look_next) {
+    if (rough_now() >= look_next) {
       look_next += kLookEvery;
       leave_if_interrupted();
     }
     if (moved) {
-      since = Clock::now();
+      since = {};
       listening.reset();
     } else if (spins > 0) {
       --spins;
@@ -147,8 +149,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
     lock.lock();
   }
   --waiters_;
-  lock.unlock();
-  wake_background();
+  leave_to_background();
   return message.done.load(std::memory_order_acquire);
 }
 
@@ -161,9 +162,12 @@ void Mail::listen(std::optional<Listening>& listening, microseconds longest) {
   }
 }
 
-void Mail::wake_background() {
-  wake_.notify_one();
-  ring(group_.rank);
+// With the lock. Whoever posts mostly waits at once, and to wake a thread takes longer than a
+// message: where there are many messages the background comes by itself.
+void Mail::leave_to_background() {
+  if (!busy() || waiters_ > 0) return;
+  if (!background_.joinable()) background_ = std::thread([this] { run_background(); });
+  if (std::exchange(sleeps_deeply_, false)) wake_.notify_one();
 }
 
 // The message goes on without this thread.
@@ -171,11 +175,9 @@ void Mail::leave_if_interrupted() {
   try {
     check_interrupt();
   } catch (...) {
-    {
-      const std::lock_guard lock(mutex_);
-      --waiters_;
-    }
-    wake_background();
+    const std::lock_guard lock(mutex_);
+    --waiters_;
+    leave_to_background();
     throw;
   }
 }
@@ -217,7 +219,8 @@ void Mail::close(const std::string& reason) {
     }
     early_.clear();
   }
-  wake_background();
+  wake_.notify_one();
+  ring(group_.rank);
   // All on this thread: the caller may be about to end, and they do not wait for what has ended.
   for (const auto& [message, error] : done) complete(*message, error);
 }
@@ -245,7 +248,7 @@ bool Mail::progress(Done& done) {
     if (!recvs_.empty() || incoming_[peer].message.any()) moved |= pull(peer, done);
   }
   if (moved) cross();
-  if (Clock::now() >= look_next_) expire(done);
+  if (rough_now() >= look_next_) expire(done);
   return moved;
 }
 
@@ -301,19 +304,27 @@ void Mail::report(Done& done, const Message* own) {
 }
 
 void Mail::run_background() {
-  Clock::time_point since = Clock::now();
+  Clock::time_point since{};
   std::optional<Listening> listening;
+  std::uint64_t num_posted = 0;
+  int light_sleeps = 0;
   std::unique_lock lock(mutex_);
-  for (;;) {
-    if (!stop_ && (!busy() || waiters_ > 0)) {
+  while (!stop_) {
+    if (!busy() || waiters_ > 0) {
+      since = {};
       listening.reset();
-      wake_.wait(lock, [&] { return stop_ || (busy() && waiters_ == 0); });
-      since = Clock::now();
+      if (std::exchange(num_posted, num_posted_) != num_posted_) light_sleeps = kLightSleeps;
+      if (--light_sleeps >= 0) {
+        wake_.wait_for(lock, kLightSleep);
+      } else {
+        sleeps_deeply_ = true;
+        wake_.wait(lock, [&] { return stop_ || !sleeps_deeply_; });
+      }
+      continue;
     }
-    if (stop_) return;
     Done done;
     if (progress(done)) {
-      since = Clock::now();
+      since = {};
       listening.reset();
     }
     lock.unlock();

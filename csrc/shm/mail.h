@@ -56,6 +56,7 @@ struct Message {
   UsersDType users = {};
   Deadline deadline;
   std::string refused = {};  // not empty: why there is no data, see Mail::refuse
+  bool is_awaited = false;   // who posts it waits for it at once: the background is not needed
   // Called once, on the thread that completed the operation; null error: success.
   std::function<void(std::exception_ptr error)> on_done;
 
@@ -145,7 +146,7 @@ class Mail {
   // runs here.
   void report(Done& done, const Message* own);
   void run_background();
-  void wake_background();
+  void leave_to_background();
   void listen(std::optional<Listening>& listening, std::chrono::microseconds longest);
   // Tells the peer that there is something new in a mail box of its and this rank's.
   void ring(int peer) { group_.segment().state(peer).mail_bell.ring(); }
@@ -179,7 +180,7 @@ class Mail {
   Group& group_;
   std::optional<MailFerry> ferry_;  // none if there is but one host
   std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_;               // the background
   std::vector<Outgoing> outgoing_;             // per peer
   std::list<std::shared_ptr<Message>> recvs_;  // in the order they were posted
   std::list<Early> early_;
@@ -188,6 +189,8 @@ class Mail {
   bool damaged_ = false;
   const Message* told_ = nullptr;  // of which others can see that it waits
   std::size_t pending_ = 0;
+  std::uint64_t num_posted_ = 0;
+  bool sleeps_deeply_ = false;  // the background, until it is woken
   int waiters_ = 0;
   bool stop_ = false;
   Clock::time_point look_next_{};

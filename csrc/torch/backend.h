@@ -196,6 +196,8 @@ class RingBackend : public c10d::Backend {
   // Equal parts.
   bool all_to_all_now(const at::Tensor& output, const at::Tensor& input);
   bool barrier_now();
+  // Sends or receives, to the end.
+  bool message_now(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
 
  private:
   struct Submission {

@@ -135,9 +135,8 @@ RingBackend::WorkPtr AnnouncingBackend::alltoall_base(at::Tensor& output, at::Te
 }
 
 template <typename Body>
-RingBackend::WorkPtr AnnouncingBackend::announcing_message(shm::Message::Kind kind,
-                                                           const Tensors& tensors, int peer,
-                                                           int tag, Body body) {
+auto AnnouncingBackend::announcing_message(shm::Message::Kind kind, const Tensors& tensors,
+                                           int peer, int tag, Body body) {
   const at::Tensor& tensor = first(tensors);
   if (tensor.defined() && tensor.is_cuda()) return body();
   try {
@@ -164,6 +163,19 @@ RingBackend::WorkPtr AnnouncingBackend::recv(Tensors& tensors, int peer, int tag
 RingBackend::WorkPtr AnnouncingBackend::recvAnysource(Tensors& tensors, int tag) {
   return announcing_message(shm::Message::Kind::kRecv, tensors, shm::kAnySource, tag,
                             [&] { return RingBackend::recvAnysource(tensors, tag); });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::begin_message(shm::Message::Kind kind,
+                                                      const at::Tensor& tensor, int peer, int tag) {
+  if (!tensor.is_cpu() || tensor.is_complex() || tensor.is_neg() || peer == rank_) return nullptr;
+  Tensors tensors{tensor};
+  return kind == shm::Message::Kind::kSend ? send(tensors, peer, tag) : recv(tensors, peer, tag);
+}
+
+bool AnnouncingBackend::message_now(shm::Message::Kind kind, const at::Tensor& tensor, int peer,
+                                    int tag) {
+  return announcing_message(kind, {tensor}, peer, tag,
+                            [&] { return RingBackend::message_now(kind, tensor, peer, tag); });
 }
 
 bool AnnouncingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {

@@ -55,6 +55,9 @@ class AnnouncingBackend final : public RingBackend {
   WorkPtr send(Tensors& tensors, int peer, int tag) override;
   WorkPtr recv(Tensors& tensors, int peer, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  // Null, with nothing done, where torch has to change the tensor first.
+  WorkPtr begin_message(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
+  bool message_now(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
 
  private:
   // body(), which ends by submitting its call, or `num_calls` of them, for tensors like `tensor`.
@@ -62,8 +65,8 @@ class AnnouncingBackend final : public RingBackend {
   auto announcing(const at::Tensor& tensor, std::size_t num_calls, Body body);
   // body(), which posts a message.
   template <typename Body>
-  WorkPtr announcing_message(shm::Message::Kind kind, const Tensors& tensors, int peer, int tag,
-                             Body body);
+  auto announcing_message(shm::Message::Kind kind, const Tensors& tensors, int peer, int tag,
+                          Body body);
 };
 
 }  // namespace ringcomm

@@ -1,4 +1,4 @@
-// Collectives that are carried out at once, on the thread that calls: as the methods of the same
+// Calls that are carried out at once, on the thread that calls: as the methods of the same
 // name do it, where nothing has to be copied and nothing is queued. Each returns False, with
 // nothing done, where that cannot be.
 #include <ATen/record_function.h>
@@ -12,7 +12,36 @@
 namespace ringcomm {
 namespace {
 
+// The message has a deadline of its own.
+constexpr auto kAsLongAsItMay = std::chrono::hours(24 * 365);
+
 bool can_stay(const at::Tensor& tensor) { return tensor.is_cpu() && lies_flat(tensor); }
+
+// A message that is waited for at once, and so no Work. Whoever is interrupted leaves it behind,
+// with what it needs.
+class MessageNow {
+ public:
+  MessageNow(at::Tensor tensor, const FlightMark& mark, std::shared_ptr<const Hooks> hooks)
+      : tensor_(std::move(tensor)), mark_(mark), hooks_(std::move(hooks)) {
+    message.on_done = [this](std::exception_ptr cause) { done(cause); };
+    mark_.start();
+  }
+
+  void done(std::exception_ptr cause) {
+    if (!cause) return mark_.complete(message.peer);
+    call_abort_hooks(*hooks_, cause);
+    error = for_torch(failed(mark_, cause));
+  }
+
+  shm::Message message;
+  std::exception_ptr error;
+
+ private:
+  const Inside inside_;  // until the tensor is gone, which may need Python to go
+  const at::Tensor tensor_;
+  const FlightMark mark_;
+  const std::shared_ptr<const Hooks> hooks_;
+};
 
 }  // namespace
 
@@ -157,6 +186,38 @@ bool RingBackend::barrier_now() {
         return flight_->begun(c10d::OpType::BARRIER, nullptr, nullptr, timeout);
       },
       [](Communicator& communicator, auto timeout) { communicator.barrier(timeout); });
+}
+
+bool RingBackend::message_now(shm::Message::Kind kind, const at::Tensor& tensor, int peer,
+                              int tag) {
+  const bool is_send = kind == shm::Message::Kind::kSend;
+  const char* what = is_send ? "send" : "recv";
+  check_tensor(tensor, what);
+  if (!is_send) check_output(tensor, what);
+  if (!can_stay(tensor) || tensor.is_complex() || tensor.is_neg()) return false;
+  if (peer == rank_ || coalescing_ || !nobody_listens()) return false;
+  check_usable();
+  const std::chrono::milliseconds timeout = options_->timeout;
+  const auto own = std::make_shared<MessageNow>(
+      tensor, flight_->message({is_send, peer, tag}, tensor, timeout), hooks_);
+  const std::shared_ptr<shm::Message> message(own, &own->message);
+  const Elements elements = elements_to_move(tensor.scalar_type());
+  message->kind = kind;
+  message->peer = peer;
+  message->tag = tag;
+  message->dtype = elements.dtype;
+  message->users = elements.users;
+  message->data = static_cast<std::byte*>(tensor.data_ptr());
+  message->count = elements.count(tensor);
+  message->deadline = Deadline::roughly_in(timeout);
+  message->is_awaited = true;
+  if (const std::exception_ptr error = error_of([&] { communicator_->post(message); })) {
+    own->done(error);
+  } else {
+    communicator_->wait(*message, kAsLongAsItMay);
+  }
+  if (own->error) std::rethrow_exception(own->error);
+  return true;
 }
 
 }  // namespace ringcomm

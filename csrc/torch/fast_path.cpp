@@ -2,10 +2,10 @@
 // torch.distributed's that is a Python function. So the functions here are Python's own (METH_
 // FASTCALL), and look at torch.distributed's state where it keeps it.
 //
-// They return False, with nothing done, wherever torch.distributed has to carry out the call: it is
-// to be recorded (a profiler, a dispatch mode, coalescing), a tensor is of a subclass, sparse, not
-// on the CPU or not contiguous, the op carries a factor, operations are under way, or the group is
-// not known here.
+// They return False, or None in place of a Work, with nothing done, wherever torch.distributed has
+// to carry out the call: it is to be recorded (a profiler, a dispatch mode, coalescing), a tensor
+// is of a subclass, sparse, not on the CPU or not contiguous, the op carries a factor, operations
+// are under way, or the group is not known here.
 #include "torch/fast_path.h"
 
 #include <Python.h>
@@ -15,6 +15,7 @@
 #include <torch/csrc/profiler/api.h>
 
 #include <array>
+#include <limits>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <unordered_map>
@@ -146,18 +147,18 @@ class FastPath {
   }
 
   bool broadcast(PyObject* tensor, PyObject* root, PyObject* group) {
-    const std::optional<std::uint64_t> known_root = find_rank(root);
+    const std::optional<std::uint64_t> known_root = find_number(root);
     if (!known_root || !is_plain(tensor)) return false;
-    return call_rooted(group, *known_root, [&](AnnouncingBackend& ring, int rank) {
+    return call_with(group, *known_root, [&](AnnouncingBackend& ring, int rank) {
       return ring.broadcast_now(THPVariable_Unpack(tensor), rank);
     });
   }
 
   bool reduce(PyObject* tensor, PyObject* root, PyObject* op, PyObject* group) {
     const std::optional<c10d::ReduceOp::RedOpType> known_op = find(op);
-    const std::optional<std::uint64_t> known_root = find_rank(root);
+    const std::optional<std::uint64_t> known_root = find_number(root);
     if (!known_op || !known_root || !is_plain(tensor)) return false;
-    return call_rooted(group, *known_root, [&](AnnouncingBackend& ring, int rank) {
+    return call_with(group, *known_root, [&](AnnouncingBackend& ring, int rank) {
       return ring.reduce_now(THPVariable_Unpack(tensor), rank, *known_op);
     });
   }
@@ -169,11 +170,31 @@ class FastPath {
     });
   }
 
+  bool message(shm::Message::Kind kind, PyObject* tensor, PyObject* peer, PyObject* group,
+               PyObject* tag) {
+    return with_message(tensor, peer, group, tag, [&](AnnouncingBackend& ring, int rank, int tag) {
+      return ring.message_now(kind, THPVariable_Unpack(tensor), rank, tag);
+    });
+  }
+
+  // Null in place of False.
+  RingBackend::WorkPtr begin_message(shm::Message::Kind kind, PyObject* tensor, PyObject* peer,
+                                     PyObject* group, PyObject* tag) {
+    RingBackend::WorkPtr work;
+    with_message(tensor, peer, group, tag, [&](AnnouncingBackend& ring, int rank, int tag) {
+      work = ring.begin_message(kind, THPVariable_Unpack(tensor), rank, tag);
+      return work.defined();
+    });
+    return work;
+  }
+
   bool barrier(PyObject* group) {
     return call(group, [](AnnouncingBackend& ring) { return ring.barrier_now(); });
   }
 
  private:
+  static constexpr std::uint64_t kMostTag = std::numeric_limits<int>::max();
+
   static bool is_plain(PyObject* tensor) {
     if (Py_TYPE(tensor) != reinterpret_cast<PyTypeObject*>(THPVariableClass)) return false;
     const at::Tensor& unpacked = THPVariable_Unpack(tensor);
@@ -187,20 +208,32 @@ class FastPath {
     return std::nullopt;
   }
 
-  // A rank of the default group, as roots are given.
-  static std::optional<std::uint64_t> find_rank(PyObject* rank) {
-    if (!PyLong_CheckExact(rank)) return std::nullopt;
-    const long number = PyLong_AsLong(rank);
+  // A tag, or a rank of the default group, as roots and peers are given.
+  static std::optional<std::uint64_t> find_number(PyObject* object) {
+    if (!PyLong_CheckExact(object)) return std::nullopt;
+    const long number = PyLong_AsLong(object);
     if (number >= 0) return static_cast<std::uint64_t>(number);
     PyErr_Clear();  // of a number that is no long
     return std::nullopt;
   }
 
-  // As `call`, where the root is in the group; carry_out(ring, its rank there).
+  // As `call`, where it may be a message's; carry_out(ring, the peer's rank there, the tag).
   template <typename CarryOut>
-  bool call_rooted(PyObject* group, std::uint64_t root, CarryOut&& carry_out) const {
+  bool with_message(PyObject* tensor, PyObject* peer, PyObject* group, PyObject* tag,
+                    CarryOut&& carry_out) const {
+    const std::optional<std::uint64_t> known_peer = find_number(peer);
+    const std::optional<std::uint64_t> known_tag = find_number(tag);
+    if (!known_peer || !known_tag || *known_tag > kMostTag || !is_plain(tensor)) return false;
+    return call_with(group, *known_peer, [&](AnnouncingBackend& ring, int rank) {
+      return carry_out(ring, rank, static_cast<int>(*known_tag));
+    });
+  }
+
+  // As `call`, where that rank is in the group; carry_out(ring, its rank there).
+  template <typename CarryOut>
+  bool call_with(PyObject* group, std::uint64_t global_rank, CarryOut&& carry_out) const {
     return call(group, [&](AnnouncingBackend& ring) {
-      const std::optional<int> rank = ring.find(root);
+      const std::optional<int> rank = ring.find(global_rank);
       return rank && carry_out(ring, *rank);
     });
   }
@@ -228,6 +261,9 @@ class FastPath {
 // Never destroyed, as threads may call until the process ends. Guarded by the GIL.
 FastPath* fast_path = nullptr;
 
+PyObject* to_python(bool is_done) { return PyBool_FromLong(is_done); }
+PyObject* to_python(const RingBackend::WorkPtr& work) { return py::cast(work).release().ptr(); }
+
 // A Python function of `n` arguments, all by position.
 template <int n, typename Call>
 PyObject* call_fast(PyObject* const* args, Py_ssize_t num_args, Call&& call) {
@@ -235,7 +271,8 @@ PyObject* call_fast(PyObject* const* args, Py_ssize_t num_args, Call&& call) {
     return PyErr_Format(PyExc_TypeError, "takes %d arguments, got %zd", n, num_args);
   }
   try {
-    return PyBool_FromLong(fast_path != nullptr && call(*fast_path, args));
+    using Result = decltype(call(*fast_path, args));
+    return to_python(fast_path != nullptr ? call(*fast_path, args) : Result());
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (...) {
@@ -271,6 +308,26 @@ PyObject* all_to_all_now(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<3>(args, num_args,
                       [](FastPath& path, Args a) { return path.all_to_all(a[0], a[1], a[2]); });
 }
+PyObject* send_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
+    return path.message(shm::Message::Kind::kSend, a[0], a[1], a[2], a[3]);
+  });
+}
+PyObject* recv_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
+    return path.message(shm::Message::Kind::kRecv, a[0], a[1], a[2], a[3]);
+  });
+}
+PyObject* isend_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
+    return path.begin_message(shm::Message::Kind::kSend, a[0], a[1], a[2], a[3]);
+  });
+}
+PyObject* irecv_now(PyObject*, Args args, Py_ssize_t num_args) {
+  return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
+    return path.begin_message(shm::Message::Kind::kRecv, a[0], a[1], a[2], a[3]);
+  });
+}
 PyObject* barrier_now(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<1>(args, num_args, [](FastPath& path, Args a) { return path.barrier(a[0]); });
 }
@@ -289,6 +346,10 @@ PyMethodDef methods[] = {
     method<broadcast_now>("broadcast_now", "broadcast_now(tensor, src, group) -> bool"),
     method<reduce_now>("reduce_now", "reduce_now(tensor, dst, op, group) -> bool"),
     method<all_to_all_now>("all_to_all_now", "all_to_all_now(output, input, group) -> bool"),
+    method<send_now>("send_now", "send_now(tensor, dst, group, tag) -> bool"),
+    method<recv_now>("recv_now", "recv_now(tensor, src, group, tag) -> bool"),
+    method<isend_now>("isend_now", "isend_now(tensor, dst, group, tag) -> Work | None"),
+    method<irecv_now>("irecv_now", "irecv_now(tensor, src, group, tag) -> Work | None"),
     method<barrier_now>("barrier_now", "barrier_now(group) -> bool"),
 };
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Backend, ReduceOp, Store
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, Work
 
 from ringcomm._C import links as links
 from ringcomm._C import plan as plan
@@ -63,6 +63,18 @@ def reduce_now(
 def all_to_all_now(
     output: torch.Tensor, input: torch.Tensor, group: ProcessGroup | None, /
 ) -> bool: ...
+def send_now(
+    tensor: torch.Tensor, dst: int | None, group: ProcessGroup | None, tag: int
+) -> bool: ...
+def recv_now(
+    tensor: torch.Tensor, src: int | None, group: ProcessGroup | None, tag: int
+) -> bool: ...
+def isend_now(
+    tensor: torch.Tensor, dst: int | None, group: ProcessGroup | None, tag: int
+) -> Work | None: ...
+def irecv_now(
+    tensor: torch.Tensor, src: int | None, group: ProcessGroup | None, tag: int
+) -> Work | None: ...
 def barrier_now(group: ProcessGroup | None, /) -> bool: ...
 def watch_groups(names: dict[str, Any], ops: type) -> None: ...
 def remember_group(group: ProcessGroup, backend: Backend) -> None: ...
