@@ -200,6 +200,25 @@ def test_flight_record() -> None:
     assert re.search(r"^dist\.all_reduce( +\d+){3}$", result.stdout, re.M), result.stdout
 
 
+def test_late_rank(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    result = run(
+        *("benchmarks/late_rank.py", "--nproc", "3", "--late", "0,2", "--rounds", "3"),
+        *("--output", str(output)),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads(output.with_suffix(".json").read_text())["rows"]
+    measured = [(row["late"], row["call"], row["backend"]) for row in rows]
+    assert measured == [
+        (late, call, backend)
+        for late in (0, 2)
+        for call in ("all_reduce", "recv")
+        for backend in ("ringcomm", "gloo")
+    ]
+    assert all(0 < row["lost"] < 1 and row["busy"] > 0 for row in rows)
+    assert re.search(r"^\| recv \| gloo \| 2 ms \| \d+ µs \| \d+% \|$", result.stdout, re.M)
+
+
 def test_torch_part(tmp_path: Path) -> None:
     output = tmp_path / "out"
     result = run(

@@ -163,11 +163,12 @@ void Mail::listen(std::optional<Listening>& listening, microseconds longest) {
 }
 
 // With the lock. Whoever posts mostly waits at once, and to wake a thread takes longer than a
-// message: where there are many messages the background comes by itself.
+// message: where there are many messages the background comes by itself. But what is to cross to
+// other hosts does not go on without it.
 void Mail::leave_to_background() {
   if (!busy() || waiters_ > 0) return;
   if (!background_.joinable()) background_ = std::thread([this] { run_background(); });
-  if (std::exchange(sleeps_deeply_, false)) wake_.notify_one();
+  if (std::exchange(sleeps_deeply_, false) || ferry_) wake_.notify_one();
 }
 
 // The message goes on without this thread.

@@ -100,9 +100,15 @@ class TorchContender:
 
     def _send_and_receive(self, case: Case, input: torch.Tensor, output: torch.Tensor) -> None:
         f, n, rank = self.functions, case.world_size, case.rank
-        operations = [
-            f.P2POp(f.isend, input, (rank + 1) % n, self.group),
-            f.P2POp(f.irecv, output, (rank - 1) % n, self.group),
+        following, previous = (rank + 1) % n, (rank - 1) % n
+        if case.device.type == "cpu":
+            sending = f.isend(input, following, self.group)
+            f.recv(output, previous, self.group)
+            sending.wait()
+            return
+        operations = [  # which on a device have to begin together
+            f.P2POp(f.isend, input, following, self.group),
+            f.P2POp(f.irecv, output, previous, self.group),
         ]
         for work in f.batch_isend_irecv(operations):
             work.wait()

@@ -150,7 +150,8 @@ TEST(a_lack_of_memory_says_who_holds_how_much) {
            {std::string("in group \"dp\": there is no shared memory for its outboxes: "),
             "(" + std::to_string(shm::kLanes * geometry.outbox_nbytes) + " bytes) needed",
             std::string("No space left on device (errno 28)"), std::string(" groups: "),
-            std::string("as rank 0 of 1 in group \"the other\" (base 4 KiB, announcements "),
+            "as rank 0 of 1 in group \"the other\" (base " +
+                std::to_string(shm::Geometry(1).base_nbytes / 1024) + " KiB, announcements ",
             std::string(has_memfds ? "more memory (docker run --memory" : "--shm-size=1g"),
             std::string(has_memfds ? "of memory free" : "of /dev/shm's")}) {
         CHECK_CONTAINS(text, part);
