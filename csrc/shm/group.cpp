@@ -100,7 +100,12 @@ bool Group::record_failure(int reporter, ErrorKind kind, const std::string& text
   std::memcpy(header.text, text.data(), length);
   header.text[length] = '\0';
   header.failed.store(2, std::memory_order_release);
+  ring_all();
   return true;
+}
+
+void Group::ring_all() {
+  for (int r = 0; r < world_size; ++r) segment_.state(r).progress_bell.ring();
 }
 
 // What the rank that failed first has recorded, which may be the reason for all that follows.
@@ -151,6 +156,7 @@ void Group::close(const std::string& reason, Closed how) {
   }
   std::atomic<Closed>& told = segment_.state(rank).closed;
   if (told.load(std::memory_order_relaxed) != Closed::kLeft) told.store(how);
+  ring_all();
   if (how == Closed::kLeft && sentinel_) sentinel_->leave();
 }
 

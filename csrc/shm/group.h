@@ -60,6 +60,8 @@ class Group final : public ringcomm::Group {
 
   // After what others may wait for.
   void ring() { segment_.state(rank).progress_bell.ring(); }
+  // After what ends all waits.
+  void ring_all();
 
   void check(const std::string& doing) override;
   bool broken() override {

@@ -12,11 +12,11 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr microseconds kYieldFor = milliseconds(1);
-constexpr microseconds kLongestSleep = milliseconds(1);
 // Whoever waits longer sleeps longer, by such a part of the time waited so far, and where nobody
 // rings, loses no more than that. Across hosts nobody does, all waits are long, and several follow
 // on each other in one call.
 constexpr int kPartOfWait = 10, kPartOfWaitAcrossHosts = 40;
+constexpr microseconds kLongestSleep = milliseconds(10), kLongestSleepAcrossHosts = milliseconds(1);
 constexpr milliseconds kLookEvery{100};  // at processes; costs a few system calls per peer
 constexpr std::size_t kPeersPerLook = 8;
 
@@ -38,7 +38,7 @@ Idle::Next Idle::next() {
 // as each waiter takes another one, a rank that comes does not wake all.
 void Idle::sleep(const Blocked& blocked) {
   if (group_.links() != nullptr) {
-    group_.links()->sleep(std::min(kLongestSleep, idle_ / kPartOfWaitAcrossHosts));
+    group_.links()->sleep(std::min(kLongestSleepAcrossHosts, idle_ / kPartOfWaitAcrossHosts));
     return;
   }
   const std::vector<int>& peers = blocked.peers;

@@ -18,15 +18,17 @@ constexpr microseconds kYieldFor{200};
 // How often the background looks by itself, and how many times after the last message.
 constexpr milliseconds kLightSleep{1};
 constexpr int kLightSleeps = 10;
-constexpr microseconds kLongestSleep{1000};
+// Nobody rings for what comes from other hosts.
+constexpr microseconds kLongestSleep{10'000}, kLongestSleepAcrossHosts{1000};
 constexpr milliseconds kLookEvery{100};  // whether a signal came
 
 // How long to sleep after having been idle since `since`, or from now on; zero: only yield.
-microseconds nap(Clock::time_point& since) {
+microseconds nap(Clock::time_point& since, bool across_hosts) {
   const Clock::time_point now = Clock::now();
   if (since == Clock::time_point{}) since = now;
   const auto idle = std::chrono::duration_cast<microseconds>(now - since);
-  return idle < kYieldFor ? microseconds(0) : std::min(kLongestSleep, idle / 10);
+  if (idle < kYieldFor) return microseconds(0);
+  return std::min(across_hosts ? kLongestSleepAcrossHosts : kLongestSleep, idle / 10);
 }
 
 void complete(Message& message, std::exception_ptr error) {
@@ -141,7 +143,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
       listening.reset();
     } else if (spins > 0) {
       --spins;
-    } else if (const microseconds sleep = nap(since); sleep.count() > 0) {
+    } else if (const microseconds sleep = nap(since, ferry_.has_value()); sleep.count() > 0) {
       listen(listening, sleep);
     } else {
       sched_yield();
@@ -331,7 +333,7 @@ void Mail::run_background() {
     lock.unlock();
     if (!done.empty()) {
       report(done, nullptr);
-    } else if (const microseconds sleep = nap(since); sleep.count() > 0) {
+    } else if (const microseconds sleep = nap(since, ferry_.has_value()); sleep.count() > 0) {
       listen(listening, sleep);
     } else {
       sched_yield();

@@ -96,6 +96,7 @@ TEST(every_rank_rings_in_every_collective) {
         shm::RankState& own = communicator.group().segment().state(communicator.rank());
         cases::perform(c, communicator, kPatience);  // in which ranks learn where memory is
         const Rings rings = rings_of(own, [&] { cases::perform(c, communicator, kPatience); });
+        communicator.barrier(kPatience);  // who closes the group rings, too
         CHECK_EQ(rings.progress, nbytes == 8 ? 1u : in_arena == 0 ? 3u : 2u);
       });
     }
@@ -111,6 +112,22 @@ TEST(who_waits_long_listens_to_who_is_late) {
     c.barrier(kPatience);
     c.barrier(kPatience);
     while (late.listeners.load() != 0) sched_yield();  // until the last one has seen it
+  });
+}
+
+TEST(what_breaks_the_group_rings_all_bells) {
+  ranks::with_group(3, "auto", [&](Communicator& c) {
+    c.barrier(kPatience);
+    if (c.rank() != 1) return;
+    shm::Group& group = c.group();
+    shm::Bell& first = group.segment().state(0).progress_bell;
+    shm::Bell& last = group.segment().state(2).progress_bell;
+    std::this_thread::sleep_for(20ms);  // the others have rung for the barrier
+    Listening to_first(first), to_last(last);
+    group.fail(ErrorKind::kSystem, "of a test");
+    CHECK(to_first.sleep(kMoment) && to_last.sleep(kMoment));
+    group.close("of a test");
+    CHECK(to_first.sleep(kMoment) && to_last.sleep(kMoment));
   });
 }
 
