@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 import ringcomm
+from ringcomm.bench import machine
 from ringcomm.groups import launched
 from ringcomm.launch import RanksFailedError, run_ranks
 
@@ -100,6 +101,17 @@ def write_results(
     output.with_suffix(".json").write_text(document + "\n")
     lines = [f"{name}: {value}  " for name, value in header.items()]
     output.with_suffix(".md").write_text("\n".join([*lines, "", note, "", tables]))
+
+
+def report(output: Path | None, kind: type, rows: Sequence[Any], note: str, tables: str) -> None:
+    """Prints the tables, and writes what was measured here and now on the CPUs, if it is to go to
+    `output`; the rest as `write_results` has it."""
+    print(tables, end="")
+    if output is None:
+        return
+    date = datetime.now(timezone.utc).date().isoformat()
+    header = {"date": date, **machine.describe(torch.device("cpu"), [])}
+    write_results(output, kind, rows, header, note, tables)
 
 
 def listed(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:

@@ -12,7 +12,6 @@ gloo take turns.
 from __future__ import annotations
 
 import argparse
-import datetime
 import statistics
 import time
 from collections.abc import Callable
@@ -21,11 +20,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import listed, run_on_ranks, write_results
+from common import listed, report, run_on_ranks
 
 import ringcomm
 from ringcomm.arguments import number
-from ringcomm.bench import machine
 
 Call = Callable[[torch.Tensor], object]
 
@@ -119,14 +117,8 @@ def rank_main(options: argparse.Namespace) -> None:
     rows = [row for late in options.late for row in measure(calls, late / 1e3, options.rounds)]
     if dist.get_rank() > 0:
         return
-    print(table(rows), end="")
-    if options.output is not None:
-        note = f"Medians of {options.rounds} rounds; {last + 1} ranks."
-        header = {
-            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            **machine.describe(torch.device("cpu"), []),
-        }
-        write_results(options.output, Row, rows, header, note, table(rows))
+    note = f"Medians of {options.rounds} rounds; {last + 1} ranks."
+    report(options.output, Row, rows, note, table(rows))
 
 
 def main() -> int:

@@ -15,7 +15,6 @@ besides.
 from __future__ import annotations
 
 import argparse
-import datetime
 import statistics
 import time
 from collections.abc import Callable
@@ -25,11 +24,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # registers "fake"
-from common import listed, run_on_ranks, write_results
+from common import listed, report, run_on_ranks
 
 import ringcomm
 from ringcomm.arguments import nbytes
-from ringcomm.bench import machine
 from ringcomm.units import readable_nbytes
 
 TURN = 0.01  # seconds that the calls of a turn take together
@@ -102,14 +100,8 @@ def rank_main(options: argparse.Namespace) -> None:
     rows = [measure(size, fake, options.rounds) for size in options.sizes]
     if dist.get_rank() > 0:
         return
-    print(table(rows), end="")
-    if options.output is not None:
-        note = f"Medians of {options.rounds} turns; {len(ranks)} ranks."
-        header = {
-            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            **machine.describe(torch.device("cpu"), []),
-        }
-        write_results(options.output, Row, rows, header, note, table(rows))
+    note = f"Medians of {options.rounds} turns; {len(ranks)} ranks."
+    report(options.output, Row, rows, note, table(rows))
 
 
 def main() -> int:
