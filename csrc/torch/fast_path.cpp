@@ -308,24 +308,17 @@ PyObject* all_to_all_now(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<3>(args, num_args,
                       [](FastPath& path, Args a) { return path.all_to_all(a[0], a[1], a[2]); });
 }
-PyObject* send_now(PyObject*, Args args, Py_ssize_t num_args) {
+using Kind = shm::Message::Kind;
+template <Kind kind>
+PyObject* message_now(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
-    return path.message(shm::Message::Kind::kSend, a[0], a[1], a[2], a[3]);
+    return path.message(kind, a[0], a[1], a[2], a[3]);
   });
 }
-PyObject* recv_now(PyObject*, Args args, Py_ssize_t num_args) {
+template <Kind kind>
+PyObject* begin_message(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
-    return path.message(shm::Message::Kind::kRecv, a[0], a[1], a[2], a[3]);
-  });
-}
-PyObject* isend_now(PyObject*, Args args, Py_ssize_t num_args) {
-  return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
-    return path.begin_message(shm::Message::Kind::kSend, a[0], a[1], a[2], a[3]);
-  });
-}
-PyObject* irecv_now(PyObject*, Args args, Py_ssize_t num_args) {
-  return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
-    return path.begin_message(shm::Message::Kind::kRecv, a[0], a[1], a[2], a[3]);
+    return path.begin_message(kind, a[0], a[1], a[2], a[3]);
   });
 }
 PyObject* barrier_now(PyObject*, Args args, Py_ssize_t num_args) {
@@ -346,10 +339,12 @@ PyMethodDef methods[] = {
     method<broadcast_now>("broadcast_now", "broadcast_now(tensor, src, group) -> bool"),
     method<reduce_now>("reduce_now", "reduce_now(tensor, dst, op, group) -> bool"),
     method<all_to_all_now>("all_to_all_now", "all_to_all_now(output, input, group) -> bool"),
-    method<send_now>("send_now", "send_now(tensor, dst, group, tag) -> bool"),
-    method<recv_now>("recv_now", "recv_now(tensor, src, group, tag) -> bool"),
-    method<isend_now>("isend_now", "isend_now(tensor, dst, group, tag) -> Work | None"),
-    method<irecv_now>("irecv_now", "irecv_now(tensor, src, group, tag) -> Work | None"),
+    method<message_now<Kind::kSend>>("send_now", "send_now(tensor, dst, group, tag) -> bool"),
+    method<message_now<Kind::kRecv>>("recv_now", "recv_now(tensor, src, group, tag) -> bool"),
+    method<begin_message<Kind::kSend>>("isend_now",
+                                       "isend_now(tensor, dst, group, tag) -> Work | None"),
+    method<begin_message<Kind::kRecv>>("irecv_now",
+                                       "irecv_now(tensor, src, group, tag) -> Work | None"),
     method<barrier_now>("barrier_now", "barrier_now(group) -> bool"),
 };
 
