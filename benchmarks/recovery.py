@@ -38,6 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ringcomm
 from ringcomm.arguments import number
+from ringcomm.meeting import local_store
 from ringcomm.units import readable_seconds
 
 EVENTS = ("noticed", "shrunk", "stepped")
@@ -90,7 +91,7 @@ def train_through_a_death(
 
 def trial(nproc: int, victim: int, delay: float) -> dict[str, float]:
     """Seconds from the kill to each of the events, on the last rank."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = local_store()
     server = multiprocessing.get_context("forkserver")
     ranks, answers = [], []
     for rank in range(nproc):

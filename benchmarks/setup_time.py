@@ -34,6 +34,7 @@ import torch.distributed as dist
 from common import listed, write_results
 
 from ringcomm.bench import machine
+from ringcomm.meeting import local_store
 from ringcomm.units import readable_seconds
 
 PATIENCE = 40.0  # seconds that a set-up may take
@@ -127,7 +128,7 @@ class Ranks:
     def __init__(self, world_size: int) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["__main__", "torch.distributed", "ringcomm"])
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = local_store()
         self.connections: list[Connection] = []
         self.processes = []
         for rank in range(world_size):

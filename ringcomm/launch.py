@@ -10,9 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Protocol
 
-from torch._C._distributed_c10d import TCPStore
-
 from ringcomm import forked
+from ringcomm.meeting import local_store
 
 GRACE = 5.0  # seconds that the other ranks get once one has failed
 _POLL = 0.02
@@ -50,13 +49,7 @@ def run_ranks(
     try:
         for rank in range(nproc):
             ranks.append(start(arguments, _environment(rank, nproc, port), stderr))
-        store = TCPStore(
-            "127.0.0.1",
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listening.detach(),
-        )
+        store = local_store(listening)
         _wait(ranks, timeout)
         del store  # not before
     finally:

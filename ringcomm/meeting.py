@@ -56,12 +56,32 @@ def meet(job: str, rank: int, world_size: int, timeout: timedelta) -> TCPStore:
         ) from None
     listener.listen(world_size)
     listener.settimeout(timeout.total_seconds())
-    store = TCPStore(
-        _ADDRESS, 0, world_size, is_master=True, timeout=timeout, wait_for_workers=False
-    )
+    store = local_store(timeout=timeout)
     answering = (listener, store.port, world_size - 1)
     threading.Thread(target=_answer, args=answering, daemon=True).start()
     return store
+
+
+def local_store(
+    listening: socket.socket | None = None, timeout: timedelta = timedelta(minutes=5)
+) -> TCPStore:
+    """A store that lives in this process, for those of this host.
+
+    Args:
+        listening: where it is reached; closed in its place. By default, a port that the system
+            chooses.
+    """
+    # By itself the store listens in IPv6, and has the name of each client looked up, for which
+    # 127.0.0.1 as it is written there is asked of a DNS server: seconds, if none answers.
+    listening = listening or socket.create_server((_ADDRESS, 0), backlog=socket.SOMAXCONN)
+    return TCPStore(
+        _ADDRESS,
+        listening.getsockname()[1],
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )
 
 
 def _answer(listener: socket.socket, port: int, others: int) -> None:

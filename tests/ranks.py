@@ -42,6 +42,8 @@ import torch.distributed as dist
 from played_hosts import environment_of
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
+from ringcomm.meeting import local_store
+
 TIMEOUT = 60.0
 GRACE = 5.0  # seconds that the others get once a rank has failed
 _LOG_TAIL = 8000  # bytes
@@ -49,7 +51,9 @@ DIED = f"died with exit code -{signal.SIGKILL:d}"  # Outcome.ended of a rank tha
 
 _fork_server = multiprocessing.get_context("forkserver")
 # What takes seconds to import: assert_close needs DTensor, dispatch modes need Dynamo.
-_fork_server.set_forkserver_preload(["torch.distributed.tensor", "torch._dynamo", "ringcomm"])
+_fork_server.set_forkserver_preload(
+    ["torch.distributed.tensor", "torch._dynamo", "ringcomm", "pytest"]
+)
 
 
 @dataclass
@@ -225,7 +229,7 @@ class _Process:
         """Lives in this process, which no test kills. Nor is it a file: who is killed while it
         writes to a FileStore leaves half a record, and torch then waits for the rest for ever.
         """
-        return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        return local_store()
 
     def __init__(self, task: _Task, store: Store) -> None:
         assert isinstance(store, TCPStore)

@@ -18,6 +18,7 @@ from ranks import DIED, Rank, on_processes, outcomes
 from values import torch_2_14
 
 import ringcomm
+from ringcomm.meeting import local_store
 
 SHORT = timedelta(seconds=2)
 
@@ -340,7 +341,7 @@ os._exit(0)
 
 
 def test_a_store_that_died_with_its_rank() -> None:
-    port = str(dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port)
+    port = str(local_store().port)
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", STORE_IN_RANK_0, str(rank), port],

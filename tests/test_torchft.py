@@ -17,6 +17,7 @@ from ranks import DIED, Rank, outcomes
 
 pytest.importorskip("torchft", reason="pip install torchft")
 
+from ringcomm.meeting import local_store
 from ringcomm.torchft import ProcessGroupRing
 
 
@@ -40,7 +41,7 @@ def reconfigured(rank: Rank, port: int) -> None:
 
 
 def test_process_group() -> None:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = local_store()
     first, killed, third = outcomes(reconfigured, 3, store.port)
     assert killed.ended == DIED
     for outcome in (first, third):
@@ -51,9 +52,10 @@ REPLICA = """
 import os, signal, sys, time
 from datetime import timedelta
 import torch, torchft
+from ringcomm.meeting import local_store
 from ringcomm.torchft import ProcessGroupRing
 name, dies_at = sys.argv[1], int(sys.argv[2])
-store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+store = local_store()
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), RANK="0", WORLD_SIZE="1")
 torch.manual_seed(0)
 network = torch.nn.Linear(2, 1)

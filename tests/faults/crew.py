@@ -30,6 +30,8 @@ import ranks  # its fork server has imported torch
 import torch
 import torch.distributed as dist
 
+from ringcomm.meeting import local_store
+
 PATIENCE = 60.0  # seconds, on a busy host
 _context = multiprocessing.get_context("forkserver")
 
@@ -184,5 +186,5 @@ def meeting(of_file: bool) -> Any:
         with tempfile.TemporaryDirectory(prefix="meeting-") as directory:
             yield Meeting(path=str(Path(directory, "store")))
     else:
-        server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        server = local_store()
         yield Meeting(port=server.port)

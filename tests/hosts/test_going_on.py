@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 
 from hosts import Local, Network
 from hosts.conftest import needs_hosts
+from ringcomm.meeting import local_store
 
 SCRIPT = Path(__file__).with_name("going_on.py")
 
@@ -24,7 +24,7 @@ SCRIPT = Path(__file__).with_name("going_on.py")
     ],
 )
 def test_deaths_on_hosts_by_name(deaths: list[list[int]], links: str) -> None:
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = local_store()
     living = [0, 1, 2, 3, 4]
     with Local(3) as local:
         env = {"RINGCOMM_LINKS": links, "STORE_PORT": str(store.port)}
