@@ -21,6 +21,10 @@ def _whole(world_size: int) -> float:
     return 1.0
 
 
+def _twice(world_size: int) -> float:
+    return 2.0
+
+
 @dataclass(frozen=True)
 class Collective:
     """A collective as nccl-tests sees it.
@@ -55,6 +59,8 @@ COLLECTIVES = {
             "all_to_all", input_chunks=True, output_chunks=True, factor=_shared, in_place=False
         ),
         Collective("sendrecv", in_place=False),
+        # There and back between two neighbours, as osu_latency does: twice what one way takes.
+        Collective("pingpong", factor=_twice, in_place=False),
         Collective("barrier", in_place=False),
     )
 }
@@ -72,6 +78,12 @@ class Case:
     rank: int
     world_size: int
     device: torch.device
+
+    @property
+    def partner(self) -> int | None:
+        """Of this rank in a pingpong, where the last of an odd number has none."""
+        partner = self.rank ^ 1
+        return partner if partner < self.world_size else None
 
     @property
     def chunks(self) -> int:

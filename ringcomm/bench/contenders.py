@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import ModuleType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -94,6 +94,14 @@ class TorchContender:
             return lambda: f.scatter(output, inputs, src=root, group=group)
         if name == "all_to_all":
             return lambda: f.all_to_all_single(output, input, group=group)
+        if name == "pingpong":
+            return _there_and_back(
+                case,
+                lambda tensor, peer: f.send(tensor, peer, group),
+                lambda tensor, peer: f.recv(tensor, peer, group),
+                input,
+                output,
+            )
         if n == 1:
             raise NotOfferedError("torch.distributed has no messages to oneself")
         return lambda: self._send_and_receive(case, input, output)
@@ -112,6 +120,24 @@ class TorchContender:
         ]
         for work in f.batch_isend_irecv(operations):
             work.wait()
+
+
+def _there_and_back(
+    case: Case,
+    send: Callable[[Any, int], object],
+    recv: Callable[[Any, int], object],
+    input: object,
+    output: object,
+) -> Call:
+    """What this rank does of a pingpong, in which the lower of two ranks serves."""
+    if case.world_size == 1:
+        raise NotOfferedError("one rank alone plays no pingpong")
+    partner = case.partner
+    if partner is None:
+        return lambda: None
+    if case.rank < partner:
+        return lambda: (send(input, partner), recv(output, partner))
+    return lambda: (recv(output, partner), send(output, partner))
 
 
 def _copied_first(input: torch.Tensor, output: torch.Tensor, call: Call) -> Call:
@@ -181,6 +207,8 @@ class MpiContender:
         }
         if name == "broadcast" and is_root:
             return _copied_first(input, output, calls[name])
+        if name == "pingpong":
+            return _there_and_back(case, comm.Send, comm.Recv, send, recv)
         if name == "reduce_scatter":
             if in_place:
                 raise NotOfferedError("in place, MPI leaves every rank's result in the first chunk")

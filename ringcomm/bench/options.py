@@ -18,6 +18,7 @@ COLLECTIVES = (
     "scatter",
     "all_to_all",
     "sendrecv",
+    "pingpong",
     "barrier",
 )
 SHARED = ":shared"  # behind the name of one whose tensors its peers are to reach

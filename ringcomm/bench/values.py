@@ -111,7 +111,9 @@ def _expected(case: Case) -> list[torch.Tensor]:
         return [_input(case, case.root, own)]
     if name == "all_to_all":
         return [_input(case, other, own) for other in range(n)]
-    return [_input(case, (rank - 1) % n)]  # sendrecv
+    if name == "sendrecv":
+        return [_input(case, (rank - 1) % n)]
+    return [] if case.partner is None else [_input(case, min(rank, case.partner))]  # pingpong
 
 
 def _reduced(case: Case, begin: int) -> torch.Tensor:
