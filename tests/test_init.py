@@ -146,6 +146,16 @@ def test_other_users_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyP
         meeting.meet(str(tmp_path), 1, 2, timedelta(seconds=5))
 
 
+def test_the_store_is_of_ipv4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of clients at 127.0.0.1 are looked up in /etc/hosts; at ::ffff:127.0.0.1, by DNS."""
+    monkeypatch.setattr(meeting, "_times", collections.Counter())
+    for store in (meeting.local_store(), meeting.meet(str(tmp_path), 0, 1, timedelta(seconds=5))):
+        with socket.create_connection(("127.0.0.1", store.port), timeout=5):
+            pass
+        with pytest.raises(OSError), socket.create_connection(("::1", store.port), timeout=5):
+            pass
+
+
 @pytest.mark.parametrize(
     ("environment", "missing"),
     [
