@@ -135,9 +135,8 @@ RingBackend::WorkPtr AnnouncingBackend::alltoall_base(at::Tensor& output, at::Te
 }
 
 template <typename Body>
-auto AnnouncingBackend::announcing_message(shm::Message::Kind kind, const Tensors& tensors,
+auto AnnouncingBackend::announcing_message(shm::Message::Kind kind, const at::Tensor& tensor,
                                            int peer, int tag, Body body) {
-  const at::Tensor& tensor = first(tensors);
   if (tensor.defined() && tensor.is_cuda()) return body();
   try {
     return body();
@@ -151,17 +150,17 @@ auto AnnouncingBackend::announcing_message(shm::Message::Kind kind, const Tensor
 }
 
 RingBackend::WorkPtr AnnouncingBackend::send(Tensors& tensors, int peer, int tag) {
-  return announcing_message(shm::Message::Kind::kSend, tensors, peer, tag,
+  return announcing_message(shm::Message::Kind::kSend, first(tensors), peer, tag,
                             [&] { return RingBackend::send(tensors, peer, tag); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::recv(Tensors& tensors, int peer, int tag) {
-  return announcing_message(shm::Message::Kind::kRecv, tensors, peer, tag,
+  return announcing_message(shm::Message::Kind::kRecv, first(tensors), peer, tag,
                             [&] { return RingBackend::recv(tensors, peer, tag); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::recvAnysource(Tensors& tensors, int tag) {
-  return announcing_message(shm::Message::Kind::kRecv, tensors, shm::kAnySource, tag,
+  return announcing_message(shm::Message::Kind::kRecv, first(tensors), shm::kAnySource, tag,
                             [&] { return RingBackend::recvAnysource(tensors, tag); });
 }
 
@@ -174,7 +173,7 @@ RingBackend::WorkPtr AnnouncingBackend::begin_message(shm::Message::Kind kind,
 
 bool AnnouncingBackend::message_now(shm::Message::Kind kind, const at::Tensor& tensor, int peer,
                                     int tag) {
-  return announcing_message(kind, {tensor}, peer, tag,
+  return announcing_message(kind, tensor, peer, tag,
                             [&] { return RingBackend::message_now(kind, tensor, peer, tag); });
 }
 

@@ -65,7 +65,7 @@ class AnnouncingBackend final : public RingBackend {
   auto announcing(const at::Tensor& tensor, std::size_t num_calls, Body body);
   // body(), which posts a message.
   template <typename Body>
-  auto announcing_message(shm::Message::Kind kind, const Tensors& tensors, int peer, int tag,
+  auto announcing_message(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag,
                           Body body);
 };
 

@@ -24,7 +24,6 @@ class MessageNow {
   MessageNow(at::Tensor tensor, const FlightMark& mark, std::shared_ptr<const Hooks> hooks)
       : tensor_(std::move(tensor)), mark_(mark), hooks_(std::move(hooks)) {
     message.on_done = [this](std::exception_ptr cause) { done(cause); };
-    mark_.start();
   }
 
   void done(std::exception_ptr cause) {
@@ -199,7 +198,7 @@ bool RingBackend::message_now(shm::Message::Kind kind, const at::Tensor& tensor,
   check_usable();
   const std::chrono::milliseconds timeout = options_->timeout;
   const auto own = std::make_shared<MessageNow>(
-      tensor, flight_->message({is_send, peer, tag}, tensor, timeout), hooks_);
+      tensor, flight_->message({is_send, peer, tag}, tensor, timeout, true), hooks_);
   const std::shared_ptr<shm::Message> message(own, &own->message);
   const Elements elements = elements_to_move(tensor.scalar_type());
   message->kind = kind;
@@ -213,7 +212,7 @@ bool RingBackend::message_now(shm::Message::Kind kind, const at::Tensor& tensor,
   message->is_awaited = true;
   if (const std::exception_ptr error = error_of([&] { communicator_->post(message); })) {
     own->done(error);
-  } else {
+  } else if (!message->done.load(std::memory_order_acquire)) {
     communicator_->wait(*message, kAsLongAsItMay);
   }
   if (own->error) std::rethrow_exception(own->error);

@@ -158,12 +158,14 @@ FlightMark GroupFlight::begun(c10d::OpType type, const at::Tensor* input, const 
 }
 
 FlightMark GroupFlight::message(const FlightRecorder::MessageRecord& message,
-                                const at::Tensor& tensor, std::chrono::milliseconds timeout) {
+                                const at::Tensor& tensor, std::chrono::milliseconds timeout,
+                                bool starts_now) {
   if (recorder_ == nullptr) return {};
-  const auto id = recorder_->create_message(operation(timeout, false), message, [&](Entry& entry) {
+  const auto shapes = [&](Entry& entry) {
     add(entry.inputs, tensor);
     entry.in_place = true;
-  });
+  };
+  const auto id = recorder_->create_message(operation(timeout, starts_now), message, shapes);
   return {recorder_, group_, id};
 }
 

@@ -42,7 +42,7 @@ class GroupFlight {
   FlightMark begun(c10d::OpType type, const at::Tensor* input, const at::Tensor* output,
                    std::chrono::milliseconds timeout);
   FlightMark message(const FlightRecorder::MessageRecord& message, const at::Tensor& tensor,
-                     std::chrono::milliseconds timeout);
+                     std::chrono::milliseconds timeout, bool starts_now = false);
   // A collective that the other ranks count, and that is none here.
   void refused();
 
