@@ -50,9 +50,10 @@ _LOG_TAIL = 8000  # bytes
 DIED = f"died with exit code -{signal.SIGKILL:d}"  # Outcome.ended of a rank that was killed
 
 _fork_server = multiprocessing.get_context("forkserver")
-# What takes seconds to import: assert_close needs DTensor, dispatch modes need Dynamo.
+# What takes long to import: assert_close needs DTensor, dispatch modes need Dynamo, and modules of
+# tests the last two.
 _fork_server.set_forkserver_preload(
-    ["torch.distributed.tensor", "torch._dynamo", "ringcomm", "pytest"]
+    ["torch.distributed.tensor", "torch._dynamo", "ringcomm", "pytest", "hypothesis"]
 )
 
 

@@ -129,7 +129,11 @@ def _there_and_back(
     input: object,
     output: object,
 ) -> Call:
-    """What this rank does of a pingpong, in which the lower of two ranks serves."""
+    """What this rank does of a pingpong, in which the lower of two ranks serves.
+
+    Raises:
+        NotOfferedError: it is alone.
+    """
     if case.world_size == 1:
         raise NotOfferedError("one rank alone plays no pingpong")
     partner = case.partner

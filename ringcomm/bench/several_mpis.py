@@ -46,10 +46,12 @@ def run(options: argparse.Namespace) -> int:
     """Measures the first backend beside each MPI, in turn within each job, and reports together.
 
     The first backend's rows, and those of all others, which are no MPI, are of a job before. Ratios
-    are to the first backend within the same job. Returns 1 if a job failed or a result was wrong.
+    are to the first backend within the same job. Returns 1 if an MPI's job failed or a result was
+    wrong.
 
     Raises:
         ValueError: nobody to compare with, or MPIs that cannot be told apart.
+        RanksFailedError: the job before failed, or a result was wrong there.
     """
     jobs = [Job.of(name) for name in options.backends if name.startswith(PREFIXED)]
     others = [name for name in options.backends if not name.startswith(PREFIXED)]
