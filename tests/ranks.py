@@ -271,8 +271,6 @@ def _process_main(
     os.environ.update(task.environment, GLOO_SOCKET_IFNAME="lo")
     store = TCPStore("127.0.0.1", store_port, is_master=False)
     if task.backend is not None:
-        import ringcomm  # noqa: F401  (registers "ring")
-
         dist.init_process_group(
             task.backend,
             store=PrefixStore("default", store),

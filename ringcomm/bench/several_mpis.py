@@ -1,8 +1,8 @@
 """Several MPIs in one comparison, and oneCCL, which stands on one.
 
-A process can load but one MPI, so each is a job of its own. None shares its processes with gloo, by
-whose threads the system comes to leave both of two ranks on one core, where an MPI, which polls
-without a pause, waits for the end of the other's time slice.
+A process can load but one MPI, so each is a job of its own, with the first backend alone beside
+it. Gloo, if it is not that one, stays out: by its threads the system comes to leave both of two
+ranks on one core, where an MPI, which polls without a pause, waits for the other's time slice.
 """
 
 from __future__ import annotations
