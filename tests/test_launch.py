@@ -76,8 +76,9 @@ def test_errors_go_where_they_are_to(tmp_path: Path) -> None:
     file = tmp_path / "errors"
     with file.open("wb") as errors, pytest.raises(RanksFailedError):
         run_ranks(["-c", BEGIN + "sys.exit('one reason') if rank else 1 / 0"], 2, stderr=errors)
-    assert "one reason\n" in file.read_text()
-    assert "ZeroDivisionError: division by zero\n" in file.read_text()
+    # Both write at once, and Python ends a message of sys.exit by a write of its own.
+    assert "one reason" in file.read_text()
+    assert "ZeroDivisionError: division by zero" in file.read_text()
 
 
 @either_way
