@@ -59,8 +59,13 @@ class Engine {
   // receive whose bytes are under way, may take the connection to the peer with it (failure()).
   virtual void cancel(Request& request) = 0;
 
-  // Moves what can be moved; without it nothing needs to move.
-  virtual void progress() = 0;
+  // Moves what can be moved until something posted has ended, which its owner can go on with at
+  // once. False: nothing is left to move. Without it nothing needs to move.
+  virtual bool advance() = 0;
+  void progress() {
+    while (advance()) {
+    }
+  }
   // Whether all that was sent gets on its way without further progress(), and without the engine:
   // what is not flushed when that goes may be lost.
   virtual bool flushed() = 0;

@@ -76,6 +76,7 @@ UcxEngine::Posted& UcxEngine::add(Peer& peer, Request& request) {
 // UCX knows it no more.
 void UcxEngine::end(Posted& posted, Request::State state) {
   if (posted.is_send) --num_sends_;
+  ++num_ended_;
   Request* request = std::exchange(posted.request, nullptr);
   unused_.splice(unused_.begin(), request != nullptr ? posted.peer->posted : abandoned_,
                  posted.self);
@@ -161,18 +162,21 @@ void UcxEngine::cancel(Request& request) {
   give_up(peer);
 }
 
-void UcxEngine::progress() {
+bool UcxEngine::advance() {
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || !stopped_.empty()) return;  // somebody else does it, or nobody
-  if (peers_.empty()) return;              // as of a rank whose leader speaks for it
+  if (!lock || !stopped_.empty()) return false;  // somebody else does it, or nobody
+  if (peers_.empty()) return false;              // as of a rank whose leader speaks for it
   look_for_peers();
-  while (ucx_.worker_progress(worker_) > 0) {
+  const std::size_t ended = num_ended_;
+  while (ucx_.worker_progress(worker_) > 0 && num_ended_ == ended) {
   }
-  if (num_losing_ == 0) return;
-  num_losing_ = 0;
-  for (auto& [rank, peer] : peers_) {
-    if (peer.lost && (peer.endpoint != nullptr || !peer.posted.empty())) give_up(peer);
+  if (num_losing_ > 0) {
+    num_losing_ = 0;
+    for (auto& [rank, peer] : peers_) {
+      if (peer.lost && (peer.endpoint != nullptr || !peer.posted.empty())) give_up(peer);
+    }
   }
+  return num_ended_ != ended;
 }
 
 bool UcxEngine::flushed() {

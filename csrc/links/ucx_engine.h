@@ -28,7 +28,7 @@ class UcxEngine : public Engine {
   void send(int peer, Tag tag, std::span<const std::byte> bytes, Request& request) override;
   void recv(int peer, Tag tag, std::span<std::byte> room, Request& request) override;
   void cancel(Request& request) override;
-  void progress() override;
+  bool advance() override;
   bool flushed() override;
   void sleep(std::chrono::microseconds longest) override;
   std::string failure(int peer) override;
@@ -87,6 +87,7 @@ class UcxEngine : public Engine {
   std::list<Posted> unused_;
   std::list<Posted> abandoned_;  // those without a request
   std::size_t num_sends_ = 0;    // pending
+  std::size_t num_ended_ = 0;    // so far
   std::size_t num_unknown_ = 0;  // peers whose address was not found yet
   std::size_t num_losing_ = 0;   // peers that were found lost, and have requests to end
   // What the store has said of a peer; neither if that has not come.

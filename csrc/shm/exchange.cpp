@@ -87,6 +87,7 @@ void Exchange::await_announcements(const Deadline& deadline) {
       for (int peer = 0; peer < group_.world_size; ++peer) {
         if (!announced(peer)) blocked.peers.push_back(peer);
       }
+      blocked.in_memory = relay == nullptr || relay->awaits_only(blocked.peers);
       return blocked;
     });
   };

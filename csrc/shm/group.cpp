@@ -49,7 +49,7 @@ Group::Group(Store& store, const Invitation& invitation, const links::MakeEngine
                                                  ", and is given no links between hosts");
   }
   links_ = make_engine(segment_.between().engine, segment_.name(), rank, world_size);
-  if (rank != placement().leader_of(host())) return;
+  if (rank != own_leader()) return;
   relay_ = std::make_unique<Relay>(*this);
   sentinel_ = std::make_unique<Sentinel>(*this, *relay_);
 }
@@ -128,7 +128,7 @@ Error Group::first_failure(const std::string& doing, const std::string& more) {
 
 void Group::rename(const std::string& name) {
   members.group = name;
-  if (rank == placement().leader_of(host())) {
+  if (rank == own_leader()) {
     std::strncpy(segment_.header().group, name.c_str(), sizeof(segment_.header().group) - 1);
   }
 }
@@ -233,7 +233,7 @@ bool Group::gone_elsewhere(int peer, std::string* how) {
     // By the clock of the sentinel, which has to have listened; and, while the rank's leader
     // speaks, by that of its words, for it has to have had the time to tell what became of the
     // rank.
-    Clock::time_point listened = heard_at(placement().leader_of(host()));
+    Clock::time_point listened = heard_at(own_leader());
     if (rank != leader && !has_left) listened = std::min(listened, heard_at(leader));
     if (listened - loss.since < patience) continue;
     const bool is_own = rank == peer;
@@ -257,7 +257,7 @@ Group::Loss Group::loss_of(int rank) {
   const RankState& state = segment_.state(rank);
   const std::int64_t lost = state.lost.load(std::memory_order_acquire);
   if (lost == 0 || state.closed.load() != Closed::kNo) return {};
-  return {members.name(placement().leader_of(host())) + " has found out",
+  return {members.name(own_leader()) + " has found out",
           Clock::time_point(std::chrono::nanoseconds(lost))};
 }
 

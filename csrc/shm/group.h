@@ -38,6 +38,8 @@ class Group final : public ringcomm::Group {
   const Geometry& geometry() const { return segment_.geometry(); }
   const Placement& placement() const { return segment_.placement(); }
   int host() const { return placement().host_of[rank]; }
+  // Of this host.
+  int own_leader() const { return placement().leader_of(host()); }
   // A host of which nothing is heard for so long is taken for gone.
   std::chrono::milliseconds silence() const { return segment_.between().silence; }
   // Those of hosts may be the same.

@@ -13,10 +13,11 @@ using std::chrono::milliseconds;
 
 constexpr microseconds kYieldFor = milliseconds(1);
 // Whoever waits longer sleeps longer, by such a part of the time waited so far, and where nobody
-// rings, loses no more than that. Across hosts nobody does, all waits are long, and several follow
-// on each other in one call.
-constexpr int kPartOfWait = 10, kPartOfWaitAcrossHosts = 40;
-constexpr microseconds kLongestSleep = milliseconds(10), kLongestSleepAcrossHosts = milliseconds(1);
+// rings, loses no more than that. What comes over the network ends a sleep as a bell does, but who
+// waits for both cannot sleep on both; and across hosts waits are long, and several follow on each
+// other in one call.
+constexpr int kPartOfWait = 10, kPartOfWaitForBoth = 40;
+constexpr microseconds kLongestSleep = milliseconds(10), kLongestSleepOnLinks = milliseconds(1);
 constexpr milliseconds kLookEvery{100};  // at processes; costs a few system calls per peer
 constexpr std::size_t kPeersPerLook = 8;
 
@@ -37,16 +38,19 @@ Idle::Next Idle::next() {
 // Of several who are awaited mostly each has to come, so that one of them will do to listen to; and
 // as each waiter takes another one, a rank that comes does not wake all.
 void Idle::sleep(const Blocked& blocked) {
-  if (group_.links() != nullptr) {
-    group_.links()->sleep(std::min(kLongestSleepAcrossHosts, idle_ / kPartOfWaitAcrossHosts));
+  const std::vector<int>& peers = blocked.peers;
+  const auto is_local = [&](int peer) { return group_.is_local(peer); };
+  if (group_.links() != nullptr && !blocked.in_memory) {
+    const int part = std::ranges::any_of(peers, is_local) ? kPartOfWaitForBoth : kPartOfWait;
+    group_.links()->sleep(std::min(kLongestSleepOnLinks, idle_ / part));
     return;
   }
-  const std::vector<int>& peers = blocked.peers;
   if (std::ranges::find(peers, listens_to_) != peers.end()) {
     listening_->sleep(std::min(kLongestSleep, idle_ / kPartOfWait));
   } else if (!peers.empty()) {
     listens_to_ = peers[group_.rank % peers.size()];
-    listening_.emplace(group_.segment().state(listens_to_).progress_bell);
+    const int ringer = is_local(listens_to_) ? listens_to_ : group_.own_leader();
+    listening_.emplace(group_.segment().state(ringer).progress_bell);
   }
 }
 
@@ -101,7 +105,7 @@ void Idle::look_around(const Blocked& blocked) {
 // it is done, before others are.
 void Idle::look_at_leader() {
   if (group_.links() == nullptr) return;
-  const int leader = group_.placement().leader_of(group_.host());
+  const int leader = group_.own_leader();
   if (leader == group_.rank) return;
   std::string how;
   if (group_.segment().state(leader).closed.load() == Closed::kNo && group_.gone(leader, &how)) {

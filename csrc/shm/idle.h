@@ -19,6 +19,9 @@ namespace ringcomm::shm {
 struct Blocked {
   std::vector<int> peers;
   std::string doing;  // "all_reduce(count=256, dtype=float32, op=sum) #17"
+  // Across hosts: all of it comes to this host's memory without this rank, what other hosts' ranks
+  // write by the leader.
+  bool in_memory = false;
 };
 
 // One period of waiting:
@@ -57,7 +60,7 @@ class Idle {
           look_around(explain());
       }
     }
-    if (group_.links() != nullptr) group_.links()->progress();
+    if (group_.links() != nullptr) group_.links()->advance();
   }
 
  private:

@@ -66,6 +66,16 @@ bool Relay::has_sent(std::uint64_t sequence) {
   return *std::ranges::min_element(forwarded_) >= sequence;
 }
 
+bool Relay::awaits_only(const std::vector<int>& ranks) {
+  const auto is_local = [&](int rank) { return group_.is_local(rank); };
+  if (ranks.empty() || !std::ranges::all_of(ranks, is_local)) return false;
+  const std::lock_guard lock(mutex_);
+  return std::ranges::none_of(bundles_, [&](const Bundle& bundle) {
+    const std::span requests(bundle.requests.get(), incoming_.size());
+    return std::ranges::any_of(requests, &links::Request::pending);
+  });
+}
+
 bool Relay::has_announced(std::size_t i) {
   Segment& segment = group_.segment();
   const std::uint64_t next = forwarded_[i] + 1;
@@ -115,6 +125,7 @@ void Relay::receive() {
       const Incoming::Place& place = incoming->places[incoming->number % kAhead];
       if (!place.request.done()) break;
       mirror(incoming->leader, {place.bytes.get(), place.request.nbytes});
+      group_.ring();
       post(*incoming, incoming->number + kAhead);
       ++incoming->number;
     }

@@ -46,6 +46,8 @@ class Relay {
   void step() { step(false); }
   // Whether this host's announcements up to that one have been sent.
   bool has_sent(std::uint64_t sequence);
+  // Whether there is nothing to do before those ranks have announced, all of them of this host.
+  bool awaits_only(const std::vector<int>& ranks);
   // As step; also sends those that were there the last time, even if others are not.
   void hurry() { step(true); }
 

@@ -55,7 +55,7 @@ class GlooEngine : public links::Engine {
   }
 
   // Gloo's own thread moves what there is.
-  void progress() override {}
+  bool advance() override { return false; }
   bool flushed() override {
     std::lock_guard lock(mutex_);
     return std::none_of(connections_.begin(), connections_.end(),

@@ -64,19 +64,21 @@ class MemoryEngine : public Engine {
     if (request.pending()) drop(request);
   }
 
-  void progress() override {
+  bool advance() override {
     std::lock_guard lock(network_->mutex_);
     push();
     match();
-    if (network_->taken_.empty() && network_->lost_.empty()) return;
+    if (network_->taken_.empty() && network_->lost_.empty()) return false;
     for (const auto& [request, of] : std::map(pending_)) {
       const int peer = of.is_send ? std::get<0>(of.key) : std::get<1>(of.key);
       if (network_->taken_.erase(request) > 0) {
         end(*request, Request::State::kDone);
+        return true;
       } else if (network_->lost_.contains({rank_, peer})) {
         drop(*request);
       }
     }
+    return false;
   }
 
   bool flushed() override {
