@@ -11,7 +11,9 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr microseconds kYieldFor = milliseconds(1);
+// Across hosts what comes soonest takes a crossing, and to be woken a twentieth of a millisecond.
+constexpr microseconds kYieldFor = milliseconds(1), kYieldAcrossHosts = milliseconds(3);
+constexpr int kCrossings = 2;
 // Whoever waits longer sleeps longer, by such a part of the time waited so far, and where nobody
 // rings, loses no more than that. What comes over the network ends a sleep as a bell does, but who
 // waits for both cannot sleep on both; and across hosts waits are long, and several follow on each
@@ -21,18 +23,26 @@ constexpr microseconds kLongestSleep = milliseconds(10), kLongestSleepOnLinks = 
 constexpr milliseconds kLookEvery{100};  // at processes; costs a few system calls per peer
 constexpr std::size_t kPeersPerLook = 8;
 
+microseconds yields_for(Group& group) {
+  using Seconds = std::chrono::duration<double>;
+  const Seconds crossings(kCrossings * group.segment().between().across.latency);
+  return std::chrono::duration_cast<microseconds>(
+      std::clamp<Seconds>(crossings, kYieldFor, kYieldAcrossHosts));
+}
+
 }  // namespace
 
 Idle::Next Idle::next() {
   const Clock::time_point now = Clock::now();
   if (since_ == Clock::time_point{}) {
     since_ = now;
-    look_next_ = now + kYieldFor;
+    yields_for_ = yields_for(group_);
+    look_next_ = now + yields_for_;
   }
   if (overdue_ || !gone_.empty() || group_.broken()) return Next::kLook;
   if (now - deadline_.start > deadline_.timeout || now >= look_next_) return Next::kLook;
   idle_ = std::chrono::duration_cast<microseconds>(now - since_);
-  return idle_ < kYieldFor ? Next::kYield : Next::kSleep;
+  return idle_ < yields_for_ ? Next::kYield : Next::kSleep;
 }
 
 // Of several who are awaited mostly each has to come, so that one of them will do to listen to; and

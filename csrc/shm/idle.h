@@ -87,6 +87,7 @@ class Idle {
   const Deadline& deadline_;
   int spins_left_;
   Clock::time_point since_{};
+  std::chrono::microseconds yields_for_{};
   std::chrono::microseconds idle_{};  // for how long, as of the last look at the clock
   Clock::time_point look_next_{};
   std::size_t looked_at_ = 0;  // peers, so far
