@@ -9,11 +9,12 @@ machine does meets them all. A time is that from a common start until the last r
 median over the rounds. A turn begins with a call that is not timed, for after the others' turns TCP
 sends slowly at first; `--cold` times that instead. Where much is under way at once, a network can
 be fast or slow for as long as it lasts: `--networks` makes several, and medians are over them all.
-The ring is told what the network is, by RINGCOMM_ACROSS. Of who takes more than 5 s there is one
-time only. `wire` is what no all-reduce can beat: of H hosts, each has to send 2(H-1)/H of the
-buffer, at the goodput of a TCP connection that is measured first. On a network of high rate and
-delay several connections may beat it, as TCP's window limits one; and what fits into 1 ms of the
-rate passes at once. Where hosts share cores, an unshaped network measures the machine.
+The ring is called as `ringcomm.all_reduce`, and told what the network is, by RINGCOMM_ACROSS. Of
+who takes more than 5 s there is one time only. `wire` is what no all-reduce can beat: of H hosts,
+each has to send 2(H-1)/H of the buffer, at the goodput of a TCP connection that is measured first.
+On a network of high rate and delay several connections may beat it, as TCP's window limits one; and
+what fits into 1 ms of the rate passes at once. Where hosts share cores, an unshaped network
+measures the machine.
 """
 
 from __future__ import annotations

@@ -19,13 +19,18 @@ SPIN = 3e-4  # seconds before the start, in which sleeping might be late
 
 
 class Torch:
-    """Groups of torch.distributed: "gloo", or "ring, ucx" with links by UCX."""
+    """Groups of torch.distributed: "gloo", or "ring, ucx" with links by UCX.
+
+    The ring is called as `ringcomm.all_reduce`, gloo as `dist.all_reduce`.
+    """
 
     def __init__(self, contenders: list[str]) -> None:
         import torch
         import torch.distributed as dist
 
-        self.torch, self.dist = torch, dist
+        import ringcomm
+
+        self.torch, self.dist, self.ringcomm = torch, dist, ringcomm
         dist.init_process_group("gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.groups: dict[str, Any] = {}
@@ -33,8 +38,6 @@ class Torch:
         for contender in contenders:
             backend, _, links = contender.partition(", ")
             if backend == "ring":
-                import ringcomm  # noqa: F401  (registers it)
-
                 os.environ["RINGCOMM_LINKS"] = links
             try:
                 group = dist.new_group(backend=backend)
@@ -48,12 +51,8 @@ class Torch:
         return self.torch.full((count,), value)
 
     def all_reduce(self, contender: str, buffer: Any) -> None:
-        if contender.startswith("ring"):
-            import ringcomm
-
-            ringcomm.all_reduce(buffer, group=self.groups[contender])
-        else:
-            self.dist.all_reduce(buffer, group=self.groups[contender])
+        library = self.ringcomm if contender.startswith("ring") else self.dist
+        library.all_reduce(buffer, group=self.groups[contender])
 
 
 class Mpi:

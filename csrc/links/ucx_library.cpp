@@ -13,6 +13,7 @@
 
 #include "core/fork.h"
 #include "core/status.h"
+#include "links/engine.h"
 #include "links/ucx.h"
 
 namespace ringcomm::links {
@@ -22,12 +23,11 @@ namespace {
 constexpr unsigned kMajor = 1, kMinor = 12;
 
 // What UCX shall do unless the user says otherwise.
-constexpr std::pair<const char*, const char*> kDefaults[] = {
+const std::pair<const char*, std::string> kDefaults[] = {
     // Peers are on other hosts, and what is sent lies in the memory of this one.
     {"TLS", "^sm,self,cuda,rocm,ze,gaudi"},
-    // What is longer stays on its sender until it is received. What is shorter, as slices are, does
-    // not wait for its receiver.
-    {"RNDV_THRESH", "300000"},
+    // What is longer stays on its sender until it is received.
+    {"RNDV_THRESH", std::to_string(kAtOnce + 1)},
     // Whoever connects does not wait for the peer's host, which may be cut off.
     {"TCP_CONN_NB", "y"},
     // A host that goes without a word is missed after about seven seconds.
@@ -120,7 +120,7 @@ ucp::Context* make_context(const UcxLibrary& ucx) {
   check(ucx, ucx.config_read(nullptr, nullptr, &config), "ucp_config_read");
   for (const auto& [name, value] : kDefaults) {
     if (std::getenv((std::string("UCX_") + name).c_str()) != nullptr) continue;
-    ucx.config_modify(config, name, value);  // an old version need not know all of them
+    ucx.config_modify(config, name, value.c_str());  // an old version need not know all of them
   }
   ucp::Params params{};
   params.field_mask = ucp::Params::kFeatures | ucp::Params::kMtWorkersShared;

@@ -4,12 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <thread>
 
 #include "check.h"
 #include "collective_cases.h"
+#include "hosts.h"
 #include "messages.h"
 
 namespace {
@@ -112,6 +114,26 @@ TEST(who_waits_long_listens_to_who_is_late) {
     c.barrier(kPatience);
     c.barrier(kPatience);
     while (late.listeners.load() != 0) sched_yield();  // until the last one has seen it
+  });
+}
+
+// Ranks of a host listen to each other, and for other hosts to their leader.
+TEST(who_waits_long_for_another_host_hears_of_it) {
+  std::atomic<shm::Bell*> of_leader = nullptr;
+  ranks::on_hosts({0, 0, 1, 1}, "auto", ranks::MemoryNetwork::make(), [&](Communicator& c) {
+    shm::Bell& own = c.group().segment().state(c.rank()).progress_bell;
+    c.barrier(kPatience);
+    const std::uint32_t before = own.rings.load();
+    if (c.rank() == 0) of_leader = &own;
+    if (c.rank() == 3) {
+      while (of_leader == nullptr) sched_yield();
+      while (own.listeners.load() == 0) sched_yield();
+      while (of_leader.load()->listeners.load() == 0) sched_yield();
+      std::this_thread::sleep_for(20ms);  // until they listen to nobody who comes before
+    }
+    c.barrier(kPatience);
+    if (c.rank() == 0 || c.rank() == 3) CHECK(own.rings.load() > before);
+    c.barrier(kPatience);  // nobody leaves what others look at
   });
 }
 
