@@ -246,6 +246,26 @@ TEST(cancelled_half_way) {
   CHECK_CONTAINS(other->failure(0), "cancelled");
 }
 
+// Its receiver has said nothing.
+TEST(what_goes_out_at_once) {
+  const auto store = std::make_shared<ranks::MemoryStore>();
+  const auto one = make_ucx_engine(store, 0, 2), other = make_ucx_engine(store, 1, 2);
+  Rank rank(*one, 0, 2);
+  contract::Message& slice = rank.send(1, {0, 0}, ringcomm::links::kAtOnce);
+  contract::Message& longer = rank.send(1, {0, 1}, ringcomm::links::kAtOnce + 1);
+  contract::Message word;  // by which they have met
+  word.bytes.resize(1);
+  other->recv(0, {0, 2}, word.bytes, word.request);
+  rank.send(1, {0, 2}, 1);
+  const auto end = std::chrono::steady_clock::now() + 20s;
+  while ((slice.request.pending() || word.request.pending()) &&
+         std::chrono::steady_clock::now() < end) {
+    one->progress(), other->progress();
+  }
+  CHECK(slice.request.done() && word.request.done());
+  CHECK(longer.request.pending());
+}
+
 TEST(cancelled_send) {
   const auto store = std::make_shared<ranks::MemoryStore>();
   const auto one = make_ucx_engine(store, 0, 2), other = make_ucx_engine(store, 1, 2);
