@@ -264,6 +264,7 @@ TEST(what_goes_out_at_once) {
   }
   CHECK(slice.request.done() && word.request.done());
   CHECK(longer.request.pending());
+  one->cancel(longer.request);
 }
 
 TEST(cancelled_send) {
