@@ -42,7 +42,9 @@ std::size_t Executor::slot_nbytes(const Program& program) const {
 std::size_t Executor::slice_nbytes(const Program& program, Collective collective,
                                    std::size_t chunk_nbytes) const {
   const std::size_t slot = slot_nbytes(program);
-  if (remote_) return std::min(slot, links::kAtOnce);
+  // Where all wait for each other's data in every round, none runs ahead of its receivers. What
+  // goes one way is to ask them for leave, if the slots are large enough.
+  if (remote_) return goes_one_way(collective) ? slot : std::min(slot, links::kAtOnce);
   if (!goes_one_way(collective)) return slot;
   const std::size_t part = chunk_nbytes / kSlicesOnTheWay / kSliceAlignment * kSliceAlignment;
   return std::min(slot, std::max(part, kLeastOnTheWay));

@@ -18,7 +18,7 @@ constexpr microseconds kYieldFor{200};
 // How often the background looks by itself, and how many times after the last message.
 constexpr milliseconds kLightSleep{1};
 constexpr int kLightSleeps = 10;
-// Nobody rings for what comes from other hosts.
+// Who waits for what may come from other hosts and from this one cannot sleep on both.
 constexpr microseconds kLongestSleep{10'000}, kLongestSleepAcrossHosts{1000};
 constexpr milliseconds kLookEvery{100};  // whether a signal came
 
@@ -121,6 +121,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
   std::optional<Listening> listening;
   int spins = group_.spins();
   std::unique_lock lock(mutex_);
+  const bool crosses = message.peer != kAnySource && !group_.is_local(message.peer);
   ++waiters_;
   while (!message.done.load(std::memory_order_acquire) && rough_now() < end) {
     Done done;
@@ -144,7 +145,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
     } else if (spins > 0) {
       --spins;
     } else if (const microseconds sleep = nap(since, ferry_.has_value()); sleep.count() > 0) {
-      listen(listening, sleep);
+      crosses ? group_.links()->sleep(sleep) : listen(listening, sleep);
     } else {
       sched_yield();
     }
