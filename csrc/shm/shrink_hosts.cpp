@@ -179,7 +179,7 @@ class Shrinking {
   }
 
   Notice own_notice() {
-    const int leader = group_.placement().leader_of(group_.host());
+    const int leader = group_.own_leader();
     Notice notice;
     notice.listens = !is_gone(leader) && group_.hears_of(group_.host()).has_value();
     for (int r = 0; r < group_.world_size; ++r) {
