@@ -33,14 +33,6 @@ const Kernels& kernels_of(KernelKey key) {
   return table()[static_cast<std::size_t>(key.dtype)][static_cast<std::size_t>(key.op)];
 }
 
-cudaError_t launch(Kernel kernel, const Job& job, KernelKey key, cudaStream_t stream) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(job.num_lanes));
-  config.blockDim = dim3(static_cast<unsigned>(threads_per_block(key)));
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, kernel, job);
-}
-
 }  // namespace
 
 cudaError_t load_kernels() {
@@ -55,12 +47,21 @@ cudaError_t load_kernels() {
 
 cudaError_t launch(const Job& job, const Reduction& reduction, cudaStream_t stream) {
   const KernelKey key = key_of(reduction);
-  return launch(kernels_of(key).lanes, job, key, stream);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3((job.num_lanes + kLanesPerBlock - 1) / kLanesPerBlock);
+  config.blockDim = dim3(threads_per_block(key));
+  config.dynamicSmemBytes = job.script.nbytes <= kMostSharedBytes ? job.script.nbytes : 0;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernels_of(key).lanes, job);
 }
 
 cudaError_t launch_eager(const Job& job, const Reduction& reduction, cudaStream_t stream) {
   const KernelKey key = job.gathers ? kBits : key_of(reduction);
-  return launch(kernels_of(key).eager, job, key, stream);
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(job.num_lanes);
+  config.blockDim = dim3(eager_threads(key));
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernels_of(key).eager, job);
 }
 
 }  // namespace ringcomm::fused

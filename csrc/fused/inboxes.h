@@ -78,7 +78,7 @@ class Inboxes {
 
   // All threads of the block, `came` if this one has received all it awaited. Whether all have.
   RINGCOMM_DEVICE bool end(bool came) {
-    if (machine_.any(!came, Why::kMoved)) return false;
+    if (machine_.any(!came)) return false;
     if (machine_.thread() == 0) calls() = call_;
     return true;
   }

@@ -21,11 +21,13 @@ std::size_t slot_nbytes(const Program& program, const Layout& layout) {
 // Those of an all-to-all are not known to all.
 bool counts_are_known(const Call& call) { return call.collective != Collective::kAllToAll; }
 
-// The largest slices that fit into slots; smaller where all lanes have a share then.
+// The largest slices that fit into slots, and of those the ones that leave all lanes with as many.
 std::size_t slice_nbytes(const Call& call, std::size_t slot, std::size_t most, int num_lanes) {
   const std::size_t fits = slot - kPackBytes;  // and room for the skew
   if (!counts_are_known(call)) return fits;
-  const std::size_t share = round_up((most + num_lanes - 1) / num_lanes, kPackBytes);
+  const std::size_t lanes = num_lanes;
+  const std::size_t rounds = std::max<std::size_t>(1, (most + lanes * fits - 1) / (lanes * fits));
+  const std::size_t share = round_up((most + lanes * rounds - 1) / (lanes * rounds), kPackBytes);
   return std::min(fits, std::max(share, kMinSliceNbytes));
 }
 

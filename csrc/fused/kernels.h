@@ -16,21 +16,11 @@
 
 namespace ringcomm::fused {
 
-template <DType dtype, ReduceOp op>
-inline constexpr int kThreads = threads_per_block({dtype, op});
-
-// A thread block, as lane.h wants it. Flags and the host's word are for all devices and the host:
-// system scope.
-template <DType dtype, ReduceOp op>
-class BlockMachine {
+// What threads tell other ranks and the host. Flags and the host's word are for all devices and the
+// host: system scope.
+class Signals {
  public:
-  RINGCOMM_DEVICE BlockMachine(DeviceArguments& arguments, Control* control)
-      : arguments_(arguments), control_(control) {}
-
-  RINGCOMM_DEVICE int thread() const { return static_cast<int>(threadIdx.x); }
-  RINGCOMM_DEVICE int num_threads() const { return kThreads<dtype, op>; }
-  RINGCOMM_DEVICE void sync(Why) { __syncthreads(); }
-  RINGCOMM_DEVICE bool any(bool value, Why) { return __syncthreads_or(value) != 0; }
+  RINGCOMM_DEVICE Signals(Control* control, int lane) : control_(control), lane_(lane) {}
 
   RINGCOMM_DEVICE Progress acquire(Progress& flag, Why) {
     return System<Progress>(flag).load(cuda::memory_order_acquire);
@@ -58,11 +48,6 @@ class BlockMachine {
     tells_ = false;
   }
 
-  RINGCOMM_DEVICE DeviceArguments& arguments() { return arguments_; }
-  RINGCOMM_DEVICE void carry_out(bool moves) {
-    carry_out_share<dtype, op>(arguments_, moves, {0, 1, threadIdx.x, kThreads<dtype, op>});
-  }
-
  private:
   static constexpr std::uint32_t kSpinsPerLook = 4096;
 
@@ -70,40 +55,127 @@ class BlockMachine {
   using System = cuda::atomic_ref<T, cuda::thread_scope_system>;
 
   RINGCOMM_DEVICE System<std::uint32_t> waits_for() {
-    return System<std::uint32_t>(control_->waits_for[blockIdx.x]);
+    return System<std::uint32_t>(control_->waits_for[lane_]);
   }
 
-  DeviceArguments& arguments_;
   Control* const control_;
+  const int lane_;
   bool tells_ = false;
 };
 
+// One of the block's barriers, for so many threads.
+template <int num_threads>
+class NamedBarrier {
+ public:
+  RINGCOMM_DEVICE explicit NamedBarrier(int number) : number_(number) {}
+
+  RINGCOMM_DEVICE void sync() const {
+    asm volatile("barrier.sync %0, %1;" ::"r"(number_), "n"(num_threads) : "memory");
+  }
+  RINGCOMM_DEVICE void arrive() const {
+    asm volatile("barrier.arrive %0, %1;" ::"r"(number_), "n"(num_threads) : "memory");
+  }
+
+ private:
+  const int number_;
+};
+
 template <DType dtype, ReduceOp op>
-__global__ void __launch_bounds__(kThreads<dtype, op>, 1)
-    fused_kernel(const __grid_constant__ Job job) {
-  __shared__ DeviceArguments arguments;
-  if (threadIdx.x == 0) arguments = job.told;
-  __syncthreads();
-  BlockMachine<dtype, op> machine(arguments, job.control);
-  Lane(machine, job, static_cast<int>(blockIdx.x)).run();
+inline constexpr int kMovers = movers_per_lane({dtype, op});
+template <DType dtype, ReduceOp op>
+inline constexpr int kLaneThreads = kMovers<dtype, op> + kControlThreads;
+template <DType dtype, ReduceOp op>
+inline constexpr int kThreads = threads_per_block({dtype, op});
+template <DType dtype, ReduceOp op>
+inline constexpr int kEagerThreads = eager_threads({dtype, op});
+
+// A thread of a lane, as lane.h wants it: of the control, or a mover.
+template <DType dtype, ReduceOp op>
+class LaneMachine : public Signals {
+ public:
+  // The lane's number in its block.
+  RINGCOMM_DEVICE LaneMachine(Order* orders, fused::Control* control, int lane, int number)
+      : Signals(control, lane), orders_(orders), ready_(1 + 2 * number), moved_(2 + 2 * number) {}
+
+  RINGCOMM_DEVICE int thread() const { return static_cast<int>(threadIdx.x) % kControlThreads; }
+  RINGCOMM_DEVICE int num_threads() const { return kControlThreads; }
+  RINGCOMM_DEVICE bool all(bool value) const { return __all_sync(~0u, value) != 0; }
+  RINGCOMM_DEVICE Order& order(int turn) const { return orders_[turn % kOrders]; }
+
+  RINGCOMM_DEVICE void give_order() const { ready_.arrive(); }
+  RINGCOMM_DEVICE void await_order() const { ready_.sync(); }
+  RINGCOMM_DEVICE void report_moved() const { moved_.arrive(); }
+  RINGCOMM_DEVICE void await_moved() const { moved_.sync(); }
+
+  RINGCOMM_DEVICE void carry_out(const Order& order) const {
+    const auto mover = threadIdx.x % kLaneThreads<dtype, op>;
+    carry_out_share<dtype, op>(order.arguments, order.moves, {0, 1, mover, kMovers<dtype, op>});
+  }
+
+ private:
+  Order* const orders_;
+  const NamedBarrier<kLaneThreads<dtype, op>> ready_, moved_;
+};
+
+// A thread of a block that goes eagerly.
+class EagerMachine : public Signals {
+ public:
+  RINGCOMM_DEVICE EagerMachine(const DeviceArguments& arguments, fused::Control* control, int lane)
+      : Signals(control, lane), arguments_(arguments) {}
+
+  RINGCOMM_DEVICE int thread() const { return static_cast<int>(threadIdx.x); }
+  RINGCOMM_DEVICE int num_threads() const { return static_cast<int>(blockDim.x); }
+  RINGCOMM_DEVICE bool any(bool value) { return __syncthreads_or(value) != 0; }
+  RINGCOMM_DEVICE const DeviceArguments& arguments() const { return arguments_; }
+
+ private:
+  const DeviceArguments& arguments_;
+};
+
+// All threads of the block. The script where it is read faster, if there is room.
+RINGCOMM_DEVICE Script copied(const Script& script, std::byte* memory) {
+  if (script.nbytes > kMostSharedBytes) return script;
+  for (std::size_t at = 4 * threadIdx.x; at < script.nbytes; at += 4 * blockDim.x) {
+    *reinterpret_cast<std::uint32_t*>(memory + at) =
+        *reinterpret_cast<const std::uint32_t*>(script.text() + at);
+  }
+  return script.at(memory);
 }
 
 template <DType dtype, ReduceOp op>
 __global__ void __launch_bounds__(kThreads<dtype, op>, 1)
+    fused_kernel(const __grid_constant__ Job job) {
+  constexpr int kLane = kLaneThreads<dtype, op>;
+  extern __shared__ std::byte memory[];
+  __shared__ Order orders[kLanesPerBlock][kOrders];
+  const Script script = copied(job.script, memory);
+  __syncthreads();
+  const int number = static_cast<int>(threadIdx.x) / kLane;
+  const int lane = static_cast<int>(blockIdx.x) * kLanesPerBlock + number;
+  if (lane >= job.num_lanes) return;
+  LaneMachine<dtype, op> machine(orders[number], job.control, lane, number);
+  if (static_cast<int>(threadIdx.x) % kLane < kMovers<dtype, op>) {
+    move_data(machine);
+  } else {
+    LaneControl(machine, job, script, lane).run();
+  }
+}
+
+template <DType dtype, ReduceOp op>
+__global__ void __launch_bounds__(kEagerThreads<dtype, op>, 1)
     eager_kernel(const __grid_constant__ Job job) {
   __shared__ DeviceArguments arguments;
   if (threadIdx.x == 0) arguments = job.told;
   __syncthreads();
-  using Machine = BlockMachine<dtype, op>;
-  Machine machine(arguments, job.control);
   const auto lane = static_cast<int>(blockIdx.x);
+  EagerMachine machine(arguments, job.control, lane);
   if constexpr (dtype == kBits.dtype && op == kBits.op) {
     if (job.gathers) {
-      EagerGather<Machine>(machine, job, lane).run();
+      EagerGather<EagerMachine>(machine, job, lane).run();
       return;
     }
   }
-  EagerSum<dtype, op, Machine>(machine, job, lane).run();
+  EagerSum<dtype, op, EagerMachine>(machine, job, lane).run();
 }
 
 template <DType dtype>

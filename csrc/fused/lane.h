@@ -1,4 +1,4 @@
-// A lane: what one thread block does of a call, from the first slice to the last.
+// A lane: some threads of a block that do their part of a call, from the first slice to the last.
 //
 // It is core/lanes.h's schedule, that of shm/executor.h, on memory of a device. A step
 //
@@ -9,8 +9,14 @@
 //   3. tells those whose slices it has taken, and those for whom it has published one, how many
 //      steps are done.
 //
-// The threads of a block share each of the three: a thread waits for one peer, moves a part of the
-// data, tells one peer. Between 1 and 2, and between 2 and 3, stands a barrier.
+// Most of a lane's threads are movers: they do 2 and nothing else. A few, the control, do 1 and 3
+// for them, and ahead of them: while a step's data move, the control writes the order for the next
+// one and looks whether that may begin. If so, it does before the flags of the last one are on
+// their way, as the fence in front of a flag takes as long as many a step.
+//
+//   control  | write 1, await | give 1 | write 2, look | give 2 | tell of 1 | write 3, look | ...
+//   movers                             | move 1        |        | move 2                    | ...
+//                                    kReady          kMoved   kReady                      kMoved
 //
 // Calls follow each other without the host: what lies in the outboxes may still be read by a rank
 // that is not done with the last call. So whoever is done with a call tells everybody, and before a
@@ -19,19 +25,27 @@
 //
 // Invariant: a flag says n only when the slices that the first n steps of its writer publish can be
 // read, and those that they take are not read any more, as far as they concern the flag's owner.
-// That nobody waits for ever is plan/slots.h's proof: the waits are the same.
+// The control waits for a step's flags only when it has told of all steps before. So that nobody
+// waits for ever is plan/slots.h's proof: the waits are the same.
 //
-// Plain C++: the machine is a thread block, or, for the proof, threads of the host. It has
+// Plain C++: the machine is some threads of a block, or, for the proof, threads of the host. For
+// the control it has
 //
-//   thread(), num_threads()   this thread's place in the block
-//   sync(why)                 a barrier of the block
-//   any(value, why)           the same; whether the value is true for any of its threads
+//   thread(), num_threads()   this thread's place in the control
+//   all(value)                whether the value is true for all threads of the control
+//   order(turn)               where that step's order is written, in memory that all threads share
+//   give_order()              when all movers are done with what they have, they go on to the next
+//   await_moved()             until all movers are done with what they have
 //   acquire(flag, why)        the flag's value, and all that was done before it was written
 //   release(flag, value)      the reverse; flags are in the memory of any rank
 //   gives_up(spins, peer)     whether to end a wait that has looked so many times in vain
 //   waited()                  a wait is over
-//   arguments()               in memory that the block's threads share; at first the job's `told`
-//   carry_out(moves)          this thread's share of what the arguments say
+//
+// and for the movers order(turn) and
+//
+//   await_order()             until the next one is given
+//   carry_out(order)          this thread's share of it
+//   report_moved()            to await_moved()
 #pragma once
 
 #include <cstddef>
@@ -39,46 +53,83 @@
 
 #include "core/lanes.h"
 #include "fused/job.h"
+#include "fused/order.h"
 
 namespace ringcomm::fused {
 
 // Why a machine is asked to order what threads do; what a proof leaves out.
-enum class Why { kLastCall, kSlice, kSlot, kReady, kMoved, kEnd };
-inline constexpr Why kReasons[] = {Why::kLastCall, Why::kSlice, Why::kSlot,
-                                   Why::kReady,    Why::kMoved, Why::kEnd};
+enum class Why { kLastCall, kSlice, kSlot, kReady, kMoved };
+inline constexpr Why kReasons[] = {Why::kLastCall, Why::kSlice, Why::kSlot, Why::kReady,
+                                   Why::kMoved};
+
+// All that movers do.
+template <typename Machine>
+RINGCOMM_DEVICE void move_data(Machine& machine) {
+  for (int turn = 0;; ++turn) {
+    machine.await_order();
+    const Order& order = machine.order(turn);
+    if (order.ends) return;
+    machine.carry_out(order);
+    machine.report_moved();
+  }
+}
 
 template <typename Machine>
-class Lane {
+class LaneControl {
  public:
-  RINGCOMM_DEVICE Lane(Machine& machine, const Job& job, int lane)
-      : machine_(machine), job_(job), lane_(lane) {}
+  RINGCOMM_DEVICE LaneControl(Machine& machine, const Job& job, const Script& script, int lane)
+      : machine_(machine), job_(job), script_(script), lane_(lane) {}
 
-  // All threads of the block. False: a wait was given up, and the ranks cannot go on together.
+  // All threads of the control. False: a wait was given up, and the ranks cannot go on together.
   RINGCOMM_DEVICE bool run() {
     std::uint32_t& calls = at<std::uint32_t>(job_.rank, job_.layout.calls_at(lane_));
     const std::uint32_t call = calls;
     began_ = static_cast<Progress>(call) << kActionBits;
-    Progress done = began_;
-    for (std::size_t round = lane_; round < job_.num_rounds; round += job_.num_lanes) {
-      for (int s = 0; s < job_.script.num_steps; ++s) {
-        ++done;
-        const Step& step = job_.script.steps[s];
-        if (!job_.has_slice(step.chunk, round)) continue;
-        if (machine_.thread() == 0) prepare(step, round);
-        const bool came = await_last_call() && await_slices(step, round) && await_slot(s, round);
-        if (machine_.any(!came, Why::kReady)) return false;
-        machine_.carry_out(moves(step));
-        machine_.sync(Why::kMoved);
-        tell_peers(step, done);
-      }
+    if (machine_.thread() == 0) {
+      for (int turn = 0; turn < kOrders; ++turn) machine_.order(turn).arguments = job_.told;
     }
-    machine_.sync(Why::kEnd);
+    const bool came = take_steps();
+    if (machine_.thread() == 0) machine_.order(turn_).ends = true;
+    machine_.give_order();
+    if (!came) return false;
     tell_all(static_cast<Progress>(call + 1) << kActionBits);
+    machine_.all(true);  // have read the number of the call
     if (machine_.thread() == 0) calls = call + 1;
     return true;
   }
 
  private:
+  RINGCOMM_DEVICE bool take_steps() {
+    Progress done = began_;
+    for (std::size_t round = lane_; round < job_.num_rounds; round += job_.num_lanes) {
+      for (int s = 0; s < script_.num_steps; ++s) {
+        ++done;
+        if (!job_.has_slice(script_.steps[s].chunk, round)) continue;
+        if (!take_step(s, round)) return false;
+        last_ = {s, done};
+        ++turn_;
+      }
+    }
+    if (turn_ > 0) machine_.await_moved();
+    return true;
+  }
+
+  RINGCOMM_DEVICE bool take_step(int s, std::size_t round) {
+    if (machine_.thread() == 0) write(machine_.order(turn_), script_.steps[s], round);
+    bool is_ready = has_come(s, round);
+    if (turn_ > 0) {
+      machine_.await_moved();
+      is_ready = is_ready || has_come(s, round);
+    }
+    is_ready = machine_.all(is_ready);
+    if (is_ready) machine_.give_order();
+    if (turn_ > 0) tell_peers(script_.steps[last_.action], last_.done);
+    if (is_ready) return true;
+    if (!machine_.all(await(s, round))) return false;
+    machine_.give_order();
+    return true;
+  }
+
   template <typename T>
   RINGCOMM_DEVICE T& at(int rank, std::size_t offset) const {
     return *reinterpret_cast<T*>(job_.memory[rank] + offset);
@@ -88,50 +139,44 @@ class Lane {
            job_.pieces[step.chunk].skew;
   }
   RINGCOMM_DEVICE const Peer& source_of(const Step& step, int i) const {
-    return job_.script.peers[step.first_peer + i];
+    return script_.peers[step.first_peer + i];
   }
   RINGCOMM_DEVICE const Peer& reader_of(const Step& step, int i) const {
-    return job_.script.peers[step.first_peer + step.num_sources + i];
+    return script_.peers[step.first_peer + step.num_sources + i];
   }
 
   // 1.
 
-  RINGCOMM_DEVICE bool await(int peer, Progress progress, Why why) {
-    Progress& flag = at<Progress>(job_.rank, job_.layout.flag_at(lane_, peer));
-    for (std::uint32_t spins = 0;
-         static_cast<std::int64_t>(machine_.acquire(flag, why) - progress) < 0; ++spins) {
-      if (machine_.gives_up(spins, peer)) return false;
+  // visit(peer, progress, why) for each flag that this thread has to see, as long as it returns
+  // true. Returns whether it did.
+  template <typename Visit>
+  RINGCOMM_DEVICE bool each_awaited(int s, std::size_t round, Visit&& visit) {
+    return (turn_ > 0 || each_of_last_call(visit)) && each_slice(s, round, visit) &&
+           each_of_slot(s, round, visit);
+  }
+
+  template <typename Visit>
+  RINGCOMM_DEVICE bool each_of_last_call(Visit& visit) {
+    for (int peer = machine_.thread(); peer < job_.layout.world_size;
+         peer += machine_.num_threads()) {
+      if (peer != job_.rank && !visit(peer, began_, Why::kLastCall)) return false;
     }
-    machine_.waited();
     return true;
   }
 
-  RINGCOMM_DEVICE bool await_step(const Peer& peer, std::size_t round, Why why) {
-    const Progress done = done_with({peer.action, round}, job_.num_lanes, peer.num_actions);
-    return await(peer.rank, began_ + done, why);
-  }
-
-  RINGCOMM_DEVICE bool await_last_call() {
-    if (last_call_is_over_) return true;
-    last_call_is_over_ = true;
-    bool came = true;
-    for (int peer = machine_.thread(); peer < job_.layout.world_size;
-         peer += machine_.num_threads()) {
-      if (peer != job_.rank) came = came && await(peer, began_, Why::kLastCall);
-    }
-    return came;
-  }
-
-  RINGCOMM_DEVICE bool await_slices(const Step& step, std::size_t round) {
-    bool came = true;
+  template <typename Visit>
+  RINGCOMM_DEVICE bool each_slice(int s, std::size_t round, Visit& visit) {
+    const Step& step = script_.steps[s];
     for (int i = machine_.thread(); i < step.num_sources; i += machine_.num_threads()) {
-      came = came && await_step(source_of(step, i), round, Why::kSlice);
+      const Peer& peer = source_of(step, i);
+      if (!visit(peer.rank, done_by(peer, round), Why::kSlice)) return false;
     }
-    return came;
+    return true;
   }
 
-  RINGCOMM_DEVICE bool await_slot(int s, std::size_t round) {
-    const Step* const steps = job_.script.steps;
+  template <typename Visit>
+  RINGCOMM_DEVICE bool each_of_slot(int s, std::size_t round, Visit& visit) {
+    const Step* const steps = script_.steps;
     if (steps[s].num_readers == 0) return true;
     Turn turn{s, round};
     const bool was_used = go_back_in_slot(
@@ -139,14 +184,37 @@ class Lane {
         [&](int action, std::size_t r) { return job_.has_slice(steps[action].chunk, r); });
     if (!was_used) return true;
     const Step& writer = steps[turn.action];
-    bool came = true;
     for (int i = machine_.thread(); i < writer.num_readers; i += machine_.num_threads()) {
-      came = came && await_step(reader_of(writer, i), turn.round, Why::kSlot);
+      const Peer& peer = reader_of(writer, i);
+      if (!visit(peer.rank, done_by(peer, turn.round), Why::kSlot)) return false;
     }
-    return came;
+    return true;
   }
 
-  // 2. All but moves() by one thread.
+  RINGCOMM_DEVICE Progress done_by(const Peer& peer, std::size_t round) const {
+    return began_ + done_with({peer.action, round}, job_.num_lanes, peer.num_actions);
+  }
+
+  RINGCOMM_DEVICE bool has_come(int peer, Progress progress, Why why) {
+    Progress& flag = at<Progress>(job_.rank, job_.layout.flag_at(lane_, peer));
+    return static_cast<std::int64_t>(machine_.acquire(flag, why) - progress) >= 0;
+  }
+  RINGCOMM_DEVICE bool has_come(int s, std::size_t round) {
+    return each_awaited(s, round, [this](int peer, Progress progress, Why why) {
+      return has_come(peer, progress, why);
+    });
+  }
+  RINGCOMM_DEVICE bool await(int s, std::size_t round) {
+    return each_awaited(s, round, [this](int peer, Progress progress, Why why) {
+      for (std::uint32_t spins = 0; !has_come(peer, progress, why); ++spins) {
+        if (machine_.gives_up(spins, peer)) return false;
+      }
+      machine_.waited();
+      return true;
+    });
+  }
+
+  // 2. By one thread.
 
   RINGCOMM_DEVICE bool scales(const Step& step) const {
     return job_.premultiplies && step.own.kind == Location::kInput;
@@ -157,8 +225,8 @@ class Lane {
     return num_inputs == 1 && !scales(step) && !(step.finish && job_.told.divisor > 1);
   }
 
-  RINGCOMM_DEVICE void prepare(const Step& step, std::size_t round) {
-    DeviceArguments& args = machine_.arguments();
+  RINGCOMM_DEVICE void write(Order& order, const Step& step, std::size_t round) {
+    DeviceArguments& args = order.arguments;
     args.num_inputs = args.num_outputs = 0;
     for (int i = 0; i < step.num_sources; ++i) {
       if (i == step.own_input) add_input(args, locate(step, step.own, round));
@@ -167,8 +235,9 @@ class Lane {
     }
     if (step.own_input == step.num_sources) add_input(args, locate(step, step.own, round));
 
-    const bool moves_only = moves(step);
-    const std::byte* const stays = moves_only ? args.inputs[0] : nullptr;
+    order.ends = false;
+    order.moves = moves(step);
+    const std::byte* const stays = order.moves ? args.inputs[0] : nullptr;
     if (step.store.kind != Location::kNowhere) {
       add_output(args, locate(step, step.store, round), stays);
     }
@@ -179,7 +248,7 @@ class Lane {
     const std::size_t first = round * job_.slice_count;
     const std::size_t left = job_.pieces[step.chunk].count - first;
     const std::size_t count = left < job_.slice_count ? left : job_.slice_count;
-    const std::size_t unit = moves_only ? 1 : job_.unit_nbytes;
+    const std::size_t unit = order.moves ? 1 : job_.unit_nbytes;
     args.divide_among_threads(unit, count * job_.element_nbytes / unit);
   }
 
@@ -211,7 +280,7 @@ class Lane {
   }
   RINGCOMM_DEVICE void tell_peers(const Step& step, Progress done) {
     for (int i = machine_.thread(); i < step.num_told; i += machine_.num_threads()) {
-      tell(job_.script.told[step.first_told + i], done);
+      tell(script_.told[step.first_told + i], done);
     }
   }
   RINGCOMM_DEVICE void tell_all(Progress progress) {
@@ -223,9 +292,14 @@ class Lane {
 
   Machine& machine_;
   const Job& job_;
+  const Script& script_;
   const int lane_;
   Progress began_ = 0;
-  bool last_call_is_over_ = false;
+  int turn_ = 0;  // how many orders have been given
+  struct {
+    int action;
+    Progress done;
+  } last_{};
 };
 
 }  // namespace ringcomm::fused

@@ -18,7 +18,9 @@
 namespace ringcomm::fused {
 
 inline constexpr int kMaxRanks = 16;
-inline constexpr int kMaxLanes = 64;
+inline constexpr int kLanesPerBlock = 2;
+inline constexpr int kMaxBlocks = 64;
+inline constexpr int kMaxLanes = kMaxBlocks * kLanesPerBlock;
 inline constexpr std::size_t kLine = 128;  // bytes
 
 // Number of the call << kActionBits | number of actions that are done. Grows, and wraps.

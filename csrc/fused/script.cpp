@@ -47,7 +47,8 @@ Script ScriptText::write(std::byte* memory, const std::byte* address) const {
   return {.steps = reinterpret_cast<const Step*>(address),
           .peers = reinterpret_cast<const Peer*>(address + peers_at),
           .told = reinterpret_cast<const std::int32_t*>(address + told_at),
-          .num_steps = static_cast<std::int32_t>(steps.size())};
+          .num_steps = static_cast<std::int32_t>(steps.size()),
+          .nbytes = static_cast<std::uint32_t>(nbytes())};
 }
 
 }  // namespace ringcomm::fused

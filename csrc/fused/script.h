@@ -1,10 +1,12 @@
 // A program (plan/program.h) as flat data that a device can go through.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "plan/program.h"
+#include "reduce/host_device.h"
 
 namespace ringcomm::fused {
 
@@ -29,12 +31,25 @@ struct Step {
   bool finish;
 };
 
-// Views of memory on the device.
+// Views of memory on the device, in which one follows the other.
 struct Script {
   const Step* steps = nullptr;
   const Peer* peers = nullptr;
   const std::int32_t* told = nullptr;
   std::int32_t num_steps = 0;
+  std::uint32_t nbytes = 0;  // all of them
+
+  RINGCOMM_HOST_DEVICE const std::byte* text() const {
+    return reinterpret_cast<const std::byte*>(steps);
+  }
+  // A copy's.
+  RINGCOMM_HOST_DEVICE Script at(const std::byte* copy) const {
+    const auto there = [&](auto* what) {
+      const std::byte* const it = reinterpret_cast<const std::byte*>(what);
+      return reinterpret_cast<decltype(what)>(copy + (it - text()));
+    };
+    return {there(steps), there(peers), there(told), num_steps, nbytes};
+  }
 };
 
 // What a Script views, in one piece.

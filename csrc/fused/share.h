@@ -6,6 +6,7 @@
 namespace ringcomm::fused {
 
 inline constexpr int kSmallestBatch = kBatches[0];
+inline constexpr int kPacksInFlight = 8;  // of a thread, where it has no more inputs
 template <ReduceOp op>
 inline constexpr bool kTakesSmallestBatch = has_batch(op, 0);
 
@@ -15,16 +16,16 @@ RINGCOMM_HOST_DEVICE void carry_out_share(const DeviceArguments& args, bool move
                                           const Worker& worker) {
   if (args.num_outputs == 0) return;
   if (moves) {
-    reduce_share<DType::kUInt8, ReduceOp::kBor, kSmallestBatch>(args, worker);
+    reduce_share<DType::kUInt8, ReduceOp::kBor, 1, kPacksInFlight>(args, worker);
     return;
   }
   if constexpr (kTakesSmallestBatch<op>) {
     if (args.num_inputs <= kSmallestBatch) {
-      reduce_share<dtype, op, kSmallestBatch>(args, worker);
+      reduce_share<dtype, op, kSmallestBatch, kPacksInFlight>(args, worker);
       return;
     }
   }
-  reduce_share<dtype, op, kLargestBatch>(args, worker);
+  reduce_share<dtype, op, kLargestBatch, kPacksInFlight>(args, worker);
 }
 
 }  // namespace ringcomm::fused

@@ -150,8 +150,9 @@ void Communicator::connect_memory(const Deadline& deadline) {
     why_not_fused_ = "the ranks are on several hosts";
   }
   if (!why_not_fused_.empty()) return;
+  const int ctas = std::clamp(options_.max_ctas, 1, fused::kMaxBlocks);
   const fused::Layout layout{.world_size = world_size(),
-                             .num_lanes = std::clamp(options_.max_ctas, 1, fused::kMaxLanes),
+                             .num_lanes = fused::kLanesPerBlock * ctas,
                              .outbox_nbytes = options_.outbox_nbytes,
                              .eager_nbytes = options_.eager_nbytes};
   auto memory = std::make_unique<FusedMemory>(group_, device_, layout);

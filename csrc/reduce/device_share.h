@@ -25,8 +25,8 @@
 
 namespace ringcomm {
 
-template <int kBatch>
-constexpr int kPacksAtOnce = std::max(1, 4 / kBatch);
+template <int kBatch, int kInFlight>
+constexpr int kPacksAtOnce = std::max(1, kInFlight / kBatch);
 
 // Where a loaded pack has to be on its way: compilers would rather begin with the first input's
 // arithmetic between the loads, which waits for it.
@@ -77,6 +77,7 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
   RINGCOMM_UNROLL
   for (int u = 0; u < kPacks; ++u) exists[u] = u == 0 || first + u * packs.stride < packs.end;
 
+  Pack packed[kPacks];
   T results[kPacks][V::kCount];
   int batch = 0;
   do {
@@ -94,11 +95,12 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
       RINGCOMM_UNROLL
       for (int u = 0; u < kPacks; ++u) loaded_by_here(loaded[j][u]);
     }
+    // Pack by pack, so that no more than one is in registers as values.
     RINGCOMM_UNROLL
-    for (int j = 0; j < kBatch; ++j) {
-      if (batch + j >= args.num_inputs) break;
+    for (int u = 0; u < kPacks; ++u) {
       RINGCOMM_UNROLL
-      for (int u = 0; u < kPacks; ++u) {
+      for (int j = 0; j < kBatch; ++j) {
+        if (batch + j >= args.num_inputs) break;
         T values[V::kCount];
         V::load(values, loaded[j][u], args);
         scale<op>(values, batch + j, args);
@@ -108,13 +110,15 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
           results[u][i] = is_first ? values[i] : V::combine(results[u][i], values[i], args);
         }
       }
+      if (kBatch == kLargestBatch) continue;
+      finish<op>(results[u], args);
+      packed[u] = V::store(results[u], args);
     }
     batch += kBatch;
   } while (kBatch == kLargestBatch && batch < args.num_inputs);
 
-  Pack packed[kPacks];
   RINGCOMM_UNROLL
-  for (int u = 0; u < kPacks; ++u) {
+  for (int u = 0; kBatch == kLargestBatch && u < kPacks; ++u) {
     finish<op>(results[u], args);
     packed[u] = V::store(results[u], args);
   }
@@ -165,9 +169,10 @@ RINGCOMM_HOST_DEVICE void reduce_elements(const DeviceArguments& args, const Str
   }
 }
 
-template <DType dtype, ReduceOp op, int kBatch>
+// kInFlight: how many packs are to be on their way at once.
+template <DType dtype, ReduceOp op, int kBatch, int kInFlight = 4>
 RINGCOMM_HOST_DEVICE void reduce_share(const DeviceArguments& args, const Worker& worker) {
-  constexpr int kPacks = kPacksAtOnce<kBatch>;
+  constexpr int kPacks = kPacksAtOnce<kBatch, kInFlight>;
   const Stride packs = body_packs(args.partition, worker);
   for (std::size_t i = packs.begin; i < packs.end; i += kPacks * packs.stride) {
     reduce_packs<dtype, op, kBatch, kPacks>(args, i, packs);

@@ -29,7 +29,7 @@ struct DeviceOptions {
   DeviceExecutor executor = DeviceExecutor::kAuto;
   Layout layout;
   // Of one lane of fused kernels. All lanes' together stay in a device's level 2 cache.
-  std::size_t outbox_nbytes = 512 << 10;
+  std::size_t outbox_nbytes = 256 << 10;
   // The most that a rank sends another one eagerly: see fused/eager.h.
   std::size_t eager_nbytes = 32 << 10;
   int max_ctas = 32;    // of one rank: of messages, in all channels; of a fused kernel

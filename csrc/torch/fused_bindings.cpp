@@ -31,13 +31,13 @@ class FusedAlone : private streams::DeviceCollectives {
   FusedAlone(int world_size, const std::string& algorithm, int max_ctas)
       : DeviceCollectives(0, world_size, Selection::named(algorithm)),
         layout_{.world_size = world_size,
-                .num_lanes = max_ctas,
+                .num_lanes = fused::kLanesPerBlock * max_ctas,
                 .outbox_nbytes = streams::DeviceOptions{}.outbox_nbytes} {
     TORCH_CHECK_VALUE(world_size >= 2 && world_size <= fused::kMaxRanks,
                       "ring: FusedAlone: world_size must be 2 to ", fused::kMaxRanks, ", got ",
                       world_size);
-    TORCH_CHECK_VALUE(max_ctas >= 1 && max_ctas <= fused::kMaxLanes,
-                      "ring: FusedAlone: max_ctas must be 1 to ", fused::kMaxLanes, ", got ",
+    TORCH_CHECK_VALUE(max_ctas >= 1 && max_ctas <= fused::kMaxBlocks,
+                      "ring: FusedAlone: max_ctas must be 1 to ", fused::kMaxBlocks, ", got ",
                       max_ctas);
   }
 

@@ -25,10 +25,15 @@ const Functions& functions_of(const Reduction& reduction) {
   return kTable[static_cast<std::size_t>(key.dtype)][static_cast<std::size_t>(key.op)];
 }
 
-bool run_lane(Machine& machine, const Job& job, const Functions& functions, int lane) {
-  if (job.script.num_steps > 0) return fused::Lane(machine, job, lane).run();
+bool run_eagerly(Machine& machine, const Job& job, const Functions& functions, int lane) {
   if (job.gathers) return fused::EagerGather<Machine>(machine, job, lane).run();
   return functions.run_eager(machine, job, lane);
+}
+
+bool run_lane(Machine& machine, const Job& job, int lane) {
+  if (!machine.is_mover()) return fused::LaneControl(machine, job, job.script, lane).run();
+  fused::move_data(machine);
+  return true;
 }
 
 }  // namespace
@@ -36,19 +41,23 @@ bool run_lane(Machine& machine, const Job& job, const Functions& functions, int 
 bool run_lanes(const Job& job, const Reduction& reduction, int threads_per_block, Proof* proof,
                int first_thread, std::uint64_t seed) {
   const Functions& functions = functions_of(reduction);
+  const bool is_eager = job.script.num_steps == 0;
+  const Threads threads =
+      is_eager ? Threads{0, threads_per_block} : Threads{threads_per_block, kControlThreads};
   std::deque<Block> blocks;
   for (int l = 0; l < job.num_lanes; ++l) {
-    blocks.emplace_back(job.told, threads_per_block, first_thread + l * threads_per_block);
+    blocks.emplace_back(job.told, threads, first_thread + l * threads.all());
   }
   std::atomic<bool> came{true};
   std::vector<std::thread> running;
   for (int l = 0; l < job.num_lanes; ++l) {
-    for (int t = 0; t < threads_per_block; ++t) {
+    for (int t = 0; t < threads.all(); ++t) {
       running.emplace_back([&, l, t] {
-        const std::uint64_t own = seed + l * threads_per_block + t;
-        Machine machine(blocks[l], job, functions.carry_out_share, l, t, threads_per_block, proof,
-                        own);
-        if (!run_lane(machine, job, functions, l)) came = false;
+        const std::uint64_t own = seed + l * threads.all() + t;
+        Machine machine(blocks[l], job, functions.carry_out_share, l, t, proof, own);
+        const bool has_come =
+            is_eager ? run_eagerly(machine, job, functions, l) : run_lane(machine, job, l);
+        if (!has_come) came = false;
       });
     }
   }

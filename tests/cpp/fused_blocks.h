@@ -20,7 +20,11 @@ struct Proof {
   bool flags_order = true;
 };
 
-// All lanes of a job, until they have ended. False: a wait was given up.
+// Of a lane, beside the threads that move its data.
+inline constexpr int kControlThreads = 2;
+
+// All lanes of a job, until they have ended. False: a wait was given up. Lanes have
+// `threads_per_block` movers, and eager ones that many threads.
 bool run_lanes(const ringcomm::fused::Job& job, const ringcomm::Reduction& reduction,
                int threads_per_block, Proof* proof, int first_thread, std::uint64_t seed);
 

@@ -4,44 +4,51 @@
 
 namespace fused_blocks {
 
-Block::Block(const DeviceArguments& told, int num_threads, int first_thread)
-    : arguments(told), first_thread(first_thread) {
-  pthread_barrier_init(&barrier, nullptr, num_threads);
-}
-
-Block::~Block() { pthread_barrier_destroy(&barrier); }
+Block::Block(const DeviceArguments& told, const Threads& threads, int first_thread)
+    : threads(threads),
+      first_thread(first_thread),
+      ready(threads.all()),
+      moved(threads.all()),
+      control(threads.control),
+      arguments(told) {}
 
 Machine::Machine(Block& block, const Job& job, CarryOutShare carry_out_share, int lane, int thread,
-                 int num_threads, Proof* proof, std::uint64_t seed)
+                 Proof* proof, std::uint64_t seed)
     : block_(block),
       job_(job),
       carry_out_share_(carry_out_share),
       lane_(lane),
       thread_(thread),
-      num_threads_(num_threads),
       proof_(proof),
       random_(static_cast<std::minstd_rand::result_type>(seed)) {}
 
-void Machine::sync(Why why) {
+std::barrier<>::arrival_token Machine::arrive(std::barrier<>& barrier, Why why,
+                                              std::uint64_t& number) {
   delay();
-  ++num_barriers_;
-  const bool orders = proof_ != nullptr && proof_->left_out != why;
-  if (orders) proof_->record.arrive(&block_, num_barriers_, self());
-  block_.meet();
-  if (orders) proof_->record.leave(&block_, num_barriers_, self());
+  ++number;
+  if (orders(why)) proof_->record.arrive(&barrier, number, self());
+  return barrier.arrive();
 }
 
-bool Machine::any(bool value, Why why) {
+void Machine::meet(std::barrier<>& barrier, Why why, std::uint64_t& number) {
+  barrier.wait(arrive(barrier, why, number));
+  if (orders(why)) proof_->record.leave(&barrier, number, self());
+}
+
+// Orders nothing that matters.
+bool Machine::any(bool value) {
   if (value) block_.raised.store(true, std::memory_order_relaxed);
-  sync(why);
+  block_.control.arrive_and_wait();
   const bool raised = block_.raised.load(std::memory_order_relaxed);
-  block_.meet();  // before anybody raises it anew
+  block_.control.arrive_and_wait();  // before anybody lowers it
+  if (raised) block_.raised.store(false, std::memory_order_relaxed);
+  block_.control.arrive_and_wait();  // before anybody raises it anew
   return raised;
 }
 
 fused::Progress Machine::acquire(fused::Progress& flag, Why why) {
   const auto value = std::atomic_ref(flag).load(std::memory_order_acquire);
-  if (proof_ != nullptr && proof_->left_out != why) proof_->record.acquire(&flag, self());
+  if (orders(why)) proof_->record.acquire(&flag, self());
   return value;
 }
 
@@ -57,12 +64,12 @@ bool Machine::gives_up(std::uint32_t spins, int peer) {
   return std::atomic_ref(job_.control->gives_up).load(std::memory_order_relaxed) != 0;
 }
 
-void Machine::carry_out(bool moves) {
+void Machine::carry_out(const fused::Order& order) {
   delay();
-  if (proof_ != nullptr) note_accesses(moves);
+  if (proof_ != nullptr) note_accesses(order);
   carry_out_share_(
-      block_.arguments, moves,
-      {0, 1, static_cast<std::size_t>(thread_), static_cast<std::size_t>(num_threads_)});
+      order.arguments, order.moves,
+      {0, 1, static_cast<std::size_t>(thread_), static_cast<std::size_t>(block_.threads.movers)});
 }
 
 // So that threads come to everything in other orders.
@@ -72,11 +79,11 @@ void Machine::delay() {
 
 // Which thread touches which byte does not matter to the order of blocks and of steps: here each
 // touches a share of its own.
-void Machine::note_accesses(bool moves) {
-  const DeviceArguments& args = block_.arguments;
-  const std::size_t nbytes = args.partition.count * (moves ? 1 : job_.unit_nbytes);
-  const std::size_t begin = nbytes * thread_ / num_threads_;
-  const std::size_t end = nbytes * (thread_ + 1) / num_threads_;
+void Machine::note_accesses(const fused::Order& order) {
+  const DeviceArguments& args = order.arguments;
+  const std::size_t nbytes = args.partition.count * (order.moves ? 1 : job_.unit_nbytes);
+  const std::size_t begin = nbytes * thread_ / block_.threads.movers;
+  const std::size_t end = nbytes * (thread_ + 1) / block_.threads.movers;
   for (int k = 0; k < args.num_inputs; ++k) {
     proof_->record.access(args.inputs[k] + begin, end - begin, false, self(), "data");
   }

@@ -1,12 +1,12 @@
-// A thread of the host as fused/lane.h wants the thread of a block.
+// A thread of the host as fused/lane.h and fused/inboxes.h want the thread of a block.
 #pragma once
 
-#include <pthread.h>
-
 #include <atomic>
+#include <barrier>
 #include <cstdint>
 #include <random>
 
+#include "fused/order.h"
 #include "fused_blocks.h"
 #include "reduce/partition.h"
 
@@ -16,32 +16,46 @@ using namespace ringcomm;
 using fused::Job;
 using fused::Why;
 
-// What the threads of a block share.
+// How many threads a block has. Eagerly, all are the control.
+struct Threads {
+  int movers, control;
+
+  int all() const { return movers + control; }
+};
+
+// What the threads of a block, which is one lane, share.
 struct Block {
-  Block(const DeviceArguments& told, int num_threads, int first_thread);
-  ~Block();
+  Block(const DeviceArguments& told, const Threads& threads, int first_thread);
 
-  void meet() { pthread_barrier_wait(&barrier); }
-
-  pthread_barrier_t barrier;
-  std::atomic<bool> raised{false};
-  DeviceArguments arguments;
+  const Threads threads;
   const int first_thread;  // in the proof
+  std::barrier<> ready, moved, control;
+  std::atomic<bool> raised{false};
+  fused::Order orders[fused::kOrders];
+  const DeviceArguments arguments;
 };
 
 using CarryOutShare = void (*)(const DeviceArguments&, bool moves, const Worker&);
 
 class Machine {
  public:
+  // Movers come first.
   Machine(Block& block, const Job& job, CarryOutShare carry_out_share, int lane, int thread,
-          int num_threads, Proof* proof, std::uint64_t seed);
+          Proof* proof, std::uint64_t seed);
 
-  int thread() const { return thread_; }
-  int num_threads() const { return num_threads_; }
-  DeviceArguments& arguments() { return block_.arguments; }
+  bool is_mover() const { return thread_ < block_.threads.movers; }
+  int thread() const { return thread_ - block_.threads.movers; }
+  int num_threads() const { return block_.threads.control; }
+  const DeviceArguments& arguments() const { return block_.arguments; }
+  fused::Order& order(int turn) { return block_.orders[turn % fused::kOrders]; }
 
-  void sync(Why why);
-  bool any(bool value, Why why);
+  bool any(bool value);
+  bool all(bool value) { return !any(!value); }
+
+  void give_order() { arrive(block_.ready, Why::kReady, num_ready_); }
+  void await_order() { meet(block_.ready, Why::kReady, num_ready_); }
+  void report_moved() { arrive(block_.moved, Why::kMoved, num_moved_); }
+  void await_moved() { meet(block_.moved, Why::kMoved, num_moved_); }
 
   fused::Progress acquire(fused::Progress& flag, Why why);
   void release(fused::Progress& flag, fused::Progress value);
@@ -56,23 +70,26 @@ class Machine {
   bool gives_up(std::uint32_t spins, int peer);
   void waited() { waits_for().store(0, std::memory_order_relaxed); }
 
-  void carry_out(bool moves);
+  void carry_out(const fused::Order& order);
 
  private:
   int self() const { return block_.first_thread + thread_; }
+  bool orders(Why why) const { return proof_ != nullptr && proof_->left_out != why; }
+  std::barrier<>::arrival_token arrive(std::barrier<>& barrier, Why why, std::uint64_t& number);
+  void meet(std::barrier<>& barrier, Why why, std::uint64_t& number);
   std::atomic_ref<std::uint32_t> waits_for() {
     return std::atomic_ref(job_.control->waits_for[lane_]);
   }
   void delay();
-  void note_accesses(bool moves);
+  void note_accesses(const fused::Order& order);
 
   Block& block_;
   const Job& job_;
   const CarryOutShare carry_out_share_;
-  const int lane_, thread_, num_threads_;
+  const int lane_, thread_;
   Proof* const proof_;
   std::minstd_rand random_;
-  std::uint64_t num_barriers_ = 0;
+  std::uint64_t num_ready_ = 0, num_moved_ = 0;
 };
 
 }  // namespace fused_blocks

@@ -30,7 +30,9 @@ struct World {
     }
   }
 
-  int num_threads() const { return layout.num_lanes * threads_per_block; }  // of a rank
+  int num_threads() const {  // of a rank
+    return layout.num_lanes * (threads_per_block + fused_blocks::kControlThreads);
+  }
 
   struct Delete {
     void operator()(std::byte* memory) const {
