@@ -116,12 +116,8 @@ class LaneControl {
 
   RINGCOMM_DEVICE bool take_step(int s, std::size_t round) {
     if (machine_.thread() == 0) write(machine_.order(turn_), script_.steps[s], round);
-    bool is_ready = has_come(s, round);
-    if (turn_ > 0) {
-      machine_.await_moved();
-      is_ready = is_ready || has_come(s, round);
-    }
-    is_ready = machine_.all(is_ready);
+    const bool is_ready = machine_.all(turn_ > 0 && has_come(s, round));
+    if (turn_ > 0) machine_.await_moved();
     if (is_ready) machine_.give_order();
     if (turn_ > 0) tell_peers(script_.steps[last_.action], last_.done);
     if (is_ready) return true;
