@@ -28,6 +28,7 @@ auto Communicator::guarded(Body&& body) {
     if (error.kind() == ErrorKind::kInvalidArgument) throw;
     lock.unlock();
     fail(error);
+    failure_->check();  // the first cause: what NCCL says may be but that all was ended for it
     throw;
   } catch (...) {  // not of ours: of what others enqueue beside it
     watchdog_->forget_unrecorded();

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,6 +29,7 @@ std::atomic<int> waits_for_graphs{0};
 std::atomic<int> frees_under_graphs{0};
 std::atomic<int> frees_under_threads{0};
 std::atomic<int> connecting{0};
+std::atomic<int> most_ahead{std::numeric_limits<int>::max()};
 
 namespace {
 
@@ -75,6 +77,7 @@ struct ncclComm {
   bool revoked = false;
   int threads_inside = 0;
   int graphs = 0;
+  int ahead = 0;
   std::vector<std::pair<ncclComm_t*, ncclComm_t>> splitting = {};
 };
 
@@ -139,6 +142,23 @@ bool connect(const std::vector<Operation>& operations) {
   --connecting;
   --comm->threads_inside;
   return !given_up();
+}
+
+// False: the communicator was given up meanwhile.
+bool take_turn(ncclComm_t comm) {
+  std::unique_lock lock(mutex);
+  ++comm->threads_inside;
+  changed.wait(lock, [&] { return comm->revoked || comm->aborted || comm->ahead < most_ahead; });
+  --comm->threads_inside;
+  ++comm->ahead;
+  return !comm->revoked && !comm->aborted;
+}
+
+ncclResult_t add(const Operation& operation) {
+  std::lock_guard lock(mutex);
+  if (operation.comm->revoked) return ncclInvalidUsage;
+  group.push_back(operation);
+  return ncclSuccess;
 }
 
 // What NCCL does before it frees a communicator. It would wait for ever; a test is told.
@@ -242,13 +262,11 @@ ncclResult_t ncclGroupStart() {
 }
 ncclResult_t ncclSend(const void* data, size_t nbytes, ncclDataType_t, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  fake::group.push_back({true, const_cast<void*>(data), nbytes, peer, comm, stream});
-  return ncclSuccess;
+  return fake::add({true, const_cast<void*>(data), nbytes, peer, comm, stream});
 }
 ncclResult_t ncclRecv(void* data, size_t nbytes, ncclDataType_t, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  fake::group.push_back({false, data, nbytes, peer, comm, stream});
-  return ncclSuccess;
+  return fake::add({false, data, nbytes, peer, comm, stream});
 }
 ncclResult_t ncclGroupEnd() {
   std::map<cudaStream_t, std::vector<fake::Operation>> by_stream;
@@ -262,6 +280,7 @@ ncclResult_t ncclGroupEnd() {
   }
   for (const auto& [stream, operations] : by_stream) {
     const ncclComm_t comm = operations.front().comm;
+    if (!fake::take_turn(comm)) return ncclInternalError;
     if (stream->graph) {
       std::lock_guard lock(fake::mutex);
       ++comm->graphs;
@@ -271,7 +290,12 @@ ncclResult_t ncclGroupEnd() {
         fake::changed.notify_all();
       });
     }
-    stream->enqueue([operations = operations] { fake::carry_out(operations); });
+    stream->enqueue([operations = operations] {
+      fake::carry_out(operations);
+      std::lock_guard lock(fake::mutex);
+      --operations.front().comm->ahead;
+      fake::changed.notify_all();
+    });
   }
   return ncclSuccess;
 }

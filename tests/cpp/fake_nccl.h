@@ -3,8 +3,8 @@
 // Communicators are made when all ranks have asked for them, and say "in progress" until then. The
 // first group that uses an edge waits in ncclGroupEnd for the group of the peer that does, as NCCL
 // connects them there. A group publishes its sends, takes what it receives, and waits until its
-// sends are taken, or its communicator aborted or revoked. Communicators that a captured graph
-// refers to are not finalised or aborted as long as it exists.
+// sends are taken, or its communicator aborted or revoked; a revoked one takes no more.
+// Communicators that a captured graph refers to are not finalised or aborted as long as it exists.
 #pragma once
 
 #include <atomic>
@@ -22,6 +22,8 @@ extern std::atomic<int> waits_for_graphs;
 extern std::atomic<int> frees_under_graphs;
 // How often a communicator was freed while a thread was inside NCCL for it.
 extern std::atomic<int> frees_under_threads;
+// How many groups a communicator has ahead of what is done before ncclGroupEnd waits.
+extern std::atomic<int> most_ahead;
 // How many threads wait in ncclGroupEnd for an edge.
 extern std::atomic<int> connecting;
 

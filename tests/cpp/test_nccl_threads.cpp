@@ -2,6 +2,7 @@
 // way in which they can fail. What streams may reorder is tested in test_streams.cpp.
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <string>
@@ -116,6 +117,22 @@ TEST(a_time_out_names_the_rank_that_did_not_come) {
     // Aborted streams come to their end, and nothing more is enqueued.
     synchronize(rank.device->stream());
     CHECK_CONTAINS(check::error_of(ErrorKind::kTimeout, [&] { rank.all_reduce(); }), "Timed out");
+  });
+}
+
+// NCCL takes no more while a peer does not come, so that the call is still under way.
+TEST(who_still_enqueues_is_told_of_the_time_out_that_ended_it) {
+  with_devices(2, "ring", 1, [&](DeviceRank& rank) {
+    rank.data.assign(100'000, 1);
+    synchronize(rank.all_reduce().stream);
+    if (rank.rank == 0) {
+      fake::most_ahead = 3;
+      CHECK_CONTAINS(check::error_of(ErrorKind::kTimeout, [&] { rank.all_reduce(300ms); }),
+                     "#2: Timed out after ");
+      CHECK_CONTAINS(rank.failure(), "waiting for rank 1: rank 1 has enqueued #1");
+      fake::most_ahead = std::numeric_limits<int>::max();
+    }
+    while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
   });
 }
 
