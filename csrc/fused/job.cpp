@@ -10,6 +10,9 @@ namespace {
 // As many as a block has threads, a pack for each: less gives some of them nothing to do.
 constexpr std::size_t kMinSliceNbytes = 8 << 10;
 
+// A look at a flag takes as long as movers do with so many.
+constexpr std::size_t kWorthLooking = 64 << 10;
+
 std::size_t round_up(std::size_t n, std::size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
@@ -45,7 +48,7 @@ Job told(const Reduction& reduction, const Layout& layout, int rank) {
   const KernelKey key = kernel_key(reduction.dtype, effective_op(reduction));
   job.unit_nbytes = element_size(key.dtype);
   job.premultiplies = reduction.op == ReduceOp::kPremulSum;
-  job.told = arguments_of(reduction);
+  job.told = told_of(reduction);
   return job;
 }
 
@@ -103,6 +106,7 @@ Job make_job(const Call& call, const Program& program, std::span<const Chunk> ch
   job.slot_nbytes = slot_nbytes(program, layout);
   const std::size_t slice = slice_nbytes(call, job.slot_nbytes, most, layout.num_lanes);
   job.slice_count = slice / job.element_nbytes;
+  job.looks_ahead = slice >= kWorthLooking;
   job.num_rounds = (most + slice - 1) / slice;
   const std::size_t lanes = layout.num_lanes;
   job.num_lanes = static_cast<int>(

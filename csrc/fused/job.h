@@ -52,7 +52,8 @@ struct Job {
   std::size_t element_nbytes;
   std::size_t unit_nbytes;  // of what the kernel calculates with
   bool premultiplies;       // the own input, by told.factor
-  DeviceArguments told;     // to those that finish a sum; pointers and partition are each step's
+  Told told;                // to those that finish a sum
+  bool looks_ahead;         // for what a step needs, while the step before is under way
   bool gathers;             // eagerly
   int num_pieces;
   Piece pieces[kMaxChunks];

@@ -148,16 +148,19 @@ __global__ void __launch_bounds__(kThreads<dtype, op>, 1)
   constexpr int kLane = kLaneThreads<dtype, op>;
   extern __shared__ std::byte memory[];
   __shared__ Order orders[kLanesPerBlock][kOrders];
-  const Script script = copied(job.script, memory);
-  __syncthreads();
   const int number = static_cast<int>(threadIdx.x) / kLane;
   const int lane = static_cast<int>(blockIdx.x) * kLanesPerBlock + number;
-  if (lane >= job.num_lanes) return;
   LaneMachine<dtype, op> machine(orders[number], job.control, lane, number);
-  if (static_cast<int>(threadIdx.x) % kLane < kMovers<dtype, op>) {
+  const Script script = copied(job.script, memory);
+  if (lane >= job.num_lanes) {
+    __syncthreads();
+  } else if (static_cast<int>(threadIdx.x) % kLane < kMovers<dtype, op>) {
+    __syncthreads();
     move_data(machine);
   } else {
-    LaneControl(machine, job, script, lane).run();
+    LaneControl control(machine, job, script, lane);  // it loads meanwhile
+    __syncthreads();
+    control.run();
   }
 }
 
@@ -165,7 +168,7 @@ template <DType dtype, ReduceOp op>
 __global__ void __launch_bounds__(kEagerThreads<dtype, op>, 1)
     eager_kernel(const __grid_constant__ Job job) {
   __shared__ DeviceArguments arguments;
-  if (threadIdx.x == 0) arguments = job.told;
+  if (threadIdx.x == 0) arguments.tell(job.told);
   __syncthreads();
   const auto lane = static_cast<int>(blockIdx.x);
   EagerMachine machine(arguments, job.control, lane);

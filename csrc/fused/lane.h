@@ -78,23 +78,25 @@ template <typename Machine>
 class LaneControl {
  public:
   RINGCOMM_DEVICE LaneControl(Machine& machine, const Job& job, const Script& script, int lane)
-      : machine_(machine), job_(job), script_(script), lane_(lane) {}
+      : machine_(machine),
+        job_(job),
+        script_(script),
+        lane_(lane),
+        call_(calls()),
+        began_(static_cast<Progress>(call_) << kActionBits) {}
 
   // All threads of the control. False: a wait was given up, and the ranks cannot go on together.
   RINGCOMM_DEVICE bool run() {
-    std::uint32_t& calls = at<std::uint32_t>(job_.rank, job_.layout.calls_at(lane_));
-    const std::uint32_t call = calls;
-    began_ = static_cast<Progress>(call) << kActionBits;
     if (machine_.thread() == 0) {
-      for (int turn = 0; turn < kOrders; ++turn) machine_.order(turn).arguments = job_.told;
+      for (int turn = 0; turn < kOrders; ++turn) machine_.order(turn).arguments.tell(job_.told);
     }
     const bool came = take_steps();
     if (machine_.thread() == 0) machine_.order(turn_).ends = true;
     machine_.give_order();
     if (!came) return false;
-    tell_all(static_cast<Progress>(call + 1) << kActionBits);
+    tell_all(static_cast<Progress>(call_ + 1) << kActionBits);
     machine_.all(true);  // have read the number of the call
-    if (machine_.thread() == 0) calls = call + 1;
+    if (machine_.thread() == 0) calls() = call_ + 1;
     return true;
   }
 
@@ -116,7 +118,8 @@ class LaneControl {
 
   RINGCOMM_DEVICE bool take_step(int s, std::size_t round) {
     if (machine_.thread() == 0) write(machine_.order(turn_), script_.steps[s], round);
-    const bool is_ready = machine_.all(turn_ > 0 && has_come(s, round));
+    const bool looks = turn_ > 0 && job_.looks_ahead;
+    const bool is_ready = looks && machine_.all(has_come(s, round));
     if (turn_ > 0) machine_.await_moved();
     if (is_ready) machine_.give_order();
     if (turn_ > 0) tell_peers(script_.steps[last_.action], last_.done);
@@ -126,6 +129,9 @@ class LaneControl {
     return true;
   }
 
+  RINGCOMM_DEVICE std::uint32_t& calls() const {
+    return at<std::uint32_t>(job_.rank, job_.layout.calls_at(lane_));
+  }
   template <typename T>
   RINGCOMM_DEVICE T& at(int rank, std::size_t offset) const {
     return *reinterpret_cast<T*>(job_.memory[rank] + offset);
@@ -290,7 +296,8 @@ class LaneControl {
   const Job& job_;
   const Script& script_;
   const int lane_;
-  Progress began_ = 0;
+  const std::uint32_t call_;
+  const Progress began_;
   int turn_ = 0;  // how many orders have been given
   struct {
     int action;

@@ -23,16 +23,30 @@ DeviceKernel find_kernel(const DeviceLaunch& launch) {
 }
 
 // Of the current device, which the driver is asked once for each.
-cudaError_t count_multiprocessors(int* count) {
-  static std::array<std::atomic<int>, 64> known{};
+cudaError_t find_properties(DeviceProperties* properties) {
+  struct Known {
+    std::atomic<int> num_multiprocessors{0}, l2_nbytes{0};
+  };
+  static std::array<Known, 64> known{};
   int device = 0;
   if (cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  const bool remembered = static_cast<std::size_t>(device) < known.size();
-  *count = remembered ? known[device].load(std::memory_order_relaxed) : 0;
-  if (*count > 0) return cudaSuccess;
-  const cudaError_t error = cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess && remembered) known[device].store(*count, std::memory_order_relaxed);
-  return error;
+  const auto find = [&](std::atomic<int> Known::*which, cudaDeviceAttr attribute, int* value) {
+    const bool remembered = static_cast<std::size_t>(device) < known.size();
+    *value = remembered ? (known[device].*which).load(std::memory_order_relaxed) : 0;
+    if (*value > 0) return cudaSuccess;
+    const cudaError_t error = cudaDeviceGetAttribute(value, attribute, device);
+    if (error == cudaSuccess && remembered) {
+      (known[device].*which).store(*value, std::memory_order_relaxed);
+    }
+    return error;
+  };
+  int l2_nbytes = 0;
+  const cudaError_t error = find(&Known::num_multiprocessors, cudaDevAttrMultiProcessorCount,
+                                 &properties->num_multiprocessors);
+  if (error != cudaSuccess) return error;
+  const cudaError_t l2_error = find(&Known::l2_nbytes, cudaDevAttrL2CacheSize, &l2_nbytes);
+  properties->l2_nbytes = static_cast<std::size_t>(l2_nbytes);
+  return l2_error;
 }
 
 }  // namespace
@@ -47,12 +61,10 @@ cudaError_t reduce_device(const Reduction& reduction, const void* const* inputs,
   if (!supports(reduction.dtype, reduction.op)) return cudaErrorNotSupported;
   if (count == 0) return cudaSuccess;
 
-  int num_multiprocessors = 0;
-  if (cudaError_t error = count_multiprocessors(&num_multiprocessors); error != cudaSuccess) {
-    return error;
-  }
+  DeviceProperties device{};
+  if (cudaError_t error = find_properties(&device); error != cudaSuccess) return error;
   const DeviceLaunch launch =
-      plan_launch(reduction, inputs, num_inputs, outputs, num_outputs, count, num_multiprocessors);
+      plan_launch(reduction, inputs, num_inputs, outputs, num_outputs, count, device);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(launch.num_blocks);
   config.blockDim = dim3(kDeviceThreads);

@@ -5,6 +5,8 @@
 namespace ringcomm {
 namespace {
 
+constexpr std::size_t kMostBlocks = (1u << 31) - 1;  // of a grid
+
 // The bits of 8 bytes whose flipping makes kMin of the kernel's type the op.
 std::uint64_t mirror_bits(DType dtype, ReduceOp op) {
   std::uint64_t highest = 1ull << (8 * element_size(dtype) - 1);
@@ -31,25 +33,26 @@ TruthTable truth_table(ReduceOp op) {
 
 }  // namespace
 
-DeviceArguments arguments_of(const Reduction& reduction) {
-  DeviceArguments args{};
-  args.divisor = reduction.op == ReduceOp::kAvg ? std::max(reduction.divisor, 1) : 1;
-  args.float_divisor = UniformDivisor::of(args.divisor);
-  args.scaled_input = reduction.op == ReduceOp::kPremulSum ? reduction.scaled_input : -1;
-  args.factor = reduction.factor;
+Told told_of(const Reduction& reduction) {
+  Told told{};
+  told.divisor = reduction.op == ReduceOp::kAvg ? std::max(reduction.divisor, 1) : 1;
+  told.float_divisor = UniformDivisor::of(told.divisor);
+  told.scaled_input = reduction.op == ReduceOp::kPremulSum ? reduction.scaled_input : -1;
+  told.factor = reduction.factor;
   const std::uint64_t mirror = mirror_bits(reduction.dtype, reduction.op);
-  args.mirror[0] = static_cast<std::uint32_t>(mirror);
-  args.mirror[1] = static_cast<std::uint32_t>(mirror >> 32);
-  args.truth_table = truth_table(reduction.op);
-  return args;
+  told.mirror[0] = static_cast<std::uint32_t>(mirror);
+  told.mirror[1] = static_cast<std::uint32_t>(mirror >> 32);
+  told.truth_table = truth_table(reduction.op);
+  return told;
 }
 
 DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, int num_inputs,
                          void* const* outputs, int num_outputs, std::size_t count,
-                         int num_multiprocessors) {
+                         const DeviceProperties& device) {
   DeviceLaunch launch{};
   launch.key = kernel_key(reduction.dtype, effective_op(reduction));
-  DeviceArguments& args = launch.arguments = arguments_of(reduction);
+  DeviceArguments& args = launch.arguments;
+  args.tell(told_of(reduction));
   args.num_inputs = num_inputs;
   args.num_outputs = num_outputs;
   for (int k = 0; k < num_inputs; ++k) args.inputs[k] = static_cast<const std::byte*>(inputs[k]);
@@ -61,14 +64,18 @@ DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, 
   const std::size_t work = std::max(p.num_packs, p.head + (p.count - p.body_end));
   const std::size_t wanted = (work + kDeviceThreads - 1) / kDeviceThreads;
   const std::size_t most =
-      static_cast<std::size_t>(num_multiprocessors) * blocks_per_multiprocessor(launch.key);
-  launch.num_blocks = static_cast<unsigned>(std::min(wanted, most));
+      static_cast<std::size_t>(device.num_multiprocessors) * blocks_per_multiprocessor(launch.key);
   // With a pack for each thread at most, the kernel that takes one at a time does nothing in vain.
   const int in_flight = wanted <= most ? kLargestBatch : num_inputs;
   while (kBatches[launch.batch] < std::min(in_flight, kLargestBatch) ||
          !has_batch(launch.key.op, launch.batch)) {
     ++launch.batch;
   }
+  const std::size_t nbytes = count * element_size(reduction.dtype) * (num_inputs + num_outputs);
+  const std::size_t packs = packs_at_once(kPacksInFlight, kBatches[launch.batch]);
+  const std::size_t blocks =
+      nbytes > device.l2_nbytes ? (wanted + packs - 1) / packs : std::min(wanted, most);
+  launch.num_blocks = static_cast<unsigned>(std::min<std::size_t>(blocks, kMostBlocks));
   return launch;
 }
 

@@ -68,19 +68,25 @@ struct TruthTable {
   }
 };
 
-// What a kernel is told.
-struct DeviceArguments {
-  const std::byte* inputs[kMaxDeviceInputs];
-  std::byte* outputs[kMaxDeviceOutputs];
-  int num_inputs, num_outputs;
-  Partition partition;
-  bool element_aligned;          // every pointer is a multiple of the element size
+// What a reduction tells its kernel, wherever its data are.
+struct Told {
   int divisor;                   // 1: nothing to divide
   UniformDivisor float_divisor;  // the same, for sums in float32
   int scaled_input;              // -1: none
   double factor;
   std::uint32_t mirror[2];  // what kMin flips in every 8 bytes, the lower half first
   TruthTable truth_table;
+};
+
+// What a kernel is told.
+struct DeviceArguments : Told {
+  const std::byte* inputs[kMaxDeviceInputs];
+  std::byte* outputs[kMaxDeviceOutputs];
+  int num_inputs, num_outputs;
+  Partition partition;
+  bool element_aligned;  // every pointer is a multiple of the element size
+
+  RINGCOMM_HOST_DEVICE void tell(const Told& told) { static_cast<Told&>(*this) = told; }
 
   // Of inputs and outputs that are there.
   RINGCOMM_HOST_DEVICE void divide_among_threads(std::size_t element_nbytes, std::size_t count) {
@@ -98,8 +104,7 @@ struct DeviceArguments {
   }
 };
 
-// All that a reduction tells but where its data are: pointers, partition.
-DeviceArguments arguments_of(const Reduction& reduction);
+Told told_of(const Reduction& reduction);
 
 // How many inputs' loads a kernel has in flight at once. The last takes any number of inputs, batch
 // after batch.
@@ -112,6 +117,12 @@ constexpr bool has_batch(ReduceOp op, int batch) {
   const bool rare = op == ReduceOp::kProduct || op == ReduceOp::kAvg;
   return !rare || kBatches[batch] == kLargestBatch;
 }
+
+// How many packs of each input, if all that are to be in flight are so many.
+RINGCOMM_HOST_DEVICE constexpr int packs_at_once(int in_flight, int batch) {
+  return in_flight > batch ? in_flight / batch : 1;
+}
+inline constexpr int kPacksInFlight = 4;  // of a thread of a reduction's kernel
 
 inline constexpr int kDeviceThreads = 256;  // per block
 
@@ -129,9 +140,18 @@ struct DeviceLaunch {
   DeviceArguments arguments;
 };
 
+struct DeviceProperties {
+  int num_multiprocessors;
+  std::size_t l2_nbytes;
+};
+
 // For arguments that reduce_device takes, and count >= 1.
+//
+// What the L2 holds, as many blocks as are resident share, each thread again and again: none is
+// started for a few packs. Of what comes from memory, a thread has only what it loads at once:
+// blocks then begin in the order of the data, and what is under way at a time lies side by side.
 DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, int num_inputs,
                          void* const* outputs, int num_outputs, std::size_t count,
-                         int num_multiprocessors);
+                         const DeviceProperties& device);
 
 }  // namespace ringcomm

@@ -15,7 +15,6 @@
 // Plain C++, so that tests run the same source on the host, a loop over the threads.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <type_traits>
@@ -24,9 +23,6 @@
 #include "reduce/device_pack.h"
 
 namespace ringcomm {
-
-template <int kBatch, int kInFlight>
-constexpr int kPacksAtOnce = std::max(1, kInFlight / kBatch);
 
 // Where a loaded pack has to be on its way: compilers would rather begin with the first input's
 // arithmetic between the loads, which waits for it.
@@ -77,8 +73,17 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
   RINGCOMM_UNROLL
   for (int u = 0; u < kPacks; ++u) exists[u] = u == 0 || first + u * packs.stride < packs.end;
 
-  Pack packed[kPacks];
   T results[kPacks][V::kCount];
+  const auto put = [&](int u) {
+    finish<op>(results[u], args);
+    const Pack packed = V::store(results[u], args);
+    RINGCOMM_UNROLL
+    for (int k = 0; k < kMaxDeviceOutputs; ++k) {
+      if (k >= args.num_outputs) break;
+      Pack* out = reinterpret_cast<Pack*>(args.outputs[k] + offset);
+      if (exists[u]) out[u * packs.stride] = packed;
+    }
+  };
   int batch = 0;
   do {
     Pack loaded[kBatch][kPacks]{};
@@ -110,27 +115,12 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
           results[u][i] = is_first ? values[i] : V::combine(results[u][i], values[i], args);
         }
       }
-      if (kBatch == kLargestBatch) continue;
-      finish<op>(results[u], args);
-      packed[u] = V::store(results[u], args);
+      if (kBatch < kLargestBatch) put(u);
     }
     batch += kBatch;
   } while (kBatch == kLargestBatch && batch < args.num_inputs);
-
   RINGCOMM_UNROLL
-  for (int u = 0; kBatch == kLargestBatch && u < kPacks; ++u) {
-    finish<op>(results[u], args);
-    packed[u] = V::store(results[u], args);
-  }
-  RINGCOMM_UNROLL
-  for (int k = 0; k < kMaxDeviceOutputs; ++k) {
-    if (k >= args.num_outputs) break;
-    Pack* out = reinterpret_cast<Pack*>(args.outputs[k] + offset);
-    RINGCOMM_UNROLL
-    for (int u = 0; u < kPacks; ++u) {
-      if (exists[u]) out[u * packs.stride] = packed[u];
-    }
-  }
+  for (int u = 0; kBatch == kLargestBatch && u < kPacks; ++u) put(u);
 }
 
 // kAligned: every pointer is a multiple of the element size. Otherwise elements are moved byte by
@@ -170,9 +160,9 @@ RINGCOMM_HOST_DEVICE void reduce_elements(const DeviceArguments& args, const Str
 }
 
 // kInFlight: how many packs are to be on their way at once.
-template <DType dtype, ReduceOp op, int kBatch, int kInFlight = 4>
+template <DType dtype, ReduceOp op, int kBatch, int kInFlight = kPacksInFlight>
 RINGCOMM_HOST_DEVICE void reduce_share(const DeviceArguments& args, const Worker& worker) {
-  constexpr int kPacks = kPacksAtOnce<kBatch, kInFlight>;
+  constexpr int kPacks = packs_at_once(kInFlight, kBatch);
   const Stride packs = body_packs(args.partition, worker);
   for (std::size_t i = packs.begin; i < packs.end; i += kPacks * packs.stride) {
     reduce_packs<dtype, op, kBatch, kPacks>(args, i, packs);

@@ -4,13 +4,14 @@
 
 namespace fused_blocks {
 
-Block::Block(const DeviceArguments& told, const Threads& threads, int first_thread)
+Block::Block(const Told& told, const Threads& threads, int first_thread)
     : threads(threads),
       first_thread(first_thread),
       ready(threads.all()),
       moved(threads.all()),
-      control(threads.control),
-      arguments(told) {}
+      control(threads.control) {
+  arguments.tell(told);
+}
 
 Machine::Machine(Block& block, const Job& job, CarryOutShare carry_out_share, int lane, int thread,
                  Proof* proof, std::uint64_t seed)

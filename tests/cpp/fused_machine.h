@@ -25,14 +25,14 @@ struct Threads {
 
 // What the threads of a block, which is one lane, share.
 struct Block {
-  Block(const DeviceArguments& told, const Threads& threads, int first_thread);
+  Block(const Told& told, const Threads& threads, int first_thread);
 
   const Threads threads;
   const int first_thread;  // in the proof
   std::barrier<> ready, moved, control;
   std::atomic<bool> raised{false};
   fused::Order orders[fused::kOrders];
-  const DeviceArguments arguments;
+  DeviceArguments arguments;
 };
 
 using CarryOutShare = void (*)(const DeviceArguments&, bool moves, const Worker&);

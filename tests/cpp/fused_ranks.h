@@ -71,6 +71,7 @@ class Rank : public streams::DeviceCollectives {
       const fused::ScriptText text(program, rank());
       script.resize(text.nbytes());
       job.script = text.write(script.data(), script.data());
+      job.looks_ahead = random_() % 2 == 0;
     }
     for (int r = 0; r < world_size(); ++r) job.memory[r] = world_.memory[r].get();
     std::vector<std::byte> scratch(job.num_lanes * job.scratch_nbytes);

@@ -17,6 +17,8 @@ using reduce_cases::Bytes;
 using reduce_cases::Case;
 using reduce_cases::Outputs;
 
+constexpr std::size_t kL2 = std::size_t{3} << 33;  // bytes; more than what all tests take but one
+
 struct HostMaker {
   using Function = void (*)(const DeviceArguments&, const Worker&);
   template <DType dtype, ReduceOp op, int kBatch>
@@ -89,7 +91,7 @@ std::vector<Bytes> rehearse(const Case& c, const std::vector<Bytes>& inputs, int
   if (c.outputs == Outputs::kTwo) outputs.push_back(buffers[c.num_inputs - 1].data());
   const DeviceLaunch launch =
       plan_launch(c.reduction, input_pointers.data(), c.num_inputs, outputs.data(),
-                  static_cast<int>(outputs.size()), c.count, 1);
+                  static_cast<int>(outputs.size()), c.count, {1, kL2});
   run_grid(find_kernel(launch.key, batch), launch.arguments, order);
   std::vector<Bytes> results;
   for (void* output : outputs) {
@@ -112,7 +114,7 @@ DeviceLaunch launch_of(DType dtype, int num_inputs, std::size_t count, std::size
                        ReduceOp op = ReduceOp::kSum) {
   std::vector<const void*> inputs(num_inputs, reinterpret_cast<const void*>(address));
   void* output = reinterpret_cast<void*>(address + 16);
-  return plan_launch({dtype, op}, inputs.data(), num_inputs, &output, 1, count, 100);
+  return plan_launch({dtype, op}, inputs.data(), num_inputs, &output, 1, count, {100, kL2});
 }
 
 }  // namespace
@@ -160,6 +162,14 @@ TEST(the_number_of_inputs_chooses_the_batch) {
   CHECK_EQ(launch_of(DType::kFloat32, 2, 1).num_blocks, 1u);
   CHECK_EQ(launch_of(DType::kFloat32, 2, 4 * 256 * 4 + 4).num_blocks, 5u);
   CHECK_EQ(launch_of(DType::kInt8, 2, 1 << 24).num_blocks, 300u);
+}
+
+// Of two inputs a thread loads two packs at once, of three one.
+TEST(what_comes_from_memory_has_a_block_for_what_its_threads_load_at_once) {
+  constexpr std::size_t kBeyond = kL2 / 3 / 4, kBlock = 256 * 4;  // elements
+  CHECK_EQ(launch_of(DType::kFloat32, 2, kBeyond).num_blocks, 400u);
+  CHECK_EQ(launch_of(DType::kFloat32, 2, kBeyond + 4).num_blocks, (kBeyond + 4) / (2 * kBlock) + 1);
+  CHECK_EQ(launch_of(DType::kFloat32, 3, kBeyond).num_blocks, kBeyond / kBlock);
 }
 
 TEST(views_misaligned_alike_are_reduced_in_packs) {
