@@ -115,20 +115,17 @@ class EagerSum {
 
   RINGCOMM_DEVICE bool reduce(const PieceOfBytes& own, std::size_t p) {
     typename V::T results[V::kCount]{};
-    for (int r = 0; r < job_.layout.world_size; ++r) {
-      Pack pack;
-      if (r == job_.rank) {
-        pack = load(own, p);
-      } else if (!inboxes_.receive(r, p, pack)) {
-        return false;
-      }
+    const auto everybody = [](int) { return true; };
+    const bool came = inboxes_.receive_all(p, everybody, [&](int rank, const Pack& received) {
+      const Pack pack = rank == job_.rank ? load(own, p) : received;
       typename V::T values[V::kCount];
       V::load(values, pack, args_);
       RINGCOMM_UNROLL
       for (int i = 0; i < V::kCount; ++i) {
-        results[i] = r == 0 ? values[i] : V::combine(results[i], values[i], args_);
+        results[i] = rank == 0 ? values[i] : V::combine(results[i], values[i], args_);
       }
-    }
+    });
+    if (!came) return false;
     finish<op>(results, args_);
     own.store(p, V::store(results, args_));
     return true;
@@ -158,11 +155,13 @@ class EagerGather {
       if (!stays) own.store(p, pack);
       return true;
     });
-    bool came = true;
-    for (int peer = 0; came && peer < job_.layout.world_size; ++peer) {
-      if (peer != job_.rank) came = take(peer);
-    }
-    return inboxes_.end(came);
+    const auto come = [&](std::size_t p) {
+      const auto has = [&](int rank) { return p < piece(rank).num_packs(); };
+      return inboxes_.receive_all(p, has, [&](int rank, const Pack& pack) {
+        if (rank != job_.rank) piece(rank).store(p, pack);
+      });
+    };
+    return inboxes_.end(inboxes_.each_pack(most_packs(), come));
   }
 
  private:
@@ -170,14 +169,13 @@ class EagerGather {
     return PieceOfBytes(job_.pieces[at], job_.element_nbytes);
   }
 
-  RINGCOMM_DEVICE bool take(int peer) {
-    const PieceOfBytes its = piece(peer);
-    return inboxes_.each_pack(its.num_packs(), [&](std::size_t p) {
-      Pack pack;
-      if (!inboxes_.receive(peer, p, pack)) return false;
-      its.store(p, pack);
-      return true;
-    });
+  RINGCOMM_DEVICE std::size_t most_packs() const {
+    std::size_t most = 0;
+    for (int r = 0; r < job_.layout.world_size; ++r) {
+      const std::size_t its = piece(r).num_packs();
+      most = its > most ? its : most;
+    }
+    return most;
   }
 
   const Job& job_;

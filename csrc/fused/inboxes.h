@@ -3,7 +3,8 @@
 // Each rank has inboxes at every other rank, and writes there what is for that rank. Data travel in
 // words of 8 bytes, 4 of them data and 4 the number of the call. A word is written and read as one,
 // so that whoever finds the number of this call finds its data, too, and nothing else has to be
-// ordered. That takes twice the bytes and one trip, where a flag behind the data takes two.
+// ordered. That takes twice the bytes and one trip, where a flag behind the data takes two. Two
+// words go by one instruction, which may tear them apart.
 //
 // A message is cut into packs of 16 bytes. They are dealt to the lanes in runs of the same length,
 // whatever kernel it is: a word always belongs to the same lane, which numbers its calls by itself,
@@ -19,8 +20,8 @@
 // Plain C++, as lane.h; of the machine it needs thread(), num_threads(), any(), gives_up(),
 // waited() and
 //
-//   put(word, value)          writes a word of any rank's memory, and
-//   look(word)                reads one of this rank's, each as one and in no order
+//   put(to, words)            writes two words of any rank's memory, and
+//   look(at)                  reads two of this rank's, each as one and in no order
 #pragma once
 
 #include <cstddef>
@@ -53,26 +54,41 @@ class Inboxes {
   }
 
   RINGCOMM_DEVICE void send(int peer, std::size_t p, const Pack& pack) {
-    Word* const to = words(peer, job_.rank, p);
+    const Word call = static_cast<Word>(call_) << 32;
     RINGCOMM_UNROLL
-    for (int w = 0; w < kWords; ++w) {
-      machine_.put(to[w], static_cast<Word>(call_) << 32 | pack.words[w]);
+    for (int half = 0; half < kHalves; ++half) {
+      const std::uint32_t* const data = pack.words + 2 * half;
+      machine_.put(words(peer, job_.rank, p, half), {call | data[0], call | data[1]});
     }
   }
 
-  // False: the wait was given up.
-  RINGCOMM_DEVICE bool receive(int peer, std::size_t p, Pack& pack) {
-    Word* const from = words(job_.rank, peer, p);
-    RINGCOMM_UNROLL
-    for (int w = 0; w < kWords; ++w) {
-      Word word = machine_.look(from[w]);
-      for (std::uint32_t spins = 0; word >> 32 != call_; ++spins) {
-        if (machine_.gives_up(spins, peer)) return false;
-        word = machine_.look(from[w]);
+  // receive(rank, pack) for each other rank of which awaits(rank) is true, and for this one,
+  // without a pack, in rank order. False: a wait was given up.
+  //
+  // Looks at the packs of some ranks before it needs the first, which takes as long as for one.
+  template <typename Awaits, typename Receive>
+  RINGCOMM_DEVICE bool receive_all(std::size_t p, Awaits&& awaits, Receive&& receive) {
+    const int n = job_.layout.world_size;
+    for (int first = 0; first < n; first += kLooks) {
+      Words found[kLooks][kHalves];
+      RINGCOMM_UNROLL
+      for (int i = 0; i < kLooks; ++i) {
+        const int peer = first + i;
+        if (peer >= n || peer == job_.rank || !awaits(peer)) continue;
+        RINGCOMM_UNROLL
+        for (int half = 0; half < kHalves; ++half) {
+          found[i][half] = machine_.look(words(job_.rank, peer, p, half));
+        }
       }
-      pack.words[w] = static_cast<std::uint32_t>(word);
+      RINGCOMM_UNROLL
+      for (int i = 0; i < kLooks; ++i) {
+        const int peer = first + i;
+        if (peer >= n || (peer != job_.rank && !awaits(peer))) continue;
+        Pack pack{};
+        if (peer != job_.rank && !await(peer, p, found[i], pack)) return false;
+        receive(peer, pack);
+      }
     }
-    machine_.waited();
     return true;
   }
 
@@ -84,7 +100,9 @@ class Inboxes {
   }
 
  private:
-  static constexpr int kWords = static_cast<int>(kPackBytes / sizeof(std::uint32_t));
+  static constexpr int kLooks = 4;
+  static constexpr int kHalves = 2;
+  static constexpr std::size_t kRow = kEagerUnit / kPackBytes;
 
   RINGCOMM_DEVICE std::uint32_t& calls() const {
     std::byte* const memory = job_.memory[job_.rank];
@@ -94,9 +112,28 @@ class Inboxes {
   RINGCOMM_DEVICE static std::uint32_t next(std::uint32_t call) {
     return call == ~std::uint32_t{0} ? 2 : call + 1;
   }
-  RINGCOMM_DEVICE Word* words(int at, int from, std::size_t pack) const {
-    return reinterpret_cast<Word*>(job_.memory[at] + job_.layout.inbox_at(call_ % kInboxes, from)) +
-           pack * kWords;
+  // False: the wait was given up.
+  RINGCOMM_DEVICE bool await(int peer, std::size_t p, Words (&found)[kHalves], Pack& pack) {
+    RINGCOMM_UNROLL
+    for (int half = 0; half < kHalves; ++half) {
+      for (std::uint32_t spins = 0; !is_of_this_call(found[half]); ++spins) {
+        if (machine_.gives_up(spins, peer)) return false;
+        found[half] = machine_.look(words(job_.rank, peer, p, half));
+      }
+      pack.words[2 * half] = static_cast<std::uint32_t>(found[half].first);
+      pack.words[2 * half + 1] = static_cast<std::uint32_t>(found[half].second);
+    }
+    machine_.waited();
+    return true;
+  }
+
+  RINGCOMM_DEVICE bool is_of_this_call(const Words& words) const {
+    return words.first >> 32 == call_ && words.second >> 32 == call_;
+  }
+  // The first halves of a row of packs, and then the second ones: a warp writes them side by side.
+  RINGCOMM_DEVICE Words* words(int at, int from, std::size_t pack, int half) const {
+    std::byte* const inbox = job_.memory[at] + job_.layout.inbox_at(call_ % kInboxes, from);
+    return reinterpret_cast<Words*>(inbox) + (pack / kRow * kHalves + half) * kRow + pack % kRow;
   }
 
   Machine& machine_;

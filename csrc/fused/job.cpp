@@ -86,7 +86,7 @@ Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduct
   }
   const std::size_t packs = num_packs(most_elements(blocks) * job.element_nbytes);
   const std::size_t lanes = (packs + layout.eager_packs - 1) / layout.eager_packs;
-  job.num_lanes = static_cast<int>(std::min<std::size_t>(lanes, layout.num_lanes));
+  job.num_lanes = static_cast<int>(std::min<std::size_t>(lanes, layout.eager_lanes));
   return job;
 }
 

@@ -29,11 +29,19 @@ class Signals {
     System<Progress>(flag).store(value, cuda::memory_order_release);
   }
 
-  RINGCOMM_DEVICE void put(Word& word, Word value) {
-    System<Word>(word).store(value, cuda::memory_order_relaxed);
+  // libcu++ has no accesses of two words.
+  RINGCOMM_DEVICE void put(Words* to, const Words& words) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
+                 "l"(words.first), "l"(words.second)
+                 : "memory");
   }
-  RINGCOMM_DEVICE Word look(Word& word) {
-    return System<Word>(word).load(cuda::memory_order_relaxed);
+  RINGCOMM_DEVICE Words look(const Words* at) {
+    Words words;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(words.first), "=l"(words.second)
+                 : "l"(__cvta_generic_to_global(at))
+                 : "memory");
+    return words;
   }
 
   // The host's word is far away: a look at it takes as long as many at a flag.
@@ -63,17 +71,19 @@ class Signals {
   bool tells_ = false;
 };
 
-// One of the block's barriers, for so many threads.
+// One of the block's barriers, for so many threads, which come warp by warp.
 template <int num_threads>
 class NamedBarrier {
  public:
   RINGCOMM_DEVICE explicit NamedBarrier(int number) : number_(number) {}
 
   RINGCOMM_DEVICE void sync() const {
-    asm volatile("barrier.sync %0, %1;" ::"r"(number_), "n"(num_threads) : "memory");
+    __syncwarp();
+    asm volatile("bar.sync %0, %1;" ::"r"(number_), "n"(num_threads) : "memory");
   }
   RINGCOMM_DEVICE void arrive() const {
-    asm volatile("barrier.arrive %0, %1;" ::"r"(number_), "n"(num_threads) : "memory");
+    __syncwarp();
+    asm volatile("bar.arrive %0, %1;" ::"r"(number_), "n"(num_threads) : "memory");
   }
 
  private:

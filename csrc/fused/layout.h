@@ -29,13 +29,19 @@ inline constexpr int kActionBits = 32;
 
 // 4 bytes of data in the lower half, the number of the call in the upper one.
 using Word = std::uint64_t;
+struct alignas(2 * sizeof(Word)) Words {
+  Word first, second;
+};
 inline constexpr int kInboxes = 2;
+// What a warp sends of a pack each.
+inline constexpr std::size_t kEagerUnit = 32 * 16;
 
 struct Layout {
   int world_size = 0;
   int num_lanes = 0;
   std::size_t outbox_nbytes = 0;  // of one lane; a multiple of kLine
-  std::size_t eager_nbytes = 0;   // the most that a rank sends another so; a multiple of kLine
+  int eager_lanes = 0;            // no more than that
+  std::size_t eager_nbytes = 0;   // the most that a rank sends another so; a multiple of kEagerUnit
   std::size_t eager_packs = 512;  // that are dealt to a lane at once
 
   RINGCOMM_HOST_DEVICE std::size_t flag_at(int lane, int from) const {

@@ -154,7 +154,9 @@ void Communicator::connect_memory(const Deadline& deadline) {
   const fused::Layout layout{.world_size = world_size(),
                              .num_lanes = fused::kLanesPerBlock * ctas,
                              .outbox_nbytes = options_.outbox_nbytes,
-                             .eager_nbytes = options_.eager_nbytes};
+                             .eager_lanes = ctas,
+                             .eager_nbytes = options_.eager_nbytes / (world_size() - 1) /
+                                             fused::kEagerUnit * fused::kEagerUnit};
   auto memory = std::make_unique<FusedMemory>(group_, device_, layout);
   await_peers(
       deadline, "sharing its device's memory with all ranks",

@@ -74,15 +74,10 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
   for (int u = 0; u < kPacks; ++u) exists[u] = u == 0 || first + u * packs.stride < packs.end;
 
   T results[kPacks][V::kCount];
-  const auto put = [&](int u) {
+  Pack packed[kPacks];
+  const auto pack = [&](int u) {
     finish<op>(results[u], args);
-    const Pack packed = V::store(results[u], args);
-    RINGCOMM_UNROLL
-    for (int k = 0; k < kMaxDeviceOutputs; ++k) {
-      if (k >= args.num_outputs) break;
-      Pack* out = reinterpret_cast<Pack*>(args.outputs[k] + offset);
-      if (exists[u]) out[u * packs.stride] = packed;
-    }
+    packed[u] = V::store(results[u], args);
   };
   int batch = 0;
   do {
@@ -115,12 +110,21 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
           results[u][i] = is_first ? values[i] : V::combine(results[u][i], values[i], args);
         }
       }
-      if (kBatch < kLargestBatch) put(u);
+      if (kBatch < kLargestBatch) pack(u);
     }
     batch += kBatch;
   } while (kBatch == kLargestBatch && batch < args.num_inputs);
   RINGCOMM_UNROLL
-  for (int u = 0; kBatch == kLargestBatch && u < kPacks; ++u) put(u);
+  for (int u = 0; kBatch == kLargestBatch && u < kPacks; ++u) pack(u);
+  RINGCOMM_UNROLL
+  for (int k = 0; k < kMaxDeviceOutputs; ++k) {
+    if (k >= args.num_outputs) break;
+    Pack* out = reinterpret_cast<Pack*>(args.outputs[k] + offset);
+    RINGCOMM_UNROLL
+    for (int u = 0; u < kPacks; ++u) {
+      if (exists[u]) out[u * packs.stride] = packed[u];
+    }
+  }
 }
 
 // kAligned: every pointer is a multiple of the element size. Otherwise elements are moved byte by

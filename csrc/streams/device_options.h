@@ -30,8 +30,9 @@ struct DeviceOptions {
   Layout layout;
   // Of one lane of fused kernels. All lanes' together stay in a device's level 2 cache.
   std::size_t outbox_nbytes = 256 << 10;
-  // The most that a rank sends another one eagerly: see fused/eager.h.
-  std::size_t eager_nbytes = 32 << 10;
+  // The most that a rank sends all others together eagerly: see fused/eager.h. Twice as much is
+  // written.
+  std::size_t eager_nbytes = 1 << 20;
   int max_ctas = 32;    // of one rank: of messages, in all channels; of a fused kernel
   bool graphs = false;  // see nccl/replays.h
 };

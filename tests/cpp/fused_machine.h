@@ -60,11 +60,14 @@ class Machine {
   fused::Progress acquire(fused::Progress& flag, Why why);
   void release(fused::Progress& flag, fused::Progress value);
 
-  void put(fused::Word& word, fused::Word value) {
-    std::atomic_ref(word).store(value, std::memory_order_relaxed);
+  void put(fused::Words* to, const fused::Words& words) {
+    std::atomic_ref(to->second).store(words.second, std::memory_order_relaxed);
+    delay();  // they may be torn apart
+    std::atomic_ref(to->first).store(words.first, std::memory_order_relaxed);
   }
-  fused::Word look(fused::Word& word) {
-    return std::atomic_ref(word).load(std::memory_order_relaxed);
+  fused::Words look(fused::Words* at) {
+    const fused::Word first = std::atomic_ref(at->first).load(std::memory_order_relaxed);
+    return {first, std::atomic_ref(at->second).load(std::memory_order_relaxed)};
   }
 
   bool gives_up(std::uint32_t spins, int peer);

@@ -57,8 +57,9 @@ Scenario random_scenario(std::uint64_t seed, int num_calls, std::size_t most_nby
   s.layout = {.world_size = world_size,
               .num_lanes = 1 + static_cast<int>(random() % 3),
               .outbox_nbytes = (16 + random() % 32) * fused::kLine,
-              .eager_nbytes = random() % 3 * 8 * fused::kLine,
+              .eager_nbytes = random() % 3 * 2 * fused::kEagerUnit,
               .eager_packs = 1 + random() % 4};
+  s.layout.eager_lanes = 1 + static_cast<int>(random() % s.layout.num_lanes);
   for (int i = 0; i < num_calls; ++i) {
     Collective collective;
     do {
@@ -161,8 +162,11 @@ namespace {
 
 // Rank 1 does not come. The host finds out, and its word ends the others' waits.
 void check_giving_up(std::size_t eager_nbytes) {
-  const fused::Layout layout{
-      .world_size = 3, .num_lanes = 2, .outbox_nbytes = 1024, .eager_nbytes = eager_nbytes};
+  const fused::Layout layout{.world_size = 3,
+                             .num_lanes = 2,
+                             .outbox_nbytes = 1024,
+                             .eager_lanes = 2,
+                             .eager_nbytes = eager_nbytes};
   World world(layout, 2);
   std::vector<std::thread> threads;
   for (const int r : {0, 2}) {

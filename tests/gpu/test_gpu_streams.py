@@ -93,13 +93,16 @@ def futures(gpu: Gpu) -> None:
 
 
 def late(gpu: Gpu) -> str:
-    """Rank 1 does not come; the others' wait ends with an error that names it."""
+    """Rank 1 does not come; the others' call, or its wait, ends with an error that names it.
+
+    A call of many slices is still under way then: NCCL takes no more of them.
+    """
     if gpu.rank == 1:
         gpu.store.wait(["rank 0 has given up"])  # the group stays open until then
         return ""
-    work = gpu.ring.allreduce([torch.ones(1 << 20, device=gpu.device)])
+    tensor = torch.ones(1 << 20, device=gpu.device)
     with pytest.raises(torch.distributed.DistBackendError) as raised:
-        work.wait(timedelta(seconds=30))
+        gpu.ring.allreduce([tensor]).wait(timedelta(seconds=30))
     gpu.store.set("rank 0 has given up", "")
     return str(raised.value)
 
