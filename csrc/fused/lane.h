@@ -28,24 +28,23 @@
 // The control waits for a step's flags only when it has told of all steps before. So that nobody
 // waits for ever is plan/slots.h's proof: the waits are the same.
 //
-// Plain C++: the machine is some threads of a block, or, for the proof, threads of the host. For
-// the control it has
+// Plain C++: the machine is some threads of a block, or, for the proof, threads of the host. It has
+//
+//   sync(why)                 a barrier of the whole lane, kReady and kMoved by turns
+//   order(turn)               that step's order, in memory that all threads share
+//
+// for movers
+//
+//   carry_out(order)          this thread's share of it
+//
+// and for the control
 //
 //   thread(), num_threads()   this thread's place in the control
 //   all(value)                whether the value is true for all threads of the control
-//   order(turn)               where that step's order is written, in memory that all threads share
-//   give_order()              when all movers are done with what they have, they go on to the next
-//   await_moved()             until all movers are done with what they have
 //   acquire(flag, why)        the flag's value, and all that was done before it was written
 //   release(flag, value)      the reverse; flags are in the memory of any rank
 //   gives_up(spins, peer)     whether to end a wait that has looked so many times in vain
 //   waited()                  a wait is over
-//
-// and for the movers order(turn) and
-//
-//   await_order()             until the next one is given
-//   carry_out(order)          this thread's share of it
-//   report_moved()            to await_moved()
 #pragma once
 
 #include <cstddef>
@@ -66,11 +65,11 @@ inline constexpr Why kReasons[] = {Why::kLastCall, Why::kSlice, Why::kSlot, Why:
 template <typename Machine>
 RINGCOMM_DEVICE void move_data(Machine& machine) {
   for (int turn = 0;; ++turn) {
-    machine.await_order();
+    machine.sync(Why::kReady);
     const Order& order = machine.order(turn);
     if (order.ends) return;
     machine.carry_out(order);
-    machine.report_moved();
+    machine.sync(Why::kMoved);
   }
 }
 
@@ -92,7 +91,7 @@ class LaneControl {
     }
     const bool came = take_steps();
     if (machine_.thread() == 0) machine_.order(turn_).ends = true;
-    machine_.give_order();
+    machine_.sync(Why::kReady);
     if (!came) return false;
     tell_all(static_cast<Progress>(call_ + 1) << kActionBits);
     machine_.all(true);  // have read the number of the call
@@ -112,7 +111,7 @@ class LaneControl {
         ++turn_;
       }
     }
-    if (turn_ > 0) machine_.await_moved();
+    if (turn_ > 0) machine_.sync(Why::kMoved);
     return true;
   }
 
@@ -120,12 +119,12 @@ class LaneControl {
     if (machine_.thread() == 0) write(machine_.order(turn_), script_.steps[s], round);
     const bool looks = turn_ > 0 && job_.looks_ahead;
     const bool is_ready = looks && machine_.all(has_come(s, round));
-    if (turn_ > 0) machine_.await_moved();
-    if (is_ready) machine_.give_order();
+    if (turn_ > 0) machine_.sync(Why::kMoved);
+    if (is_ready) machine_.sync(Why::kReady);
     if (turn_ > 0) tell_peers(script_.steps[last_.action], last_.done);
     if (is_ready) return true;
     if (!machine_.all(await(s, round))) return false;
-    machine_.give_order();
+    machine_.sync(Why::kReady);
     return true;
   }
 

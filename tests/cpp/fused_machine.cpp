@@ -5,11 +5,7 @@
 namespace fused_blocks {
 
 Block::Block(const Told& told, const Threads& threads, int first_thread)
-    : threads(threads),
-      first_thread(first_thread),
-      ready(threads.all()),
-      moved(threads.all()),
-      control(threads.control) {
+    : threads(threads), first_thread(first_thread), lane(threads.all()), control(threads.control) {
   arguments.tell(told);
 }
 
@@ -23,17 +19,12 @@ Machine::Machine(Block& block, const Job& job, CarryOutShare carry_out_share, in
       proof_(proof),
       random_(static_cast<std::minstd_rand::result_type>(seed)) {}
 
-std::barrier<>::arrival_token Machine::arrive(std::barrier<>& barrier, Why why,
-                                              std::uint64_t& number) {
+void Machine::sync(Why why) {
   delay();
-  ++number;
-  if (orders(why)) proof_->record.arrive(&barrier, number, self());
-  return barrier.arrive();
-}
-
-void Machine::meet(std::barrier<>& barrier, Why why, std::uint64_t& number) {
-  barrier.wait(arrive(barrier, why, number));
-  if (orders(why)) proof_->record.leave(&barrier, number, self());
+  ++num_barriers_;
+  if (orders(why)) proof_->record.arrive(&block_, num_barriers_, self());
+  block_.lane.arrive_and_wait();
+  if (orders(why)) proof_->record.leave(&block_, num_barriers_, self());
 }
 
 // Orders nothing that matters.

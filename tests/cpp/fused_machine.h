@@ -29,7 +29,7 @@ struct Block {
 
   const Threads threads;
   const int first_thread;  // in the proof
-  std::barrier<> ready, moved, control;
+  std::barrier<> lane, control;
   std::atomic<bool> raised{false};
   fused::Order orders[fused::kOrders];
   DeviceArguments arguments;
@@ -52,10 +52,7 @@ class Machine {
   bool any(bool value);
   bool all(bool value) { return !any(!value); }
 
-  void give_order() { arrive(block_.ready, Why::kReady, num_ready_); }
-  void await_order() { meet(block_.ready, Why::kReady, num_ready_); }
-  void report_moved() { arrive(block_.moved, Why::kMoved, num_moved_); }
-  void await_moved() { meet(block_.moved, Why::kMoved, num_moved_); }
+  void sync(Why why);
 
   fused::Progress acquire(fused::Progress& flag, Why why);
   void release(fused::Progress& flag, fused::Progress value);
@@ -78,8 +75,6 @@ class Machine {
  private:
   int self() const { return block_.first_thread + thread_; }
   bool orders(Why why) const { return proof_ != nullptr && proof_->left_out != why; }
-  std::barrier<>::arrival_token arrive(std::barrier<>& barrier, Why why, std::uint64_t& number);
-  void meet(std::barrier<>& barrier, Why why, std::uint64_t& number);
   std::atomic_ref<std::uint32_t> waits_for() {
     return std::atomic_ref(job_.control->waits_for[lane_]);
   }
@@ -92,7 +87,7 @@ class Machine {
   const int lane_, thread_;
   Proof* const proof_;
   std::minstd_rand random_;
-  std::uint64_t num_ready_ = 0, num_moved_ = 0;
+  std::uint64_t num_barriers_ = 0;
 };
 
 }  // namespace fused_blocks
