@@ -5,6 +5,7 @@
 
 #include "fused/launch.h"
 #include "fused/rows.h"
+#include "fused/threads.h"
 
 namespace ringcomm::fused {
 namespace {
@@ -20,9 +21,12 @@ const std::array<KernelRow, kNumDTypes>& table() {
   return kTable;
 }
 
-cudaError_t load(Kernel kernel) {
+cudaError_t load(Kernel kernel, int* arch) {
+  if (kernel == nullptr) return cudaSuccess;
   cudaFuncAttributes attributes;
-  return kernel == nullptr ? cudaSuccess : cudaFuncGetAttributes(&attributes, kernel);
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess) *arch = 10 * attributes.ptxVersion;
+  return error;
 }
 
 KernelKey key_of(const Reduction& reduction) {
@@ -35,21 +39,21 @@ const Kernels& kernels_of(KernelKey key) {
 
 }  // namespace
 
-cudaError_t load_kernels() {
+cudaError_t load_kernels(int* arch) {
   for (const KernelRow& row : table()) {
     for (const Kernels& kernels : row) {
-      if (const cudaError_t error = load(kernels.lanes); error != cudaSuccess) return error;
-      if (const cudaError_t error = load(kernels.eager); error != cudaSuccess) return error;
+      if (const cudaError_t error = load(kernels.lanes, arch); error != cudaSuccess) return error;
+      if (const cudaError_t error = load(kernels.eager, arch); error != cudaSuccess) return error;
     }
   }
   return cudaSuccess;
 }
 
-cudaError_t launch(const Job& job, const Reduction& reduction, cudaStream_t stream) {
+cudaError_t launch(const Job& job, const Reduction& reduction, int arch, cudaStream_t stream) {
   const KernelKey key = key_of(reduction);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3((job.num_lanes + kLanesPerBlock - 1) / kLanesPerBlock);
-  config.blockDim = dim3(threads_per_block(key));
+  config.blockDim = dim3(threads_per_block(key, arch));
   config.dynamicSmemBytes = job.script.nbytes <= kMostSharedBytes ? job.script.nbytes : 0;
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernels_of(key).lanes, job);

@@ -12,6 +12,7 @@
 #include "fused/launch.h"
 #include "fused/rows.h"
 #include "fused/share.h"
+#include "fused/threads.h"
 #include "reduce/device_table.h"
 
 namespace ringcomm::fused {
@@ -71,12 +72,18 @@ class Signals {
   bool tells_ = false;
 };
 
+#ifdef __CUDA_ARCH__
+inline constexpr int kArch = __CUDA_ARCH__;
+#else
+inline constexpr int kArch = 0;  // the host's half of the file runs nothing
+#endif
+
 template <DType dtype, ReduceOp op>
-inline constexpr int kMovers = movers_per_lane({dtype, op});
+inline constexpr int kMovers = movers_per_lane({dtype, op}, kArch);
 template <DType dtype, ReduceOp op>
 inline constexpr int kLaneThreads = kMovers<dtype, op> + kControlThreads;
 template <DType dtype, ReduceOp op>
-inline constexpr int kThreads = threads_per_block({dtype, op});
+inline constexpr int kThreads = threads_per_block({dtype, op}, kArch);
 template <DType dtype, ReduceOp op>
 inline constexpr int kEagerThreads = eager_threads({dtype, op});
 
@@ -101,7 +108,8 @@ class LaneMachine : public Signals {
 
   RINGCOMM_DEVICE void carry_out(const Order& order) const {
     const auto mover = threadIdx.x % kLaneThreads<dtype, op>;
-    carry_out_share<dtype, op>(order.arguments, order.moves, {0, 1, mover, kMovers<dtype, op>});
+    carry_out_share<dtype, op, kArch>(order.arguments, order.moves,
+                                      {0, 1, mover, kMovers<dtype, op>});
   }
 
  private:

@@ -20,7 +20,7 @@ FusedExecutor::Buffer::~Buffer() { cudaFree(data_); }
 
 FusedExecutor::FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory)
     : rank_(rank), memory_(std::move(memory)) {
-  check(fused::load_kernels(), "loading the fused kernels");
+  check(fused::load_kernels(&arch_), "loading the fused kernels");
 }
 
 bool FusedExecutor::takes(const Program& program) const {
@@ -33,7 +33,7 @@ void FusedExecutor::run(const Call& call, const Program& program, std::span<cons
   job.script = script_of(program);
   job.scratch = scratch_of(job.num_lanes * job.scratch_nbytes);
   find_memory(job);
-  check(fused::launch(job, reduction, stream), "launching the fused kernel");
+  check(fused::launch(job, reduction, arch_, stream), "launching the fused kernel");
 }
 
 void FusedExecutor::run_eagerly(const Call& call, std::span<const Chunk> blocks,

@@ -74,6 +74,7 @@ class FusedExecutor {
 
   const int rank_;
   const std::unique_ptr<FusedMemory> memory_;
+  int arch_ = 0;  // of the kernels: fused/threads.h
   std::map<const Program*, Uploaded> scripts_;
   // The last is in use; those before it may be by a graph.
   std::vector<std::unique_ptr<Buffer>> scratch_;

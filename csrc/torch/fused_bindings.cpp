@@ -58,6 +58,7 @@ class FusedAlone : private streams::DeviceCollectives {
   }
 
   void allocate(at::Device device) {
+    C10_CUDA_CHECK(fused::load_kernels(&arch_));
     at::Tensor counters = bytes(layout_.counters_nbytes(), at::kCPU);
     for (int lane = 0; lane < layout_.num_lanes; ++lane) {
       for (int from = 0; from < layout_.world_size; ++from) {
@@ -100,10 +101,11 @@ class FusedAlone : private streams::DeviceCollectives {
     }
     job.scratch = reinterpret_cast<std::byte*>(scratch_.data_ptr());
     job.control = reinterpret_cast<fused::Control*>(control_.data_ptr());
-    C10_CUDA_CHECK(fused::launch(job, reduction, c10::cuda::getCurrentCUDAStream()));
+    C10_CUDA_CHECK(fused::launch(job, reduction, arch_, c10::cuda::getCurrentCUDAStream()));
   }
 
   const fused::Layout layout_;
+  int arch_ = 0;
   at::Tensor memory_, control_, scratch_;
   std::map<const Program*, std::pair<at::Tensor, fused::Script>> scripts_;
 };

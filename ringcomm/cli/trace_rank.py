@@ -93,7 +93,9 @@ def write(mine: Record, output: Path, device: str) -> None:
     else:
         output.write_text(text)
     steps = {event["name"] for event in events if str(event["name"]).startswith("step ")}
-    print(f"wrote {output}: {len(records)} ranks, {len(steps)} steps and slices")
+    kernels = sum(event.get("cat") == "kernel" for event in events)
+    what = f"{kernels} kernels" if kernels else f"{len(steps)} steps and slices"
+    print(f"wrote {output}: {len(records)} ranks, {what}")
     print("open it at https://ui.perfetto.dev, which keeps it on your machine", flush=True)
 
 

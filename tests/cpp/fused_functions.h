@@ -21,7 +21,7 @@ FunctionsRow functions_row() {
   const auto of = []<int op>(std::integral_constant<int, op>) -> Functions {
     constexpr auto kOp = static_cast<ReduceOp>(op);
     if constexpr (is_kernel(dtype, kOp)) {
-      return {fused::carry_out_share<dtype, kOp>, run_eager<dtype, kOp>};
+      return {fused::carry_out_share<dtype, kOp, fused::kHopper>, run_eager<dtype, kOp>};
     } else {
       return {};
     }
