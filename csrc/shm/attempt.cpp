@@ -123,12 +123,7 @@ void Attempt::declare_made(const Placement& placement, const std::vector<std::st
   shared.setup.store(Setup::kDone, std::memory_order_release);
 }
 
-Between Attempt::between() {
-  const GroupHeader& shared = segment_.header();
-  return {{shared.engine, strnlen(shared.engine, sizeof(shared.engine))},
-          shared.across,
-          std::chrono::milliseconds(shared.silence)};
-}
+Between Attempt::between() { return segment_.header().between(); }
 
 void Attempt::declare_refused(const Error& error) {
   if (!is_first()) return;

@@ -1,6 +1,8 @@
 #include "shm/layout.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
 
 #include "plan/across.h"
 
@@ -12,7 +14,8 @@ constexpr std::size_t kKiB = 1024;
 // What the ranks of a host announce goes to another in one message, which an engine sends before it
 // is received (links/ucx_library.cpp) if it is no longer than this.
 constexpr std::size_t kMostBetweenHosts = 256 * kKiB;
-constexpr std::size_t kLeastSmall = kKiB;  // whatever the network is
+// Whatever the network is: with gloo, a crossing that is spared is worth more.
+constexpr std::size_t kLeastSmall = 256, kLeastSmallByGloo = kKiB;
 
 // What the ranks use in rotation is together about four L2 caches: so much that each core has lost
 // what it comes back to, and so little that a cache which they share still has it. With more ranks
@@ -96,8 +99,13 @@ void Geometry::do_without_rotation() {
   outbox_nbytes = slots_nbytes;
 }
 
-void Geometry::spread(const Placement& placement, const Link& across) {
+Between GroupHeader::between() const {
+  return {{engine, strnlen(engine, sizeof(engine))}, across, std::chrono::milliseconds(silence)};
+}
+
+void Geometry::spread(const Placement& placement, const Between& between) {
   const int num_hosts = placement.num_hosts();
+  const Link& across = between.across;
   const bool is_told = across.latency > 0 && across.bandwidth > 0;
   if (num_hosts == 1) return;
   do_without_rotation();  // relays look for payloads behind their announcements
@@ -109,7 +117,7 @@ void Geometry::spread(const Placement& placement, const Link& across) {
   const double pays = at_once_pays_up_to(num_hosts, static_cast<int>(most_ranks), across);
   const std::size_t most = std::max(eager_nbytes, kMostBetweenHosts / most_ranks / kPage * kPage);
   small_nbytes = pays < static_cast<double>(most) ? static_cast<std::size_t>(pays) : most;
-  small_nbytes = std::max(small_nbytes, kLeastSmall);
+  small_nbytes = std::max(small_nbytes, between.engine == "gloo" ? kLeastSmallByGloo : kLeastSmall);
   eager_nbytes = std::max(eager_nbytes, round_up(small_nbytes, kPage));
 }
 

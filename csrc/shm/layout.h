@@ -33,6 +33,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/between.h"
 #include "core/board.h"
 #include "core/call.h"
 #include "core/placement.h"
@@ -72,6 +73,9 @@ struct alignas(kLine) GroupHeader {
   char engine[16];
   Link across;
   std::int64_t silence;  // milliseconds
+
+  // What is told of them.
+  Between between() const;
   std::uint32_t num_tuned;
   TunedRule tuned[kMostTuned];  // for groups of this size
   std::atomic<Setup> setup;
@@ -229,7 +233,7 @@ struct Geometry {
   explicit Geometry(int world_size);
   // The ranks are placed so. Before anybody announces anything: between hosts it is their network
   // that tells what is small.
-  void spread(const Placement& placement, const Link& across);
+  void spread(const Placement& placement, const Between& between);
   // Every payload and every slot in one place, for which a fraction of the memory does.
   void do_without_rotation();
 

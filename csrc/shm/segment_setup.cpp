@@ -48,7 +48,7 @@ Segment::Segment(Store& store, const Invitation& invitation)
     placement_ = meeting.hold();
     name_ = meeting.name();
     between_ = meeting.between();
-    geometry_.spread(placement_, between_.across);
+    geometry_.spread(placement_, between_);
     // Of /dev/shm containers have 64 MiB, for all groups.
     if (file_.kind() == File::Kind::kNamed) geometry_.do_without_rotation();
   } catch (...) {

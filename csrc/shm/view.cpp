@@ -149,7 +149,7 @@ GroupView view(int descriptor) {
   GroupView group;
   group.name = text_of(header.group);
   group.complete = header.setup.load(std::memory_order_acquire) == Setup::kDone;
-  if (group.complete) geometry.spread(placement_of(memory, geometry), header.across);
+  if (group.complete) geometry.spread(placement_of(memory, geometry), header.between());
   if (header.failed.load(std::memory_order_acquire) == 2) group.failure = text_of(header.text);
   for (int r = 0; r < world_size; ++r) group.ranks.push_back(view_of(memory, geometry, r));
   return group;

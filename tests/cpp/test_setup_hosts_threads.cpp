@@ -318,9 +318,21 @@ TEST(all_go_by_the_network_that_rank_0_is_told_of) {
       CHECK_EQ(told.latency, across.latency);
       CHECK_EQ(told.overhead, across.overhead);
       CHECK_EQ(told.bandwidth, across.bandwidth);
-      const std::size_t small = across.latency > 0 ? 1024 : shm::Geometry(5).eager_nbytes;
+      const std::size_t small = across.latency > 0 ? 256 : shm::Geometry(5).eager_nbytes;
       CHECK_EQ(group.geometry().small_nbytes, small);
       CHECK_EQ(group.geometry().eager_nbytes, shm::Geometry(5).eager_nbytes);
+    });
+  }
+}
+
+TEST(the_least_that_crosses_at_once_is_the_engines) {
+  const Placement placement{{0, 1, 0}};
+  for (const auto& [engine, least] : {std::pair{"gloo", 1024u}, std::pair{"other", 256u}}) {
+    MemoryStore store;
+    ranks::on_threads(3, [&](int r) {
+      Invitation invitation = with_engines(invite(r, placement), {engine});
+      invitation.across = {.latency = 1e-6, .bandwidth = 1e6};
+      CHECK_EQ(shm::Segment(store, invitation).geometry().small_nbytes, least);
     });
   }
 }
