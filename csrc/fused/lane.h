@@ -53,6 +53,7 @@
 #include "core/lanes.h"
 #include "fused/job.h"
 #include "fused/order.h"
+#include "fused/order_writer.h"
 
 namespace ringcomm::fused {
 
@@ -81,6 +82,7 @@ class LaneControl {
         job_(job),
         script_(script),
         lane_(lane),
+        orders_(job, script, lane),
         call_(calls()),
         began_(static_cast<Progress>(call_) << kActionBits) {}
 
@@ -116,7 +118,7 @@ class LaneControl {
   }
 
   RINGCOMM_DEVICE bool take_step(int s, std::size_t round) {
-    if (machine_.thread() == 0) write(machine_.order(turn_), script_.steps[s], round);
+    if (machine_.thread() == 0) orders_.write(machine_.order(turn_), script_.steps[s], round);
     const bool looks = turn_ > 0 && job_.looks_ahead;
     const bool is_ready = looks && machine_.all(has_come(s, round));
     if (turn_ > 0) machine_.sync(Why::kMoved);
@@ -134,16 +136,6 @@ class LaneControl {
   template <typename T>
   RINGCOMM_DEVICE T& at(int rank, std::size_t offset) const {
     return *reinterpret_cast<T*>(job_.memory[rank] + offset);
-  }
-  RINGCOMM_DEVICE std::byte* slot(int rank, const Step& step, int slot) const {
-    return job_.memory[rank] + job_.layout.outbox_at(lane_) + slot * job_.slot_nbytes +
-           job_.pieces[step.chunk].skew;
-  }
-  RINGCOMM_DEVICE const Peer& source_of(const Step& step, int i) const {
-    return script_.peers[step.first_peer + i];
-  }
-  RINGCOMM_DEVICE const Peer& reader_of(const Step& step, int i) const {
-    return script_.peers[step.first_peer + step.num_sources + i];
   }
 
   // 1.
@@ -169,7 +161,7 @@ class LaneControl {
   RINGCOMM_DEVICE bool each_slice(int s, std::size_t round, Visit& visit) {
     const Step& step = script_.steps[s];
     for (int i = machine_.thread(); i < step.num_sources; i += machine_.num_threads()) {
-      const Peer& peer = source_of(step, i);
+      const Peer& peer = script_.source(step, i);
       if (!visit(peer.rank, done_by(peer, round), Why::kSlice)) return false;
     }
     return true;
@@ -186,7 +178,7 @@ class LaneControl {
     if (!was_used) return true;
     const Step& writer = steps[turn.action];
     for (int i = machine_.thread(); i < writer.num_readers; i += machine_.num_threads()) {
-      const Peer& peer = reader_of(writer, i);
+      const Peer& peer = script_.reader(writer, i);
       if (!visit(peer.rank, done_by(peer, turn.round), Why::kSlot)) return false;
     }
     return true;
@@ -215,65 +207,6 @@ class LaneControl {
     });
   }
 
-  // 2. By one thread.
-
-  RINGCOMM_DEVICE bool scales(const Step& step) const {
-    return job_.premultiplies && step.own.kind == Location::kInput;
-  }
-  // Whether the result has the bits of the one value that is used.
-  RINGCOMM_DEVICE bool moves(const Step& step) const {
-    const int num_inputs = step.num_sources + (step.own_input >= 0 ? 1 : 0);
-    return num_inputs == 1 && !scales(step) && !(step.finish && job_.told.divisor > 1);
-  }
-
-  RINGCOMM_DEVICE void write(Order& order, const Step& step, std::size_t round) {
-    DeviceArguments& args = order.arguments;
-    args.num_inputs = args.num_outputs = 0;
-    for (int i = 0; i < step.num_sources; ++i) {
-      if (i == step.own_input) add_input(args, locate(step, step.own, round));
-      const Peer& peer = source_of(step, i);
-      add_input(args, slot(peer.rank, step, peer.slot));
-    }
-    if (step.own_input == step.num_sources) add_input(args, locate(step, step.own, round));
-
-    order.ends = false;
-    order.moves = moves(step);
-    const std::byte* const stays = order.moves ? args.inputs[0] : nullptr;
-    if (step.store.kind != Location::kNowhere) {
-      add_output(args, locate(step, step.store, round), stays);
-    }
-    if (step.num_readers > 0) add_output(args, slot(job_.rank, step, step.slot), stays);
-
-    args.divisor = step.finish ? job_.told.divisor : 1;
-    args.scaled_input = scales(step) ? step.own_input : -1;
-    const std::size_t first = round * job_.slice_count;
-    const std::size_t left = job_.pieces[step.chunk].count - first;
-    const std::size_t count = left < job_.slice_count ? left : job_.slice_count;
-    const std::size_t unit = order.moves ? 1 : job_.unit_nbytes;
-    args.divide_among_threads(unit, count * job_.element_nbytes / unit);
-  }
-
-  RINGCOMM_DEVICE static void add_input(DeviceArguments& args, const std::byte* input) {
-    args.inputs[args.num_inputs++] = input;
-  }
-  // In place, what stays where it is need not be copied.
-  RINGCOMM_DEVICE static void add_output(DeviceArguments& args, std::byte* output,
-                                         const std::byte* stays) {
-    if (output != stays) args.outputs[args.num_outputs++] = output;
-  }
-
-  RINGCOMM_DEVICE std::byte* locate(const Step& step, const Location& location,
-                                    std::size_t round) const {
-    const Piece& piece = job_.pieces[step.chunk];
-    const std::size_t offset = round * job_.slice_count * job_.element_nbytes;
-    if (location.kind == Location::kScratch) {
-      return job_.scratch + lane_ * job_.scratch_nbytes + location.index * job_.slot_nbytes +
-             piece.skew;
-    }
-    if (location.kind == Location::kOutput) return piece.output + offset;
-    return const_cast<std::byte*>(piece.input) + offset;  // which is only read
-  }
-
   // 3.
 
   RINGCOMM_DEVICE void tell(int peer, Progress progress) {
@@ -295,6 +228,7 @@ class LaneControl {
   const Job& job_;
   const Script& script_;
   const int lane_;
+  const OrderWriter orders_;
   const std::uint32_t call_;
   const Progress began_;
   int turn_ = 0;  // how many orders have been given

@@ -39,6 +39,13 @@ struct Script {
   std::int32_t num_steps = 0;
   std::uint32_t nbytes = 0;  // all of them
 
+  RINGCOMM_HOST_DEVICE const Peer& source(const Step& step, int i) const {
+    return peers[step.first_peer + i];
+  }
+  RINGCOMM_HOST_DEVICE const Peer& reader(const Step& step, int i) const {
+    return peers[step.first_peer + step.num_sources + i];
+  }
+
   RINGCOMM_HOST_DEVICE const std::byte* text() const {
     return reinterpret_cast<const std::byte*>(steps);
   }
