@@ -7,9 +7,8 @@
 //     finish, store to each output
 //   the thread's elements of head and tail one by one
 //
-// All loads of a batch come before what waits for one, so that they are in flight at once: 64 bytes
-// for each thread with batches of 2 and 4, 128 with 8. More packs would take registers, and with
-// them threads.
+// All loads of a batch come before what waits for one, so that they are in flight at once: with
+// batches of 2 and 4, as many bytes as the caller's threads have registers for.
 // Every thread reads its part of all inputs before it writes there, so that an output may be one
 // of the inputs; that also rules out the read-only data cache.
 // Plain C++, so that tests run the same source on the host, a loop over the threads.
