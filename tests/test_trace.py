@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from programs import python
 
-from ringcomm.cli.trace_rank import Record, merged
+from ringcomm.cli.trace_rank import Record, contents, merged
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = ["-m", "ringcomm", "trace"]
@@ -94,3 +94,9 @@ def test_refuses(arguments: list[str], words: str, capsys: pytest.CaptureFixture
         code = error.code
     assert code == 2
     assert words in capsys.readouterr().err
+
+
+def test_what_is_counted_are_kernels_where_there_are_any() -> None:
+    events = [{"name": "step 0"}, {"name": "step 0"}, {"name": "step 1"}, {"name": "all_reduce"}]
+    assert contents(events) == "2 steps and slices"
+    assert contents([*events, {"name": "step", "cat": "kernel"}]) == "1 kernels"

@@ -92,11 +92,16 @@ def write(mine: Record, output: Path, device: str) -> None:
         output.write_bytes(gzip.compress(text.encode()))
     else:
         output.write_text(text)
-    steps = {event["name"] for event in events if str(event["name"]).startswith("step ")}
-    kernels = sum(event.get("cat") == "kernel" for event in events)
-    what = f"{kernels} kernels" if kernels else f"{len(steps)} steps and slices"
-    print(f"wrote {output}: {len(records)} ranks, {what}")
+    print(f"wrote {output}: {len(records)} ranks, {contents(events)}")
     print("open it at https://ui.perfetto.dev, which keeps it on your machine", flush=True)
+
+
+def contents(events: Sequence[Event]) -> str:
+    """What there is to see: kernels where there are GPUs, which know nothing of steps."""
+    if kernels := sum(event.get("cat") == "kernel" for event in events):
+        return f"{kernels} kernels"
+    steps = {event["name"] for event in events if str(event["name"]).startswith("step ")}
+    return f"{len(steps)} steps and slices"
 
 
 def merged(records: Sequence[Record]) -> list[Event]:
