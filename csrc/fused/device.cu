@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include <array>
+#include <cstddef>
 #include <utility>
 
 #include "fused/launch.h"
@@ -37,6 +38,16 @@ const Kernels& kernels_of(KernelKey key) {
   return table()[static_cast<std::size_t>(key.dtype)][static_cast<std::size_t>(key.op)];
 }
 
+cudaError_t launch(Kernel kernel, const Job& job, int num_blocks, int num_threads,
+                   std::size_t shared_nbytes, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(num_blocks));
+  config.blockDim = dim3(static_cast<unsigned>(num_threads));
+  config.dynamicSmemBytes = shared_nbytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, job);
+}
+
 }  // namespace
 
 cudaError_t load_kernels(int* arch) {
@@ -51,21 +62,15 @@ cudaError_t load_kernels(int* arch) {
 
 cudaError_t launch(const Job& job, const Reduction& reduction, int arch, cudaStream_t stream) {
   const KernelKey key = key_of(reduction);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3((job.num_lanes + kLanesPerBlock - 1) / kLanesPerBlock);
-  config.blockDim = dim3(threads_per_block(key, arch));
-  config.dynamicSmemBytes = job.script.nbytes <= kMostSharedBytes ? job.script.nbytes : 0;
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, kernels_of(key).lanes, job);
+  const int num_blocks = (job.num_lanes + kLanesPerBlock - 1) / kLanesPerBlock;
+  const std::size_t copied = job.script.nbytes <= kMostSharedBytes ? job.script.nbytes : 0;
+  return launch(kernels_of(key).lanes, job, num_blocks, threads_per_block(key, arch), copied,
+                stream);
 }
 
 cudaError_t launch_eager(const Job& job, const Reduction& reduction, cudaStream_t stream) {
   const KernelKey key = job.gathers ? kBits : key_of(reduction);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(job.num_lanes);
-  config.blockDim = dim3(eager_threads(key));
-  config.stream = stream;
-  return cudaLaunchKernelEx(&config, kernels_of(key).eager, job);
+  return launch(kernels_of(key).eager, job, job.num_lanes, eager_threads(key), 0, stream);
 }
 
 }  // namespace ringcomm::fused

@@ -112,6 +112,7 @@ class Inboxes {
   RINGCOMM_DEVICE static std::uint32_t next(std::uint32_t call) {
     return call == ~std::uint32_t{0} ? 2 : call + 1;
   }
+
   // False: the wait was given up.
   RINGCOMM_DEVICE bool await(int peer, std::size_t p, Words (&found)[kHalves], Pack& pack) {
     RINGCOMM_UNROLL

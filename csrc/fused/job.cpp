@@ -7,7 +7,7 @@
 namespace ringcomm::fused {
 namespace {
 
-// As many as a block has threads, a pack for each: less gives some of them nothing to do.
+// More packs than a lane has movers: less gives some of them nothing to do.
 constexpr std::size_t kMinSliceNbytes = 8 << 10;
 
 // A look at a flag takes as long as movers do with so many.

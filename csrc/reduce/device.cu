@@ -22,31 +22,31 @@ DeviceKernel find_kernel(const DeviceLaunch& launch) {
                [static_cast<std::size_t>(launch.batch)];
 }
 
-// Of the current device, which the driver is asked once for each.
+// Of each device the driver is asked once.
+using Known = std::array<std::atomic<int>, 64>;
+
+cudaError_t find(Known& known, int device, cudaDeviceAttr attribute, int* value) {
+  const bool remembered = static_cast<std::size_t>(device) < known.size();
+  *value = remembered ? known[device].load(std::memory_order_relaxed) : 0;
+  if (*value > 0) return cudaSuccess;
+  const cudaError_t error = cudaDeviceGetAttribute(value, attribute, device);
+  if (error == cudaSuccess && remembered) known[device].store(*value, std::memory_order_relaxed);
+  return error;
+}
+
+// Of the current device.
 cudaError_t find_properties(DeviceProperties* properties) {
-  struct Known {
-    std::atomic<int> num_multiprocessors{0}, l2_nbytes{0};
-  };
-  static std::array<Known, 64> known{};
-  int device = 0;
+  static Known multiprocessors{}, l2_sizes{};
+  int device = 0, l2_nbytes = 0;
   if (cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
-  const auto find = [&](std::atomic<int> Known::*which, cudaDeviceAttr attribute, int* value) {
-    const bool remembered = static_cast<std::size_t>(device) < known.size();
-    *value = remembered ? (known[device].*which).load(std::memory_order_relaxed) : 0;
-    if (*value > 0) return cudaSuccess;
-    const cudaError_t error = cudaDeviceGetAttribute(value, attribute, device);
-    if (error == cudaSuccess && remembered) {
-      (known[device].*which).store(*value, std::memory_order_relaxed);
-    }
+  if (cudaError_t error = find(multiprocessors, device, cudaDevAttrMultiProcessorCount,
+                               &properties->num_multiprocessors);
+      error != cudaSuccess) {
     return error;
-  };
-  int l2_nbytes = 0;
-  const cudaError_t error = find(&Known::num_multiprocessors, cudaDevAttrMultiProcessorCount,
-                                 &properties->num_multiprocessors);
-  if (error != cudaSuccess) return error;
-  const cudaError_t l2_error = find(&Known::l2_nbytes, cudaDevAttrL2CacheSize, &l2_nbytes);
+  }
+  const cudaError_t error = find(l2_sizes, device, cudaDevAttrL2CacheSize, &l2_nbytes);
   properties->l2_nbytes = static_cast<std::size_t>(l2_nbytes);
-  return l2_error;
+  return error;
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
                                        const Stride& packs) {
   using V = Values<dtype, op>;
   using T = typename V::T;
+  constexpr bool kTakesAny = kBatch == kLargestBatch;  // batch after batch
   const std::size_t offset = args.partition.head * sizeof(typename V::Storage) + first * kPackBytes;
   bool exists[kPacks];
   RINGCOMM_UNROLL
@@ -109,12 +110,12 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
           results[u][i] = is_first ? values[i] : V::combine(results[u][i], values[i], args);
         }
       }
-      if (kBatch < kLargestBatch) pack(u);
+      if (!kTakesAny) pack(u);
     }
     batch += kBatch;
-  } while (kBatch == kLargestBatch && batch < args.num_inputs);
+  } while (kTakesAny && batch < args.num_inputs);
   RINGCOMM_UNROLL
-  for (int u = 0; kBatch == kLargestBatch && u < kPacks; ++u) pack(u);
+  for (int u = 0; kTakesAny && u < kPacks; ++u) pack(u);
   RINGCOMM_UNROLL
   for (int k = 0; k < kMaxDeviceOutputs; ++k) {
     if (k >= args.num_outputs) break;

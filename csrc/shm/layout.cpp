@@ -55,6 +55,10 @@ const char* name(Area area) {
   return kNames[static_cast<int>(area)];
 }
 
+Between GroupHeader::between() const {
+  return {{engine, strnlen(engine, sizeof(engine))}, across, std::chrono::milliseconds(silence)};
+}
+
 Geometry::Geometry(int n)
     : world_size(n),
       eager_nbytes(eager_nbytes_of(n)),
@@ -97,10 +101,6 @@ std::size_t Geometry::announcements_nbytes() const {
 void Geometry::do_without_rotation() {
   payloads_nbytes = 0;
   outbox_nbytes = slots_nbytes;
-}
-
-Between GroupHeader::between() const {
-  return {{engine, strnlen(engine, sizeof(engine))}, across, std::chrono::milliseconds(silence)};
 }
 
 void Geometry::spread(const Placement& placement, const Between& between) {
