@@ -209,6 +209,10 @@ struct FlightMark {
   void complete(int source = FlightRecorder::kAnybody) const {
     if (recorder != nullptr) recorder->complete(id, source);
   }
+  // It has not begun and never will.
+  void withdraw() const {
+    if (recorder != nullptr) recorder->fail(id);
+  }
 };
 
 }  // namespace ringcomm

@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <exception>
 #include <mutex>
-#include <thread>
 
 #include "core/flight_dump.h"
+#include "core/thread.h"
 
 namespace ringcomm {
 namespace {
@@ -39,13 +39,10 @@ void handle_signal(FlightRecorder& recorder) {
   struct sigaction current {};
   if (sigaction(SIGUSR2, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
   sem_init(&signalled, 0, 0);
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([&recorder] { dump_when_signalled(recorder); }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  {
+    const SignalsBlocked blocked;  // signals are for the program's own threads
+    start_thread([&recorder] { dump_when_signalled(recorder); }).detach();
+  }
   struct sigaction action {};
   action.sa_handler = note;
   action.sa_flags = SA_RESTART;

@@ -3,8 +3,9 @@
 
 #include <future>
 #include <memory>
-#include <thread>
 #include <utility>
+
+#include "core/thread.h"
 
 namespace ringcomm {
 
@@ -14,7 +15,7 @@ template <typename Function>
 auto call_left_behind(Function function) {
   auto task = std::make_shared<std::packaged_task<decltype(function())()>>(std::move(function));
   auto result = task->get_future();
-  std::thread([task] { (*task)(); }).detach();
+  start_thread([task] { (*task)(); }).detach();
   return result;
 }
 

@@ -7,10 +7,15 @@ namespace ringcomm {
 
 void Queue::submit(Operation operation) {
   State& state = *state_;
+  std::list<Entry> added;
+  added.emplace_back(std::move(operation), Levels(1));
   std::lock_guard lock(state.mutex);
-  auto level = std::prev(state.levels.end());
+  const auto last = std::prev(state.levels.end());
+  auto level = last;
   while (level != state.levels.begin() && !state.is_callback(*level)) --level;
-  level->operations.push_back(std::move(operation));
+  // Otherwise whoever has the turn, or runs a callback, sees to it afterwards.
+  if (level == last && !state.is_taken()) state.provide_thread();
+  level->operations.splice(level->operations.end(), added);
   state.turn.fetch_or(kMore);
   state.call_if_needed();
 }
@@ -30,10 +35,11 @@ bool Queue::try_enter() {
 void Queue::leave() {
   unsigned turn = kTaken;
   if (state_->turn.compare_exchange_strong(turn, 0)) return;
-  std::lock_guard lock(state_->mutex);
-  state_->turn.fetch_and(~kTaken);
-  state_->note_if_idle();
-  state_->call_if_needed();
+  const std::shared_ptr<State> state = state_;  // what runs here may destroy the queue
+  std::unique_lock lock(state->mutex);
+  state->turn.fetch_and(~kTaken);
+  state->note_if_idle();
+  state->have_it_run(lock);
 }
 
 bool Queue::is_idle() { return state_->turn == 0; }
@@ -45,8 +51,12 @@ bool Queue::help() {
   const auto level = state->level_to_run();
   if (level == state->levels.end()) return false;
   state->run_front(level, lock);
-  state->call_if_needed();
+  state->have_it_run(lock);
   return true;
+}
+
+void Queue::State::have_it_run(std::unique_lock<std::mutex>& lock) {
+  while (!call_if_needed()) run_one(lock);
 }
 
 // The innermost level, or, for a callback that has nothing of its own left to run, one further out.
@@ -64,21 +74,23 @@ void Queue::State::note_if_idle() {
 }
 
 void Queue::State::run_front(Levels::iterator from, std::unique_lock<std::mutex>& lock) {
-  Operation operation = std::move(from->operations.front());
-  from->operations.pop_front();
+  std::list<Entry> taken;
+  taken.splice(taken.end(), from->operations, from->operations.begin());
+  auto& [operation, its_level] = taken.front();
   turn.fetch_or(kTaken);
   lock.unlock();
   operation.run();
   lock.lock();
   turn.fetch_and(~kTaken);
-  const auto level = levels.insert(levels.end(), Level{std::this_thread::get_id(), {}});
+  const auto level = its_level.begin();
+  level->thread = std::this_thread::get_id();
+  levels.splice(levels.end(), its_level);
   lock.unlock();
   operation.complete();
   lock.lock();
   // What the callbacks have not waited for is still before all that is queued behind.
-  std::deque<Operation>& outer = std::prev(level)->operations;
-  outer.insert(outer.begin(), std::make_move_iterator(level->operations.begin()),
-               std::make_move_iterator(level->operations.end()));
+  std::list<Entry>& outer = std::prev(level)->operations;
+  outer.splice(outer.begin(), level->operations);
   levels.erase(level);
   note_if_idle();
   lock.unlock();

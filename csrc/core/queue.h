@@ -17,13 +17,13 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <iterator>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "core/workers.h"
 
@@ -44,11 +44,28 @@ class Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
+  // Throws Error (kSystem) or std::bad_alloc where a thread or memory is needed that cannot be had.
+  // Then the operation is not queued and will never run.
   void submit(Operation operation);
 
-  // Takes the turn if nothing is queued or running; the caller must then call leave().
+  // Takes the turn if nothing is queued or running; the caller must then call leave(), or let a
+  // Turn do so.
   bool try_enter();
   void leave();
+
+  class Turn {
+   public:
+    explicit Turn(Queue& queue) : queue_(&queue) {}
+    ~Turn() { leave(); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    void leave() {
+      if (Queue* const queue = std::exchange(queue_, nullptr)) queue->leave();
+    }
+
+   private:
+    Queue* queue_;
+  };
 
   // Whether nothing is queued, running, or being completed.
   bool is_idle();
@@ -58,12 +75,18 @@ class Queue {
   bool help();
 
  private:
-  // What one thread's callbacks have submitted; the first level is everybody else's.
+  struct Entry;
+  // What one thread's callbacks have submitted; the first level is for all others.
   struct Level {
-    std::thread::id thread;
-    std::deque<Operation> operations;
+    std::thread::id thread = {};
+    std::list<Entry> operations = {};
   };
   using Levels = std::list<Level>;
+  // An operation brings the level that its callbacks will need, so that to run it takes no memory.
+  struct Entry {
+    Operation operation;
+    Levels level;
+  };
 
   // kTaken: somebody has the turn. kMore: something is queued, or has been and is not complete.
   // Invariant: kMore changes only with the mutex locked, and while it is there, kTaken, too. So
@@ -85,6 +108,8 @@ class Queue {
     Levels::iterator level_to_run();
     void run_front(Levels::iterator level, std::unique_lock<std::mutex>& lock);
     void note_if_idle();
+    // Of what can run: the caller does it where no thread can be had.
+    void have_it_run(std::unique_lock<std::mutex>& lock);
 
     Levels levels{1};  // one more for each operation that is being completed, the innermost last
     std::atomic<unsigned> turn{0};

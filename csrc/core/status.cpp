@@ -3,8 +3,23 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <new>
+#include <string_view>
 
 namespace ringcomm {
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    return "there is not enough memory";
+  } catch (const std::exception& e) {
+    const std::string_view text = e.what();
+    return std::string(text.substr(0, text.find('\n')));
+  } catch (...) {
+    return "an unknown error";
+  }
+}
 
 std::string describe_seconds(double seconds) {
   struct Unit {

@@ -31,6 +31,20 @@ inline std::exception_ptr make_error(ErrorKind kind, const std::string& message)
   return std::make_exception_ptr(Error(kind, message));
 }
 
+// What body() throws, or null.
+template <typename Body>
+std::exception_ptr error_of(Body&& body) {
+  try {
+    body();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+// The first line of what an exception of any type says, for other ranks to read.
+std::string text_of(const std::exception_ptr& error);
+
 // "1.5 s", "90 s", "30 min", "2.5 h"
 std::string describe_seconds(double seconds);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/thread.h"
+
 namespace ringcomm {
 
 Workers::Threads::iterator Workers::own_thread() {
@@ -15,7 +17,7 @@ void Workers::end() {
   std::unique_lock lock(mutex);
   const auto self = own_thread();
   const int own = self != threads_.end() ? 1 : 0;
-  call_if_needed();
+  while (!call_if_needed()) run_one(lock);
   drained_.wait(lock, [&] { return empty() && busy_ == own; });
   stop_ = true;
   changed_.notify_all();
@@ -27,14 +29,22 @@ void Workers::end() {
   if (retired_.joinable()) retired_.join();
 }
 
-void Workers::call_if_needed() {
-  if (!can_run()) return;
-  if (idle_ > 0) {
-    changed_.notify_one();
-  } else {
-    threads_.emplace_back([self = shared_from_this()] { self->work(); });
-    ++idle_;
+bool Workers::call_if_needed() noexcept {
+  if (!can_run()) return true;
+  try {
+    provide_thread();
+  } catch (...) {
+    return false;
   }
+  changed_.notify_one();
+  return true;
+}
+
+void Workers::provide_thread() {
+  if (idle_ > 0) return;
+  threads_.reserve(threads_.size() + 1);  // a thread that has started must have its place
+  threads_.push_back(start_thread([self = shared_from_this()] { self->work(); }));
+  ++idle_;
 }
 
 void Workers::work() {

@@ -2,8 +2,12 @@
 // done, is decided by whoever derives from it.
 //
 // A piece of work may block until another piece is done. So a thread is called, or made, whenever
-// something can run and nobody idle is there to run it. A few idle threads stay for what comes; the
-// others end when they have had nothing to do for a while.
+// something can run and no idle thread is there to run it. A few idle threads stay for what comes;
+// the others end when they have had nothing to do for a while.
+//
+// The system may refuse a thread (RLIMIT_NPROC, a container's pids limit). Work that is there
+// already is then run by the thread that found it, so that nothing is lost; work that is still to
+// be added is refused before anything has changed.
 #pragma once
 
 #include <chrono>
@@ -31,7 +35,11 @@ class Workers : public std::enable_shared_from_this<Workers> {
 
   // All that follow are called, and return, with the mutex locked.
 
-  void call_if_needed();
+  // False: something can run, and no thread can be had for it. The caller then runs it itself.
+  bool call_if_needed() noexcept;
+  // Before work is added that can run at once: an idle thread, which is made if there is none.
+  // Throws Error (kSystem) or std::bad_alloc if it cannot be made; then nothing has changed.
+  void provide_thread();
 
  protected:
   // Whether there is something for a thread to do now, and whether there is nothing left to do.

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/thread.h"
 #include "nccl/errors.h"
 
 namespace ringcomm::nccl {
@@ -64,7 +65,7 @@ Interruption::Interruption(std::vector<ncclComm_t> comms) {
   using Revoke = ncclResult_t (*)(ncclComm_t, int);
   static const auto revoke = reinterpret_cast<Revoke>(dlsym(RTLD_DEFAULT, "ncclCommRevoke"));
   if (revoke == nullptr) return;
-  std::thread([over = over_, comms = std::move(comms)] {
+  start_thread([over = over_, comms = std::move(comms)] {
     for (const ncclComm_t comm : comms) revoke(comm, 0);
     over->store(true, std::memory_order_release);
   }).detach();

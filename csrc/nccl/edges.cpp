@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/thread.h"
 #include "nccl/comms.h"
 #include "nccl/errors.h"
 
@@ -12,7 +13,7 @@ Edges::Edges(std::vector<ncclComm_t> comms, int rank, int world_size, int device
              std::vector<cudaStream_t> streams, std::shared_ptr<void> memory)
     : state_(new State{std::move(comms), std::move(streams), std::move(memory), {}}) {
   state_->used.resize(state_->comms.size());
-  thread_ = std::thread([state = state_, rank, world_size, device] {
+  thread_ = start_thread([state = state_, rank, world_size, device] {
     try {
       RINGCOMM_CHECK(cudaSetDevice(device));
       RelaxedCapture relaxed;

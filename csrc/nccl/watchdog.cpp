@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "core/thread.h"
+
 namespace ringcomm::nccl {
 namespace {
 
@@ -20,7 +22,7 @@ Watchdog::Watchdog(Group& group, int device, std::function<void()> look_around,
       device_(device),
       look_around_(std::move(look_around)),
       on_failure_(std::move(on_failure)),
-      thread_([this] { run(); }) {}
+      thread_(start_thread([this] { run(); })) {}
 
 Watchdog::~Watchdog() {
   {

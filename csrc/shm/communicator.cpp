@@ -1,6 +1,8 @@
 #include "shm/communicator.h"
 
 #include <algorithm>
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "shm/monitored_barrier.h"
@@ -43,6 +45,7 @@ Communicator::Communicator(Store& store, const Invitation& invitation, const Sel
                            const links::MakeEngine& make_engine)
     : Collectives(invitation.rank, checked(invitation).world_size, selection),
       group_(store, with_what_it_goes_by(invitation, selection), make_engine),
+      joining_{&group_},
       exchange_(group_),
       executor_(group_),
       mail_(group_),
@@ -52,6 +55,14 @@ Communicator::Communicator(Store& store, const Invitation& invitation, const Sel
   } else {
     tune(group_.segment().tuned());
   }
+  joining_.group = nullptr;
+}
+
+// A rank that has failed here will not close the group, and the others would wait for it.
+Communicator::Joining::~Joining() {
+  if (group == nullptr) return;
+  const Error error(ErrorKind::kSystem, "it could not join");
+  group->fail_with(std::make_exception_ptr(error), [] { return std::string("making the group"); });
 }
 
 Communicator::~Communicator() { close("the communicator is gone"); }
@@ -59,7 +70,29 @@ Communicator::~Communicator() { close("the communicator is gone"); }
 void Communicator::close(const std::string& reason) { close(reason, shm::Closed::kLeft); }
 
 void Communicator::refuse(const std::string& reason, Timeout timeout) {
-  exchange_.refuse(reason, Deadline::in(timeout));
+  try {
+    exchange_.refuse(reason, Deadline::in(timeout));
+  } catch (...) {
+    group_.fail_with(std::current_exception(), [] { return std::string("refusing a call"); });
+    throw;
+  }
+}
+
+void Communicator::settle(const std::exception_ptr& error, std::uint64_t before, int num_calls,
+                          Timeout timeout) noexcept {
+  if (world_size() == 1 || group_.broken()) return;
+  const std::uint64_t announced = exchange_.announced();
+  const bool is_known = announced > before && exchange_.raises();
+  if (is_known) return;
+  const auto doing = [&] { return "collective #" + std::to_string(announced); };
+  if (exchange_.is_under_way() || announced >= before + num_calls) {
+    return group_.fail_with(error, doing);
+  }
+  try {
+    exchange_.refuse(text_of(error), Deadline::in(timeout));
+  } catch (...) {
+    group_.fail_with(error, doing);
+  }
 }
 
 void Communicator::abort(const std::string& reason) {
@@ -123,8 +156,27 @@ shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, std::size_t before)
   return before + way.most_nbytes() <= group_.geometry().eager_nbytes ? &way : nullptr;
 }
 
+void Communicator::rethrow_named(const std::exception_ptr& error) {
+  const auto named = [&] {
+    return Error(ErrorKind::kSystem, group_.members.name(rank()) + " in collective #" +
+                                         std::to_string(exchange_.announced()) + ": " +
+                                         text_of(error));
+  };
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    throw named();
+  } catch (const std::system_error&) {
+    throw named();
+  }
+}
+
 void Communicator::carry_out(Call call, const Reduction& reduction, Timeout timeout) {
-  const Deadline deadline = Deadline::roughly_in(timeout);
+  settled(1, timeout, [&] { carry_out_here(call, reduction, Deadline::roughly_in(timeout)); });
+}
+
+void Communicator::carry_out_here(Call& call, const Reduction& reduction,
+                                  const Deadline& deadline) {
   if (call.collective == Collective::kAllToAll)
     return carry_out_all_to_all(call, reduction, deadline);
   if (call.algorithm != kUsersPlans) {
@@ -205,17 +257,19 @@ void Communicator::by_plan(Call& call, const Reduction& reduction, const Deadlin
   } else if (!refusal) {
     executor_.run(program, chunks(call, program.num_chunks), reduction, call, deadline);
   }
-  exchange_.end();
+  exchange_.end(/*raises=*/refusal != nullptr);
   if (refusal) std::rethrow_exception(refusal);
 }
 
 void Communicator::barrier(Timeout timeout) {
-  const Deadline deadline = Deadline::roughly_in(timeout);
-  Call call = make_call(Collective::kBarrier, 0, DType::kUInt8);
-  exchange_.begin(call, deadline);
-  exchange_.announce(call);
-  exchange_.await_all(deadline);
-  exchange_.end();
+  settled(1, timeout, [&] {
+    const Deadline deadline = Deadline::roughly_in(timeout);
+    Call call = make_call(Collective::kBarrier, 0, DType::kUInt8);
+    exchange_.begin(call, deadline);
+    exchange_.announce(call);
+    exchange_.await_all(deadline);
+    exchange_.end();
+  });
 }
 
 }  // namespace ringcomm

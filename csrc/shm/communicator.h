@@ -41,10 +41,26 @@ class Communicator : public Collectives {
   // Leaves the group.
   ~Communicator() override;
 
-  std::uint64_t sequence() const { return exchange_.sequence(); }
+  // Of the last call that was announced.
+  std::uint64_t sequence() const { return exchange_.announced(); }
   shm::Group& group() { return group_; }
 
   void barrier(Timeout timeout);
+
+  // body(), which makes so many calls. What it throws by itself the other ranks are told: they
+  // raise it in the call that it has not made, and the group goes on; if it has begun that call, or
+  // has made them all, its tensors are not as theirs, and the group is broken. So no later call can
+  // meet one of another place in the program. The calls do the same, each for itself.
+  template <typename Body>
+  void settled(int num_calls, Timeout timeout, Body&& body) {
+    const std::uint64_t before = exchange_.announced();
+    try {
+      body();
+    } catch (...) {
+      settle(std::current_exception(), before, num_calls, timeout);
+      rethrow_named(std::current_exception());
+    }
+  }
 
   // This rank's arguments for a collective are wrong. The others, who make that call, raise the
   // reason instead of waiting, and the group goes on. Does not wait itself, but for what the
@@ -73,10 +89,15 @@ class Communicator : public Collectives {
 
  private:
   void close(const std::string& reason, shm::Closed how);
+  void settle(const std::exception_ptr& error, std::uint64_t before, int num_calls,
+              Timeout timeout) noexcept;
+  // With the rank and the call, if it is an error that knows neither.
+  [[noreturn]] void rethrow_named(const std::exception_ptr& error);
 
   Way way_of(Collective collective, std::size_t count, DType dtype) const override;
   void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;
 
+  void carry_out_here(Call& call, const Reduction& reduction, const Deadline& deadline);
   void eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call, const Reduction& reduction,
                const Deadline& deadline);
   void by_plan(Call& call, const Reduction& reduction, const Deadline& deadline);
@@ -106,7 +127,13 @@ class Communicator : public Collectives {
     return {group_, exchange_, peers_, before};
   }
 
+  struct Joining {
+    shm::Group* group;
+    ~Joining();
+  };
+
   shm::Group group_;
+  Joining joining_;
   shm::Exchange exchange_;
   shm::Executor executor_;
   shm::Mail mail_;

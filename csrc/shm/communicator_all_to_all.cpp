@@ -83,7 +83,7 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
     executor_.run(program, chunks(call, program.num_chunks), reduction, call, deadline);
   }
   if (way != nullptr) way->done();
-  exchange_.end();
+  exchange_.end(/*raises=*/refusal != nullptr);
   if (refusal) std::rethrow_exception(refusal);
 }
 
@@ -104,7 +104,7 @@ void Communicator::check_counts(const Call& call) {
     }
   }
   if (disagreements.empty()) return;
-  exchange_.end();
+  exchange_.end(/*raises=*/true);
   throw Error(ErrorKind::kMismatch, group_.members.name(rank()) + " in all_to_all #" +
                                         std::to_string(call.sequence) + ": " + disagreements +
                                         ". Nothing was sent.");

@@ -4,8 +4,8 @@
 // long as they are short one or two threads do, and one that waits for another cannot hold it up.
 #pragma once
 
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -22,9 +22,13 @@ class Completions {
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
 
+  // Throws Error (kSystem) or std::bad_alloc if no thread can be had for it; then it has not run.
   void run(std::function<void()> completion) {
+    std::list<std::function<void()>> added;
+    added.push_back(std::move(completion));
     const std::lock_guard lock(state_->mutex);
-    state_->waiting.push_back(std::move(completion));
+    state_->provide_thread();
+    state_->waiting.splice(state_->waiting.end(), added);
     state_->call_if_needed();
   }
 
@@ -42,7 +46,7 @@ class Completions {
       lock.lock();
     }
 
-    std::deque<std::function<void()>> waiting;
+    std::list<std::function<void()>> waiting;
   };
 
   const std::shared_ptr<State> state_;

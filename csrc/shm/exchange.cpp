@@ -23,7 +23,8 @@ std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
     end();
   }
   group_.use(Area::kAnnouncements);
-  call.sequence = ++sequence_;
+  call.sequence = sequence_ = announced_ + 1;
+  raises_ = false;
   payload_at_ = kBehind;
   return announcement(group_.rank).payload();
 }
@@ -57,6 +58,7 @@ void Exchange::announce(const Call& call, std::size_t payload_nbytes, Tells tell
   mine.payload_at = payload_at_;
   mine.tells = tells;
   mine.sequence.store(sequence_, std::memory_order_release);
+  announced_ = sequence_;
   group_.ring();
 }
 
@@ -145,7 +147,7 @@ void Exchange::mismatch() {
   } else {
     text += describe_numbered(own_, group_.members) + ": " + refused;
   }
-  end();
+  end(/*raises=*/true);
   throw Error(ErrorKind::kMismatch, text + ". Nothing was sent.");
 }
 
@@ -157,7 +159,9 @@ Error Exchange::damaged(int rank) {
           group_.members.name(rank) + " holds a call that no rank of ringcomm writes");
 }
 
-void Exchange::end() {
+void Exchange::end(bool raises) {
+  ended_ = sequence_;
+  raises_ = raises;
   RankState& own = group_.segment().state(group_.rank);
   nbytes_ += own_.refused ? 0 : own_.count * element_size(own_.dtype);
   own.nbytes.store(nbytes_, std::memory_order_relaxed);

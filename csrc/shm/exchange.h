@@ -27,12 +27,13 @@ class Exchange {
  public:
   explicit Exchange(Group& group) : group_(group), may_announce_(group.world_size) {}
 
-  // The number of collectives announced so far, this one included.
-  std::uint64_t sequence() const { return sequence_; }
+  // The number of collectives announced so far.
+  std::uint64_t announced() const { return announced_; }
 
   // Begins a collective and numbers its call; throws if the group is broken. The payload (at most
   // geometry.eager_nbytes) is written between begin and announce, to where begin says, or room for
-  // one of so many bytes; announce makes both visible to the peers.
+  // one of so many bytes; announce makes both visible to the peers. What fails in between has not
+  // taken the number: the next call that begins has it.
   std::byte* begin(Call& call, const Deadline& deadline);
   std::byte* room(std::size_t payload_nbytes);
   void announce(const Call& call, std::size_t payload_nbytes = 0, Tells tells = Tells::kInput);
@@ -51,8 +52,13 @@ class Exchange {
   Tells tells(int rank) { return announcement(rank).tells; }
   bool anybody_tells(Tells what);
 
-  // The collective is done on this rank.
-  void end();
+  // The collective is done on this rank. raises: by an error that every rank has its own of.
+  void end(bool raises = false);
+
+  // Whether the last call that was announced has not ended yet.
+  bool is_under_way() const { return announced_ != ended_ && !owes_wait_; }
+  // Whether every rank raises for the last call: it was refused, or ended so.
+  bool raises() const { return owes_wait_ || raises_; }
 
  private:
   Announcement& announcement(int rank) { return group_.segment().announcement(rank, sequence_); }
@@ -72,7 +78,9 @@ class Exchange {
 
   Group& group_;
   std::vector<char> may_announce_;
-  std::uint64_t sequence_ = 0;
+  std::uint64_t sequence_ = 0;  // of the call that began last
+  std::uint64_t announced_ = 0, ended_ = 0;
+  bool raises_ = false;
   Rotation rotation_;                   // of this rank's payloads
   std::uint32_t payload_at_ = kBehind;  // of this call
   std::uint64_t nbytes_ = 0;            // of all calls

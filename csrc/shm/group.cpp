@@ -48,10 +48,15 @@ Group::Group(Store& store, const Invitation& invitation, const links::MakeEngine
                                                  members.names(remote_) +
                                                  ", and is given no links between hosts");
   }
-  links_ = make_engine(segment_.between().engine, segment_.name(), rank, world_size);
-  if (rank != own_leader()) return;
-  relay_ = std::make_unique<Relay>(*this);
-  sentinel_ = std::make_unique<Sentinel>(*this, *relay_);
+  try {
+    links_ = make_engine(segment_.between().engine, segment_.name(), rank, world_size);
+    if (rank != own_leader()) return;
+    relay_ = std::make_unique<Relay>(*this);
+    sentinel_ = std::make_unique<Sentinel>(*this, *relay_);
+  } catch (...) {
+    fail_with(std::current_exception(), [] { return std::string("making the group"); });
+    throw;
+  }
 }
 
 Group::~Group() = default;
@@ -90,7 +95,7 @@ void Group::adopt_failure(int reporter, ErrorKind kind, const std::string& text)
 }
 
 // False: something else has broken the group before.
-bool Group::record_failure(int reporter, ErrorKind kind, const std::string& text) {
+bool Group::record_failure(int reporter, ErrorKind kind, std::string_view text) {
   GroupHeader& header = segment_.header();
   std::uint32_t nobody = 0;
   if (!header.failed.compare_exchange_strong(nobody, 1, std::memory_order_acq_rel)) return false;

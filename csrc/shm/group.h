@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/deadline.h"
@@ -71,6 +72,17 @@ class Group final : public ringcomm::Group {
            segment_.header().failed.load(std::memory_order_relaxed) != 0;
   }
   Error fail(ErrorKind kind, const std::string& text) override;
+  // This rank cannot go on, for a reason of its own (mostly memory): the group is broken, and
+  // the others hear why. doing() says in what; it is not asked where memory does not suffice.
+  template <typename Doing>
+  void fail_with(const std::exception_ptr& error, Doing doing) noexcept {
+    if (broken()) return;
+    try {
+      fail(ErrorKind::kSystem, members.name(rank) + " in " + doing() + ": " + text_of(error));
+    } catch (...) {
+      record_failure(rank, ErrorKind::kSystem, "there is not enough memory");
+    }
+  }
   // What broke the group on another host breaks it on this one.
   void adopt_failure(int reporter, ErrorKind kind, const std::string& text);
   // Of what broke the group.
@@ -98,7 +110,7 @@ class Group final : public ringcomm::Group {
 
  private:
   void make(Area area);
-  bool record_failure(int reporter, ErrorKind kind, const std::string& text);
+  bool record_failure(int reporter, ErrorKind kind, std::string_view text);
   Clock::time_point heard_at(int leader);
   Clock::duration silent_for(int leader);
   using FirstSeen = std::map<int, Clock::time_point>;  // by rank

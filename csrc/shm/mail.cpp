@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/interrupt.h"
+#include "core/thread.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -31,9 +32,9 @@ microseconds nap(Clock::time_point& since, bool across_hosts) {
   return std::min(across_hosts ? kLongestSleepAcrossHosts : kLongestSleep, idle / 10);
 }
 
-void complete(Message& message, std::exception_ptr error) {
+void complete(Message& message) {
   // Taken out, as what it holds may hold the message.
-  std::exchange(message.on_done, nullptr)(error);
+  error_of([&] { std::exchange(message.on_done, nullptr)(message.error); });
   message.done.store(true, std::memory_order_release);
 }
 
@@ -76,24 +77,34 @@ void Mail::post(std::shared_ptr<Message> message) {
   const Message* const posted = message.get();
   {
     std::lock_guard lock(mutex_);
+    const bool is_send = message->kind == Message::Kind::kSend;
     // With the lock: what passes before a close is ended by it.
     try {
       if (group_.broken()) group_.check(describe(*message, group_.members));
       open(*message);
-    } catch (const Error&) {
+      // To refuse needs no thread: that there is none may be the reason.
+      if (!message->is_awaited && message->refused.empty()) provide_background();
+      if (is_send) {
+        outgoing_[message->peer].queue.push_back(message);
+      } else {
+        recvs_.push_back(message);
+      }
+    } catch (...) {
       message->on_done = nullptr;  // what it holds may hold the message
       throw;
     }
     ++pending_;
     ++num_posted_;
-    if (message->kind == Message::Kind::kSend) {
-      outgoing_[message->peer].queue.push_back(message);
-      push(message->peer, done);
-    } else if (!claim_early(message, done)) {
-      recvs_.push_back(message);
-      if (message->peer != kAnySource) pull(message->peer, done);
-    }
-    cross();
+    guarded([&] {
+      if (is_send) {
+        push(message->peer, done);
+      } else if (claim_early(message, done)) {
+        recvs_.pop_back();
+      } else if (message->peer != kAnySource) {
+        pull(message->peer, done);
+      }
+      return cross();
+    });
     if (!posted->is_awaited) leave_to_background();
   }
   report(done, posted);
@@ -125,7 +136,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
   ++waiters_;
   while (!message.done.load(std::memory_order_acquire) && rough_now() < end) {
     Done done;
-    const bool moved = progress(done);
+    const bool moved = guarded([&] { return progress(done); });
     if (!done.empty()) {
       --waiters_;
       leave_to_background();
@@ -168,10 +179,29 @@ void Mail::listen(std::optional<Listening>& listening, microseconds longest) {
 // With the lock. Whoever posts mostly waits at once, and to wake a thread takes longer than a
 // message: where there are many messages the background comes by itself. But what is to cross to
 // other hosts does not go on without it.
-void Mail::leave_to_background() {
+void Mail::leave_to_background() noexcept {
   if (!busy() || waiters_ > 0) return;
-  if (!background_.joinable()) background_ = std::thread([this] { run_background(); });
+  guarded([&] {
+    provide_background();
+    return true;
+  });
   if (std::exchange(sleeps_deeply_, false) || ferry_) wake_.notify_one();
+}
+
+void Mail::provide_background() {
+  if (!background_.joinable()) background_ = start_thread([this] { run_background(); });
+}
+
+template <typename Step>
+bool Mail::guarded(Step step) noexcept {
+  try {
+    return step();
+  } catch (...) {
+    damaged_ = true;
+    look_next_ = {};  // all that is pending ends
+    group_.fail_with(std::current_exception(), [] { return std::string("send and recv"); });
+    return true;
+  }
 }
 
 // The message goes on without this thread.
@@ -204,9 +234,11 @@ void Mail::close(const std::string& reason) {
     std::lock_guard lock(mutex_);
     stop_ = true;
     auto end = [&](const std::shared_ptr<Message>& message) {
-      finish(message,
-             make_error(ErrorKind::kClosed, group_.members.name(group_.rank) + " in " +
-                                                describe(*message, group_.members) + ": " + reason),
+      finish(message, error_of([&] {
+               throw Error(ErrorKind::kClosed, group_.members.name(group_.rank) + " in " +
+                                                   describe(*message, group_.members) + ": " +
+                                                   reason);
+             }),
              done);
     };
     for (Outgoing& outgoing : outgoing_) {
@@ -226,7 +258,7 @@ void Mail::close(const std::string& reason) {
   wake_.notify_one();
   ring(group_.rank);
   // All on this thread: the caller may be about to end, and they do not wait for what has ended.
-  for (const auto& [message, error] : done) complete(*message, error);
+  while (!done.empty()) complete(*done.take());
 }
 
 // Whether anything can still come or go. What has begun to arrive is taken to its end though nobody
@@ -275,8 +307,9 @@ bool Mail::claim_early(const std::shared_ptr<Message>& recv, Done& done) {
       Arriving& arriving = incoming_[it->source].message;
       arriving.early = nullptr;
       arriving.discard = true;
-    } else if (!error && it->nbytes > 0) {
-      std::memcpy(recv->data, it->data.data(), it->nbytes);
+    } else if (!error) {
+      hand_over(*it, recv, done);
+      return true;
     }
     early_.erase(it);
     finish(recv, error, done);
@@ -285,26 +318,38 @@ bool Mail::claim_early(const std::shared_ptr<Message>& recv, Done& done) {
   return false;
 }
 
+// A message that is all there, to the receive that it fits.
+void Mail::hand_over(Early& early, std::shared_ptr<Message> recv, Done& done) {
+  if (early.nbytes > 0) std::memcpy(recv->data, early.data.data(), early.nbytes);
+  early_.remove_if([&](const Early& other) { return &other == &early; });
+  finish(recv, nullptr, done);
+}
+
 void Mail::finish(const std::shared_ptr<Message>& message, std::exception_ptr error, Done& done) {
   --pending_;
   if (message.get() == told_) {
     told_ = nullptr;
     group_.segment().state(group_.rank).mail_since.store(0, std::memory_order_release);
   }
-  done.emplace_back(message, error);
+  message->error = std::move(error);
+  done.add(message);
 }
 
 void Mail::report(Done& done, const Message* own) {
-  Done::value_type here;
-  for (auto& [message, error] : done) {
+  std::shared_ptr<Message> here;
+  while (!done.empty()) {
+    std::shared_ptr<Message> message = done.take();
     if (message.get() == own) {
-      here = {std::move(message), error};
-    } else {
-      completions_.run([message = std::move(message), error] { complete(*message, error); });
+      here = std::move(message);
+      continue;
+    }
+    try {
+      completions_.run([message] { complete(*message); });
+    } catch (...) {
+      complete(*message);  // no thread, or no memory: here, rather than never
     }
   }
-  done.clear();
-  if (here.first) complete(*here.first, here.second);
+  if (here) complete(*here);
 }
 
 void Mail::run_background() {
@@ -327,7 +372,7 @@ void Mail::run_background() {
       continue;
     }
     Done done;
-    if (progress(done)) {
+    if (guarded([&] { return progress(done); })) {
       since = {};
       listening.reset();
     }

@@ -63,6 +63,9 @@ struct Message {
   std::size_t moved = 0;   // bytes
   bool under_way = false;  // the first slot has been written or read
   std::atomic<bool> done{false};
+  // Once it has ended: how, and the message that ended after it. See Mail::Done.
+  std::exception_ptr error = nullptr;
+  std::shared_ptr<Message> ended_next = nullptr;
 
   std::size_t nbytes() const { return count * element_size(dtype); }
 };
@@ -74,7 +77,9 @@ class Mail {
   Mail(const Mail&) = delete;
   Mail& operator=(const Mail&) = delete;
 
-  // Throws if the group is broken, and forgets on_done. A send may be done when post returns.
+  // A send may be done when post returns. Throws Error if the group is broken or a thread is needed
+  // that cannot be had, and std::bad_alloc; then the message is not posted, and on_done is
+  // forgotten.
   void post(std::shared_ptr<Message> message);
 
   // In place of a message to or from `peer` (or from any), for which this rank's arguments are
@@ -92,7 +97,26 @@ class Mail {
   void close(const std::string& reason);
 
  private:
-  using Done = std::vector<std::pair<std::shared_ptr<Message>, std::exception_ptr>>;
+  // Messages that have ended, in that order. To end one takes no memory: a message that has been
+  // sent cannot be taken back.
+  class Done {
+   public:
+    bool empty() const { return !first_; }
+    void add(std::shared_ptr<Message> message) {
+      Message* const added = message.get();
+      (first_ ? last_->ended_next : first_) = std::move(message);
+      last_ = added;
+    }
+    std::shared_ptr<Message> take() {
+      std::shared_ptr<Message> message = std::move(first_);
+      first_ = std::move(message->ended_next);
+      return message;
+    }
+
+   private:
+    std::shared_ptr<Message> first_;
+    Message* last_ = nullptr;
+  };
 
   // To one peer.
   struct Outgoing {
@@ -140,13 +164,19 @@ class Mail {
   bool busy() const;
   bool cross();
   bool progress(Done& done);
+  // step(), whose own failure (memory, mostly) breaks the group: what has moved by then is unknown.
+  template <typename Step>
+  bool guarded(Step step) noexcept;
   bool claim_early(const std::shared_ptr<Message>& recv, Done& done);
+  void hand_over(Early& early, std::shared_ptr<Message> recv, Done& done);
   void finish(const std::shared_ptr<Message>& message, std::exception_ptr error, Done& done);
   // Without the lock, as completions may post again. The completion of `own`, if it is among them,
   // runs here.
   void report(Done& done, const Message* own);
   void run_background();
-  void leave_to_background();
+  // Throws Error (kSystem) if there is none and none can be made.
+  void provide_background();
+  void leave_to_background() noexcept;
   void listen(std::optional<Listening>& listening, std::chrono::microseconds longest);
   // Tells the peer that there is something new in a mail box of its and this rank's.
   void ring(int peer) { group_.segment().state(peer).mail_bell.ring(); }

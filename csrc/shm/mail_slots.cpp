@@ -121,11 +121,12 @@ bool Mail::accept(int peer, const MailSlot& first, const std::byte* data, Done& 
     if (recv->peer != peer && recv->peer != kAnySource) continue;
     awaited = true;
     if (recv->tag != first.tag) continue;
+    const std::exception_ptr error =
+        check_fits(*recv, peer, {first.dtype, first.users}, first.message_nbytes, refused);
     recvs_.erase(it);
     incoming.number = first.message;
     incoming.message = {.nbytes = first.message_nbytes};
-    if (auto error =
-            check_fits(*recv, peer, {first.dtype, first.users}, first.message_nbytes, refused)) {
+    if (error) {
       tell_sender(peer, *recv);
       incoming.message.discard = true;
       finish(recv, error, done);
@@ -164,9 +165,7 @@ void Mail::take(int peer, const MailSlot& header, const std::byte* data, Done& d
   if (complete.into) finish(complete.into, nullptr, done);
   if (complete.early == nullptr) return;
   complete.early->complete = true;
-  if (const std::shared_ptr<Message> recv = std::exchange(complete.early->claimed_by, nullptr)) {
-    claim_early(recv, done);
-  }
+  if (complete.early->claimed_by) hand_over(*complete.early, complete.early->claimed_by, done);
 }
 
 // Tells the sender of the message now arriving what it should have been.

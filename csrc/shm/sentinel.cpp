@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "core/thread.h"
 #include "shm/group.h"
 #include "shm/streams.h"
 
@@ -33,7 +34,7 @@ Sentinel::Sentinel(Group& group, Relay& relay)
       post(other, incoming);
     }
   }
-  thread_ = std::thread([this] { run(); });
+  thread_ = start_thread([this] { run(); });
 }
 
 void Sentinel::leave() {
@@ -65,19 +66,25 @@ void Sentinel::run() {
   std::unique_lock lock(mutex_);
   while (!leaves_) {
     lock.unlock();
-    const Clock::time_point tick = Clock::now();
-    group_.links()->progress();
-    excuse_others(tick);
-    look_at_processes();
-    listen();
-    look_at_connections();
-    group_.hear_of(group_.rank, tick);
-    relay_.hurry();
-    const Clock::time_point now = Clock::now();
-    if (speak(now >= speak_next_) && now >= speak_next_) speak_next_ = now + kSpeakEvery;
+    if (const std::exception_ptr error = error_of([&] { tick(); })) {
+      group_.fail_with(error, [] { return std::string("listening to other hosts"); });
+    }
     lock.lock();
     wake_.wait_for(lock, kTick, [&] { return leaves_; });
   }
+}
+
+void Sentinel::tick() {
+  const Clock::time_point began = Clock::now();
+  group_.links()->progress();
+  excuse_others(began);
+  look_at_processes();
+  listen();
+  look_at_connections();
+  group_.hear_of(group_.rank, began);
+  relay_.hurry();
+  const Clock::time_point now = Clock::now();
+  if (speak(now >= speak_next_) && now >= speak_next_) speak_next_ = now + kSpeakEvery;
 }
 
 // While this process stood still it did not listen: of that time no more than a part counts as the

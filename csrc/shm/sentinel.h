@@ -58,6 +58,7 @@ class Sentinel {
   };
 
   void run();
+  void tick();
   void excuse_others(Clock::time_point now);
   void look_at_processes();
   void look_at_connections();

@@ -62,10 +62,15 @@ inline void check_numel(int64_t numel, int64_t wanted, const char* what, const c
                     " elements; it must have ", wanted);
 }
 
+// A tensor without dimensions is one row.
+inline int64_t num_rows(const at::Tensor& tensor) {
+  return tensor.dim() == 0 ? tensor.numel() : tensor.size(0);
+}
+
 // Of a tensor that is cut along dimension 0 into as many equal parts as there are ranks.
 inline void check_equal_rows(const at::Tensor& tensor, int world_size, const char* what,
                              const char* argument) {
-  const int64_t rows = tensor.dim() == 0 ? tensor.numel() : tensor.size(0);
+  const int64_t rows = num_rows(tensor);
   TORCH_CHECK_VALUE(rows % world_size == 0, "ring: ", what, ": without split sizes, the ", argument,
                     "'s dimension 0, ", rows, ", must be divisible by the world size, ",
                     world_size);

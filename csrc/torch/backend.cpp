@@ -11,6 +11,7 @@
 #include "torch/backend_meeting.h"
 #include "torch/errors.h"
 #include "torch/leaving.h"
+#include "torch/pending_calls.h"
 #include "torch/python.h"
 #include "torch/store_adapter.h"
 
@@ -163,21 +164,30 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
                                                 static_cast<int>(ranks.size()), std::move(options));
 }
 
-void RingBackend::announce_refusal(const std::string& reason, std::size_t num_collectives) {
+void RingBackend::announce_refusal(const std::string& reason, std::size_t num_collectives,
+                                   bool is_recorded) {
   if (size_ == 1 || !maker_.is_here() || !communicator_) return;
   for (std::size_t i = 0; i < num_collectives; ++i) {
     ++sequence_;
-    flight_->refused();
+    if (i > 0 || !is_recorded) flight_->refused();
     const auto announce = [host = communicator_, timeout = options_->timeout, reason] {
       error_of([&] { host->refuse(reason, timeout); });
     };
     if (queue_->try_enter()) {
-      const bool at_once = communicator_->may_refuse();
-      if (at_once) announce();
-      queue_->leave();
-      if (at_once) continue;
+      Queue::Turn turn(*queue_);
+      if (communicator_->may_refuse()) {
+        announce();
+        continue;
+      }
     }
-    queue_->submit({announce, [] {}});
+    const std::exception_ptr error = error_of([&] { queue_->submit({announce, [] {}}); });
+    if (!error) continue;
+    if (queue_->try_enter()) {
+      Queue::Turn turn(*queue_);
+      announce();  // no thread can be had for it
+    } else {
+      communicator_->group().fail_with(error, [] { return std::string("refusing a call"); });
+    }
   }
 }
 
@@ -186,7 +196,10 @@ void RingBackend::refuse_message(shm::Message::Kind kind, int peer, int tag,
   const bool is_peer = peer >= 0 && peer < size_ && peer != rank_;
   const bool may_match = is_peer || peer == shm::kAnySource;
   if (!may_match || tag < 0 || !maker_.is_here() || !communicator_) return;
-  error_of([&] { communicator_->refuse_message(kind, peer, tag, reason, options_->timeout); });
+  const std::exception_ptr error =
+      error_of([&] { communicator_->refuse_message(kind, peer, tag, reason, options_->timeout); });
+  if (!error) return;
+  communicator_->group().fail_with(error, [] { return std::string("refusing a message"); });
 }
 
 RingBackend::WorkPtr RingBackend::submit(Operation operation, Operation::Body body) {
@@ -200,12 +213,28 @@ RingBackend::WorkPtr RingBackend::submit(Operation operation, Operation::Body bo
 }
 
 RingBackend::WorkPtr RingBackend::begin(Submission submission, Coalescing* coalescing) {
-  auto& [operation, body, device] = submission;
+  Operation& operation = submission.operation;
   operation.sequence = ++sequence_;
-  operation.report = report_of(
-      flight_->collective(operation.type, operation.inputs, operation.outputs, operation.timeout));
+  Report report;
+  try {
+    operation.report = report = report_of(flight_->collective(
+        operation.type, operation.inputs, operation.outputs, operation.timeout));
+    PendingCalls::note_recorded();
+    return begin_numbered(std::move(submission), coalescing);
+  } catch (...) {
+    if (PendingCalls::any()) {
+      --sequence_;
+      report.withdrawn();
+    }
+    throw;
+  }
+}
+
+RingBackend::WorkPtr RingBackend::begin_numbered(Submission submission, Coalescing* coalescing) {
+  auto& [operation, body, device] = submission;
   if (device == nullptr) return begin_on_host(std::move(submission), coalescing);
   if (coalescing != nullptr) coalescing->add(*device, operation.outputs);
+  PendingCalls::note_known();  // as far as that goes: devices do not wait for calls on the host
   return with_reported_errors(operation.report, [&] { return device->enqueue(operation, body); });
 }
 
@@ -213,22 +242,31 @@ RingBackend::WorkPtr RingBackend::begin_on_host(Submission submission, Coalescin
   auto& [operation, body, device] = submission;
   const Inside inside;
   const bool may_end_here = !operation.async && coalescing == nullptr;
+  const auto timeout = operation.timeout;
+  const int num_calls = operation.num_calls;
+  if (coalescing != nullptr) coalescing->parts.reserve(coalescing->parts.size() + 1);
   auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(operation), queue_);
+  auto error = std::make_shared<std::exception_ptr>();
+  auto run = [body = std::move(body), host = communicator_, work, error, timeout, num_calls] {
+    *error = error_of([&] {
+      host->settled(num_calls, timeout, [&] {
+        work->start();
+        body(*host);
+      });
+    });
+  };
   if (may_end_here && queue_->try_enter()) {
-    work->start();
-    const std::exception_ptr error = error_of([&] { body(*communicator_); });
-    queue_->leave();
-    work->complete(error);
+    Queue::Turn turn(*queue_);
+    run();
+    PendingCalls::note_known();
+    turn.leave();
+    work->complete(*error);
     return work;
   }
-  auto error = std::make_shared<std::exception_ptr>();
-  queue_->submit({[body = std::move(body), host = communicator_, work, error] {
-                    work->start();
-                    *error = error_of([&] { body(*host); });
-                  },
-                  [work, error] { work->complete(*error); },
-                  // Tensors that go with it may need Python.
-                  std::make_shared<Inside>()});
+  // Tensors that go with it may need Python.
+  queue_->submit(
+      {std::move(run), [work, error] { work->complete(*error); }, std::make_shared<Inside>()});
+  PendingCalls::note_known();
   if (coalescing != nullptr) coalescing->parts.push_back(work);
   return work;
 }
@@ -285,7 +323,21 @@ RingBackend::WorkPtr RingBackend::endCoalescing() {
                           options_->timeout});
 }
 
+// Its parts are under way: where they cannot be joined the caller learns nothing of them, and the
+// other ranks are to know that.
 RingBackend::WorkPtr RingBackend::join(Coalescing& coalesced, Operation operation) {
+  try {
+    return join_parts(coalesced, std::move(operation));
+  } catch (const c10::Error&) {
+    throw;
+  } catch (...) {
+    communicator_->group().fail_with(std::current_exception(),
+                                     [] { return std::string("a coalesced call"); });
+    throw;
+  }
+}
+
+RingBackend::WorkPtr RingBackend::join_parts(Coalescing& coalesced, Operation operation) {
   operation.sequence = sequence_;
   operation.report = Report(hooks_);
   if (DeviceGroup* device = coalesced.device) {

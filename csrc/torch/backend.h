@@ -169,8 +169,10 @@ class RingBackend : public c10d::Backend {
   void unregisterCompletionHook(int64_t id) override { hooks_->completion.remove(id); }
 #endif
 
-  // Tells the other ranks that this rank's arguments for so many collectives were refused.
-  void announce_refusal(const std::string& reason, std::size_t num_collectives);
+  // Tells the other ranks that this rank does not make so many collectives, and why. is_recorded:
+  // the first has its place in the flight record. Where that cannot be told the group is broken.
+  void announce_refusal(const std::string& reason, std::size_t num_collectives,
+                        bool is_recorded = false);
   // Tells the peer that this rank's arguments for a message were refused, if there can be one that
   // waits for it: not with a tag or a peer that no message has.
   void refuse_message(shm::Message::Kind kind, int peer, int tag, const std::string& reason);
@@ -233,6 +235,7 @@ class RingBackend : public c10d::Backend {
   template <typename Record, typename Body>
   bool at_once(Record record, Body body);
   WorkPtr begin(Submission submission, Coalescing* coalescing);
+  WorkPtr begin_numbered(Submission submission, Coalescing* coalescing);
   WorkPtr begin_on_host(Submission submission, Coalescing* coalescing);
 
   WorkPtr send_or_recv(shm::Message::Kind kind, Tensors& tensors, int peer, int tag,
@@ -247,6 +250,7 @@ class RingBackend : public c10d::Backend {
                    const Tensors& outputs, const std::function<void()>& submit_all);
   // The one work of all that has begun.
   WorkPtr join(Coalescing& coalesced, Operation operation);
+  WorkPtr join_parts(Coalescing& coalesced, Operation operation);
 
   // This rank's part on the device, which the first call makes.
   DeviceGroup& device_group(at::Device device);

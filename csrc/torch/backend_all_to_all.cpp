@@ -11,7 +11,7 @@ template <typename Block>
 std::vector<Block> split_rows(const at::Tensor& flat, const std::vector<int64_t>& splits,
                               const Elements& elements, int world_size) {
   if (splits.empty()) return pieces<Block>(flat, elements, world_size);
-  const std::size_t row = flat.size(0) == 0 ? 0 : elements.count(flat) / flat.size(0);
+  const std::size_t row = num_rows(flat) == 0 ? 0 : elements.count(flat) / num_rows(flat);
   auto* data = static_cast<std::byte*>(flat.data_ptr());
   std::vector<Block> blocks;
   for (const int64_t rows : splits) {
@@ -24,7 +24,7 @@ std::vector<Block> split_rows(const at::Tensor& flat, const std::vector<int64_t>
 void check_splits(const at::Tensor& tensor, const std::vector<int64_t>& splits, int world_size,
                   const char* what, const char* argument) {
   if (splits.empty()) return check_equal_rows(tensor, world_size, what, argument);
-  const int64_t rows = tensor.dim() == 0 ? tensor.numel() : tensor.size(0);
+  const int64_t rows = num_rows(tensor);
   check_one_per_rank(splits.size(), world_size, what, "split size");
   int64_t sum = 0;
   for (const int64_t split : splits) {

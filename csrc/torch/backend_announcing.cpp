@@ -1,17 +1,10 @@
 #include "torch/backend_announcing.h"
 
+#include "torch/errors.h"
+#include "torch/pending_calls.h"
+
 namespace ringcomm {
 namespace {
-
-// A call may be made of others, which the outermost answers for.
-thread_local bool is_inside = false;
-
-struct Outermost {
-  Outermost() { is_inside = true; }
-  ~Outermost() { is_inside = false; }
-  Outermost(const Outermost&) = delete;
-  Outermost& operator=(const Outermost&) = delete;
-};
 
 const at::Tensor& first(const RingBackend::Tensors& tensors) {
   static const at::Tensor none;
@@ -21,131 +14,149 @@ const at::Tensor& first(const RingBackend::Tensors& tensors) {
 }  // namespace
 
 template <typename Body>
-auto AnnouncingBackend::announcing(const at::Tensor& tensor, std::size_t num_calls, Body body) {
-  if (is_inside || (tensor.defined() && tensor.is_cuda())) return body();
-  const Outermost call;
-  const std::uint64_t before = getSequenceNumberForGroup();
+auto AnnouncingBackend::announcing(const char* what, const at::Tensor& tensor,
+                                   std::size_t num_calls, Body body) {
+  if (PendingCalls::any() || (tensor.defined() && tensor.is_cuda())) return body();
+  const PendingCalls pending(num_calls);
   try {
     return body();
-  } catch (const c10::Error& error) {
-    // What has a number has been submitted: its failure is told in another way.
-    if (getSequenceNumberForGroup() == before) {
-      announce_refusal(error.what_without_backtrace(), num_calls);
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    if (pending.count() > 0) {
+      announce_refusal(reason_of(error), pending.count(), pending.is_recorded());
     }
-    throw;
+    rethrow_from_call(error, where(what));
   }
+}
+
+// "rank 1 in all_reduce"
+std::string AnnouncingBackend::where(const char* what) const {
+  const std::string name = communicator() ? communicator()->group().members.name(rank_)
+                                          : "rank " + std::to_string(rank_);
+  return name + " in " + what;
 }
 
 RingBackend::WorkPtr AnnouncingBackend::allreduce(Tensors& tensors,
                                                   const c10d::AllreduceOptions& opts) {
-  return announcing(first(tensors), 1, [&] { return RingBackend::allreduce(tensors, opts); });
+  return announcing("all_reduce", first(tensors), 1,
+                    [&] { return RingBackend::allreduce(tensors, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::allreduce_sparse(Tensors& tensors,
                                                          const c10d::AllreduceOptions& opts) {
-  return announcing(first(tensors), 1,
+  return announcing("all_reduce", first(tensors), 1,
                     [&] { return RingBackend::allreduce_sparse(tensors, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
-  return announcing(first(tensors), tensors.size(),
+  return announcing("all_reduce_coalesced", first(tensors), tensors.size(),
                     [&] { return RingBackend::allreduce_coalesced(tensors, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
-  return announcing(first(tensors), 1, [&] { return RingBackend::reduce(tensors, opts); });
+  return announcing("reduce", first(tensors), 1,
+                    [&] { return RingBackend::reduce(tensors, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                                        const c10d::ReduceScatterOptions& opts) {
-  return announcing(first(outputs), 1,
+  return announcing("reduce_scatter", first(outputs), 1,
                     [&] { return RingBackend::reduce_scatter(outputs, inputs, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) {
-  return announcing(output, 1,
+  return announcing("reduce_scatter_tensor", output, 1,
                     [&] { return RingBackend::_reduce_scatter_base(output, input, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
-  return announcing(first(outputs), outputs.size(), [&] {
+  return announcing("reduce_scatter_tensor_coalesced", first(outputs), outputs.size(), [&] {
     return RingBackend::reduce_scatter_tensor_coalesced(outputs, inputs, opts);
   });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::allgather(TensorLists& outputs, Tensors& inputs,
                                                   const c10d::AllgatherOptions& opts) {
-  return announcing(first(inputs), 1,
+  return announcing("all_gather", first(inputs), 1,
                     [&] { return RingBackend::allgather(outputs, inputs, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                         const c10d::AllgatherOptions& opts) {
-  return announcing(input, 1, [&] { return RingBackend::_allgather_base(output, input, opts); });
+  return announcing("all_gather_into_tensor", input, 1,
+                    [&] { return RingBackend::_allgather_base(output, input, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                                             const c10d::AllgatherOptions& opts) {
-  return announcing(first(inputs), inputs.size(),
+  return announcing("all_gather_coalesced", first(inputs), inputs.size(),
                     [&] { return RingBackend::allgather_coalesced(outputs, inputs, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
-  return announcing(first(inputs), inputs.size(), [&] {
+  return announcing("all_gather_into_tensor_coalesced", first(inputs), inputs.size(), [&] {
     return RingBackend::allgather_into_tensor_coalesced(outputs, inputs, opts);
   });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::broadcast(Tensors& tensors,
                                                   const c10d::BroadcastOptions& opts) {
-  return announcing(first(tensors), 1, [&] { return RingBackend::broadcast(tensors, opts); });
+  return announcing("broadcast", first(tensors), 1,
+                    [&] { return RingBackend::broadcast(tensors, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::gather(TensorLists& outputs, Tensors& inputs,
                                                const c10d::GatherOptions& opts) {
-  return announcing(first(inputs), 1, [&] { return RingBackend::gather(outputs, inputs, opts); });
+  return announcing("gather", first(inputs), 1,
+                    [&] { return RingBackend::gather(outputs, inputs, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                                            const c10d::GatherOptions& opts) {
-  return announcing(input, 1, [&] { return RingBackend::gather_into_tensor(output, input, opts); });
+  return announcing("gather_into_tensor", input, 1,
+                    [&] { return RingBackend::gather_into_tensor(output, input, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::scatter(Tensors& outputs, TensorLists& inputs,
                                                 const c10d::ScatterOptions& opts) {
-  return announcing(first(outputs), 1, [&] { return RingBackend::scatter(outputs, inputs, opts); });
+  return announcing("scatter", first(outputs), 1,
+                    [&] { return RingBackend::scatter(outputs, inputs, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                                  const c10d::AllToAllOptions& opts) {
-  return announcing(first(inputs), 1, [&] { return RingBackend::alltoall(outputs, inputs, opts); });
+  return announcing("all_to_all", first(inputs), 1,
+                    [&] { return RingBackend::alltoall(outputs, inputs, opts); });
 }
 
 RingBackend::WorkPtr AnnouncingBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                                       std::vector<int64_t>& output_splits,
                                                       std::vector<int64_t>& input_splits,
                                                       const c10d::AllToAllOptions& opts) {
-  return announcing(input, 1, [&] {
+  return announcing("all_to_all_single", input, 1, [&] {
     return RingBackend::alltoall_base(output, input, output_splits, input_splits, opts);
   });
+}
+
+RingBackend::WorkPtr AnnouncingBackend::barrier(const c10d::BarrierOptions& opts) {
+  return announcing("barrier", {}, 1, [&] { return RingBackend::barrier(opts); });
 }
 
 template <typename Body>
 auto AnnouncingBackend::announcing_message(shm::Message::Kind kind, const at::Tensor& tensor,
                                            int peer, int tag, Body body) {
   if (tensor.defined() && tensor.is_cuda()) return body();
+  const PendingCalls pending(1);
   try {
     return body();
-  } catch (const c10::ValueError& error) {
-    refuse_message(kind, peer, tag, error.what_without_backtrace());
-    throw;
-  } catch (const c10::NotImplementedError& error) {
-    refuse_message(kind, peer, tag, error.what_without_backtrace());
-    throw;
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    if (pending.count() > 0) refuse_message(kind, peer, tag, reason_of(error));
+    rethrow_from_call(error, where(kind == shm::Message::Kind::kSend ? "send" : "recv"));
   }
 }
 
@@ -178,28 +189,37 @@ bool AnnouncingBackend::message_now(shm::Message::Kind kind, const at::Tensor& t
 }
 
 bool AnnouncingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  return announcing(tensor, 1, [&] { return RingBackend::all_reduce_now(tensor, op); });
+  return announcing("all_reduce", tensor, 1,
+                    [&] { return RingBackend::all_reduce_now(tensor, op); });
 }
 
 bool AnnouncingBackend::reduce_scatter_now(const at::Tensor& output, const at::Tensor& input,
                                            const c10d::ReduceOp& op) {
-  return announcing(output, 1, [&] { return RingBackend::reduce_scatter_now(output, input, op); });
+  return announcing("reduce_scatter_tensor", output, 1,
+                    [&] { return RingBackend::reduce_scatter_now(output, input, op); });
 }
 
 bool AnnouncingBackend::all_gather_now(const at::Tensor& output, const at::Tensor& input) {
-  return announcing(input, 1, [&] { return RingBackend::all_gather_now(output, input); });
+  return announcing("all_gather_into_tensor", input, 1,
+                    [&] { return RingBackend::all_gather_now(output, input); });
 }
 
 bool AnnouncingBackend::broadcast_now(const at::Tensor& tensor, int root) {
-  return announcing(tensor, 1, [&] { return RingBackend::broadcast_now(tensor, root); });
+  return announcing("broadcast", tensor, 1,
+                    [&] { return RingBackend::broadcast_now(tensor, root); });
 }
 
 bool AnnouncingBackend::reduce_now(const at::Tensor& tensor, int root, const c10d::ReduceOp& op) {
-  return announcing(tensor, 1, [&] { return RingBackend::reduce_now(tensor, root, op); });
+  return announcing("reduce", tensor, 1, [&] { return RingBackend::reduce_now(tensor, root, op); });
 }
 
 bool AnnouncingBackend::all_to_all_now(const at::Tensor& output, const at::Tensor& input) {
-  return announcing(input, 1, [&] { return RingBackend::all_to_all_now(output, input); });
+  return announcing("all_to_all_single", input, 1,
+                    [&] { return RingBackend::all_to_all_now(output, input); });
+}
+
+bool AnnouncingBackend::barrier_now() {
+  return announcing("barrier", {}, 1, [&] { return RingBackend::barrier_now(); });
 }
 
 }  // namespace ringcomm

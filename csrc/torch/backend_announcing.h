@@ -44,6 +44,7 @@ class AnnouncingBackend final : public RingBackend {
   WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
                         std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& opts) override;
+  WorkPtr barrier(const c10d::BarrierOptions& opts) override;
   bool all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op);
   bool reduce_scatter_now(const at::Tensor& output, const at::Tensor& input,
                           const c10d::ReduceOp& op);
@@ -51,6 +52,7 @@ class AnnouncingBackend final : public RingBackend {
   bool broadcast_now(const at::Tensor& tensor, int root);
   bool reduce_now(const at::Tensor& tensor, int root, const c10d::ReduceOp& op);
   bool all_to_all_now(const at::Tensor& output, const at::Tensor& input);
+  bool barrier_now();
 
   WorkPtr send(Tensors& tensors, int peer, int tag) override;
   WorkPtr recv(Tensors& tensors, int peer, int tag) override;
@@ -60,9 +62,10 @@ class AnnouncingBackend final : public RingBackend {
   bool message_now(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
 
  private:
-  // body(), which ends by submitting its call, or `num_calls` of them, for tensors like `tensor`.
+  // body(), which makes the call `what`, or `num_calls` of them, for tensors like `tensor`.
   template <typename Body>
-  auto announcing(const at::Tensor& tensor, std::size_t num_calls, Body body);
+  auto announcing(const char* what, const at::Tensor& tensor, std::size_t num_calls, Body body);
+  std::string where(const char* what) const;
   // body(), which posts a message.
   template <typename Body>
   auto announcing_message(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag,

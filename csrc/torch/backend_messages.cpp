@@ -6,6 +6,7 @@
 #include "torch/errors.h"
 #include "torch/leaving.h"
 #include "torch/message_work.h"
+#include "torch/pending_calls.h"
 
 namespace ringcomm {
 namespace {
@@ -63,13 +64,19 @@ RingBackend::WorkPtr RingBackend::send_or_recv_on_host(shm::Message::Kind kind, 
     c10::intrusive_ptr<MessageWork> work;
     Writable data;
   };
-  message->on_done = [held = Held{.work = work, .data = std::move(data)},
-                      kind](std::exception_ptr error) {
+  message->on_done = [held = Held{.work = work, .data = std::move(data)}, kind,
+                      host = communicator_](std::exception_ptr error) {
     const auto& [inside, work, data] = held;
-    if (!error && kind == shm::Message::Kind::kRecv) data.commit();
+    if (!error && kind == shm::Message::Kind::kRecv) {
+      error = error_of([&] { data.commit(); });
+      // The message is taken: to receive again would take the next one.
+      if (error) host->group().fail_with(error, [] { return std::string("recv"); });
+    }
     work->complete(error, work->sourceRank());
   };
+  if (coalescing_) coalescing_->parts.reserve(coalescing_->parts.size() + 1);
   with_reported_errors(report, [&] { work->post(std::move(message)); });
+  PendingCalls::note_known();
   if (coalescing_) coalescing_->parts.push_back(work);
   return work;
 }

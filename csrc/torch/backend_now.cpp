@@ -8,6 +8,7 @@
 #include "torch/backend.h"
 #include "torch/errors.h"
 #include "torch/leaving.h"
+#include "torch/pending_calls.h"
 
 namespace ringcomm {
 namespace {
@@ -28,6 +29,7 @@ class MessageNow {
 
   void done(std::exception_ptr cause) {
     if (!cause) return mark_.complete(message.peer);
+    error = cause;  // unless more can be said
     call_abort_hooks(*hooks_, cause);
     error = for_torch(failed(mark_, cause));
   }
@@ -50,10 +52,18 @@ bool RingBackend::at_once(Record record, Body body) {
   check_usable();
   const Inside inside;
   if (!queue_->try_enter()) return false;
+  Queue::Turn turn(*queue_);
   ++sequence_;
-  const FlightMark mark = record(options_->timeout);
-  const std::exception_ptr error = error_of([&] { body(*communicator_, options_->timeout); });
-  queue_->leave();
+  const std::chrono::milliseconds timeout = options_->timeout;
+  FlightMark mark;
+  const std::exception_ptr error = error_of([&] {
+    communicator_->settled(1, timeout, [&] {
+      mark = record(timeout);
+      body(*communicator_, timeout);
+    });
+  });
+  PendingCalls::note_known();
+  turn.leave();
   if (error) {
     call_abort_hooks(*hooks_, error);
     rethrow_for_torch(failed(mark, error));
@@ -212,7 +222,10 @@ bool RingBackend::message_now(shm::Message::Kind kind, const at::Tensor& tensor,
   message->is_awaited = true;
   if (const std::exception_ptr error = error_of([&] { communicator_->post(message); })) {
     own->done(error);
-  } else if (!message->done.load(std::memory_order_acquire)) {
+    std::rethrow_exception(own->error);
+  }
+  PendingCalls::note_known();
+  if (!message->done.load(std::memory_order_acquire)) {
     communicator_->wait(*message, kAsLongAsItMay);
   }
   if (own->error) std::rethrow_exception(own->error);

@@ -34,7 +34,7 @@ RingBackend::WorkPtr RingBackend::allreduce_sparse(Tensors& tensors,
   check_sparse(tensor, opts.reduceOp);
   const auto timeout = timeout_or_default(opts.timeout);
   return submit({c10d::OpType::_ALLREDUCE_SPARSE, "ring:sparse_all_reduce", tensors, tensors,
-                 tensors, timeout, opts.asyncOp},
+                 tensors, timeout, opts.asyncOp, kSparseCalls},
                 [tensor, timeout](Collectives& collectives) {
                   all_reduce_sparse(collectives, tensor, timeout);
                 });

@@ -1,6 +1,7 @@
 #include "torch/errors.h"
 
 #include <c10/util/Exception.h>
+#include <pybind11/pybind11.h>
 
 #include "core/status.h"
 
@@ -12,6 +13,28 @@ void rethrow_for_torch(std::exception_ptr error) {
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::kInvalidArgument) TORCH_CHECK_VALUE(false, "ring: ", e.what());
     C10_THROW_ERROR(DistBackendError, c10::str("ring: ", e.what()));
+  }
+}
+
+void rethrow_from_call(std::exception_ptr error, const std::string& where) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const pybind11::error_already_set&) {
+    throw;
+  } catch (...) {
+    C10_THROW_ERROR(DistBackendError, c10::str("ring: ", where, ": ", text_of(error)));
+  }
+}
+
+std::string reason_of(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& e) {
+    return e.what_without_backtrace();
+  } catch (...) {
+    return text_of(error);
   }
 }
 

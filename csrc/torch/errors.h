@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <string>
 
 #include "core/status.h"
 
@@ -13,16 +14,13 @@ namespace ringcomm {
 
 std::exception_ptr for_torch(std::exception_ptr error);
 
-// What body() throws, or null.
-template <typename Body>
-std::exception_ptr error_of(Body&& body) {
-  try {
-    body();
-    return nullptr;
-  } catch (...) {
-    return std::current_exception();
-  }
-}
+// For a call that could not be made, `where` says on which rank and which: rethrows what torch and
+// Python have types for as it is, and everything else, such as a lack of memory, as
+// DistBackendError.
+[[noreturn]] void rethrow_from_call(std::exception_ptr error, const std::string& where);
+
+// What the error says, without torch's backtrace.
+std::string reason_of(std::exception_ptr error);
 
 // body(), with the core's errors thrown as torch's.
 template <typename Body>

@@ -4,8 +4,8 @@
 //
 // They return False, or None in place of a Work, with nothing done, wherever torch.distributed has
 // to carry out the call: it is to be recorded (a profiler, a dispatch mode, coalescing), a tensor
-// is of a subclass, sparse, not on the CPU or not contiguous, the op carries a factor, operations
-// are under way, or the group is not known here.
+// is of a subclass, not on the CPU, not contiguous or not plain memory (sparse, quantized, wrapped
+// by functorch), the op carries a factor, operations are under way, or the group is not known here.
 #include "torch/fast_path.h"
 
 #include <Python.h>
@@ -21,6 +21,7 @@
 #include <unordered_map>
 
 #include "torch/backend_announcing.h"
+#include "torch/tensors.h"
 #include "torch/world.h"
 
 namespace py = pybind11;
@@ -122,8 +123,7 @@ class FastPath {
 
   static bool is_plain(PyObject* tensor) {
     if (Py_TYPE(tensor) != reinterpret_cast<PyTypeObject*>(THPVariableClass)) return false;
-    const at::Tensor& unpacked = THPVariable_Unpack(tensor);
-    return unpacked.layout() == at::kStrided && !unpacked.is_nested();
+    return ringcomm::is_plain(THPVariable_Unpack(tensor));
   }
 
   std::optional<c10d::ReduceOp::RedOpType> find(PyObject* op) const {

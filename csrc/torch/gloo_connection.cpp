@@ -8,6 +8,8 @@
 #include <exception>
 #include <vector>
 
+#include "core/thread.h"
+
 namespace ringcomm {
 namespace {
 
@@ -44,7 +46,7 @@ int GlooConnection::Posted::tag_of(bool is_bytes) const {
 
 GlooConnection::GlooConnection(Connect connect, int peer, std::function<void()> on_end)
     : peer_(peer), on_end_(std::move(on_end)) {
-  connector_ = std::thread([this, connect = std::move(connect)] { this->connect(connect); });
+  connector_ = start_thread([this, connect = std::move(connect)] { this->connect(connect); });
 }
 
 GlooConnection::~GlooConnection() {
@@ -54,7 +56,9 @@ GlooConnection::~GlooConnection() {
     lose("the connection was closed");
   }
   connector_.join();
-  for (auto& [of, direction] : directions_) direction.waiter.join();
+  for (auto& [of, direction] : directions_) {
+    if (direction.waiter.joinable()) direction.waiter.join();
+  }
 }
 
 void GlooConnection::connect(const Connect& connect) {
@@ -86,12 +90,13 @@ void GlooConnection::post(bool is_send, links::Tag tag, std::byte* data, std::si
     return;
   }
   Direction& direction = directions_[{tag.stream, is_send}];
+  if (!direction.waiter.joinable()) {
+    direction.waiter = start_thread([this, &direction] { wait_for_messages(direction); });
+  }
   direction.messages.push_back({&request, is_send, tag, data, nbytes});
   request.handle = this;
   request.state.store(Request::State::kPending, std::memory_order_release);
   if (backend_) start(direction.messages.back());
-  if (!direction.waiter.joinable())
-    direction.waiter = std::thread([this, &direction] { wait_for_messages(direction); });
   direction.changed.notify_one();
 }
 

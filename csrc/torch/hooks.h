@@ -2,6 +2,7 @@
 // called when an operation has succeeded, and when a group is about to end in failure.
 #pragma once
 
+#include <c10/util/Exception.h>
 #include <torch/version.h>
 
 #include <atomic>
@@ -13,6 +14,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
+#include "core/status.h"
+
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
 #define RINGCOMM_WITH_COMPLETION_HOOKS 1
 #endif
@@ -20,7 +23,8 @@
 namespace ringcomm {
 
 // Hooks of one kind, by torch's numbers for them. They are called, and destroyed, without the lock:
-// they may want Python's. So one may still be running when it has been removed.
+// they may want Python's. So one may still be running when it has been removed. What a hook throws
+// is a warning: the operation that it is told of has ended as it has.
 template <typename... Args>
 class HookTable {
  public:
@@ -34,9 +38,14 @@ class HookTable {
   }
   // Costs next to nothing.
   bool is_empty() const { return is_empty_.load(std::memory_order_relaxed); }
-  void call(Args... args) const {
+  void call(Args... args) const noexcept {
     const std::shared_ptr<const Map> hooks = current();
-    for (const auto& [id, hook] : *hooks) (*hook)(args...);
+    for (const auto& [id, hook] : *hooks) {
+      const std::exception_ptr error = error_of([&] { (*hook)(args...); });
+      if (error) {
+        error_of([&] { TORCH_WARN("ring: a hook failed: ", text_of(error)); });
+      }
+    }
   }
 
  private:

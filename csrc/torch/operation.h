@@ -27,6 +27,7 @@ struct Operation {
   std::vector<at::Tensor> memory;
   std::chrono::milliseconds timeout;
   bool async = true;
+  int num_calls = 1;           // of the collectives that the body calls
   std::uint64_t sequence = 0;  // from when it begins
   Report report = {};
 };

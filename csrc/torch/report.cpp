@@ -41,7 +41,7 @@ void Report::succeeded(int source) const {
   for (const FlightMark& mark : marks_) mark.complete(source);
 }
 
-void Report::call_completion_hooks() const {
+void Report::call_completion_hooks() const noexcept {
 #ifdef RINGCOMM_WITH_COMPLETION_HOOKS
   if (hooks_) hooks_->completion.call({completion_key_, std::nullopt});
 #endif

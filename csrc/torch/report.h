@@ -31,7 +31,11 @@ class Report {
   // find it recorded.
   void succeeded(int source = FlightRecorder::kAnybody) const;
   // And this when it is: hooks may ask it.
-  void call_completion_hooks() const;
+  void call_completion_hooks() const noexcept;
+  // The operation has not begun and never will.
+  void withdrawn() const {
+    for (const FlightMark& mark : marks_) mark.withdraw();
+  }
   // Returns the error with what is to be added to it. To be called before the work is complete.
   std::exception_ptr failed(std::exception_ptr error) const;
 

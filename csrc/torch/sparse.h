@@ -10,6 +10,9 @@
 
 namespace ringcomm {
 
+// The collectives of which one sparse all-reduce is made.
+inline constexpr int kSparseCalls = 3;
+
 // Throws ValueError unless `tensor` is a sparse CPU tensor and the op is SUM.
 void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op);
 

@@ -1,6 +1,8 @@
 #include "torch/tensors.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <cctype>
@@ -106,12 +108,45 @@ double premul_factor(const c10d::ReduceOp& op, const char* what) {
   return supplement->double_factor;
 }
 
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+
+// Of tensors whose bytes, if they have any, are not their values.
+const DispatchKeySet kNotItsMemory({DispatchKey::Quantized, DispatchKey::ZeroTensor,
+                                    DispatchKey::Functionalize, DispatchKey::FuncTorchBatched,
+                                    DispatchKey::FuncTorchGradWrapper, DispatchKey::NestedTensor});
+
+void check_memory(const at::Tensor& tensor, const char* what) {
+  const DispatchKeySet keys = tensor.key_set() & kNotItsMemory;
+  const bool is_wrapped = !keys.empty() || !tensor.has_storage();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !is_wrapped, "ring: ", what, ": got a tensor whose memory does not hold its values ",
+      tensor.key_set(), "; pass an ordinary tensor, such as tensor.dequantize() or tensor.clone()");
+  const std::size_t wanted = tensor.numel() == 0 ? 0
+                                                 : at::detail::computeStorageNbytes(
+                                                       tensor.sizes(), tensor.strides(),
+                                                       tensor.itemsize(), tensor.storage_offset());
+  TORCH_CHECK_VALUE(tensor.storage().nbytes() >= wanted, "ring: ", what,
+                    ": the storage of a tensor has ", tensor.storage().nbytes(),
+                    " bytes, and its elements need ", wanted, ". Was it freed, by resize_(0)?");
+}
+
 }  // namespace
+
+bool is_plain(const at::Tensor& tensor) {
+  static const DispatchKeySet plain = at::empty({0}).key_set() |
+                                      DispatchKeySet(DispatchKey::Negative) |
+                                      DispatchKeySet(DispatchKey::Conjugate);
+  const c10::impl::LocalDispatchKeySet thread = c10::impl::tls_local_dispatch_key_set();
+  return (tensor.key_set() - plain).empty() &&
+         (thread.included_ - c10::default_included_set).empty();
+}
 
 void check_tensor(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_VALUE(tensor.defined(), "ring: ", what, ": got an undefined tensor");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "ring: ", what, ": got a tensor of layout ",
                     tensor.layout(), "; only dense (strided) tensors can be sent");
+  check_memory(tensor, what);
   if (tensor.device().is_cpu()) return;
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().is_cuda(), "ring: ", what, ": got a tensor on ",
                               tensor.device(), "; only CPU and CUDA tensors can be sent");

@@ -9,12 +9,17 @@
 
 namespace ringcomm {
 
-// Throws ValueError (layout) or NotImplementedError (device) unless it is a dense tensor on the CPU
-// or, if this build can send those, on a CUDA device. `what` is the collective, for the message.
+// Throws ValueError (layout, storage) or NotImplementedError (device, quantized, wrapped) unless it
+// is a dense tensor whose elements are its memory, on the CPU or, if this build can send those, on
+// a CUDA device. `what` is the collective, for the message.
 void check_tensor(const at::Tensor& tensor, const char* what);
 
 // As check_tensor, for a tensor that is written: a ValueError also where elements share memory.
 void check_output(const at::Tensor& tensor, const char* what);
+
+// Whether a call of torch's on this tensor comes to its memory without a detour: neither the tensor
+// nor the thread asks for anything else first, such as a functorch layer, tracing, or batching.
+bool is_plain(const at::Tensor& tensor);
 
 // Whether its elements lie in logical order, as they are.
 bool lies_flat(const at::Tensor& tensor);

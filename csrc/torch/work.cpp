@@ -25,13 +25,14 @@ RingWork::RingWork(int rank, Operation operation)
       timeout_(operation.timeout),
       report_(std::move(operation.report)) {}
 
-void RingWork::complete(std::exception_ptr error, int source) {
+// Whoever waits for it is to hear of the end, whatever fails on the way.
+void RingWork::complete(std::exception_ptr error, int source) noexcept {
   if (error) {
-    error = for_torch(report_.failed(error));
+    error_of([&] { error = for_torch(report_.failed(error)); });
   } else {
-    report_.succeeded(source);
+    error_of([&] { report_.succeeded(source); });
   }
-  finish(error);
+  error_of([&] { finish(error); });
   if (!error) report_.call_completion_hooks();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   std::vector<std::function<void(std::exception_ptr)>> next;
@@ -42,13 +43,17 @@ void RingWork::complete(std::exception_ptr error, int source) {
     next.swap(next_);
   }
   if (future && !future->completed()) {
-    if (error) {
-      future->setErrorIfNeeded(error);
-    } else {
-      future->markCompleted(c10::IValue(outputs_));
+    std::exception_ptr failure = error;
+    if (!failure) {
+      failure = error_of([&] { future->markCompleted(c10::IValue(outputs_)); });
+    }
+    if (failure) {
+      error_of([&] { future->setErrorIfNeeded(failure); });
     }
   }
-  for (const auto& call : next) call(error);
+  for (const auto& call : next) {
+    error_of([&] { call(error); });
+  }
 }
 
 void RingWork::then(std::function<void(std::exception_ptr)> next) {

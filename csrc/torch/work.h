@@ -21,7 +21,7 @@ class RingWork : public c10d::Work {
 
   void start() const { report_.started(); }
   // `source`: of a message.
-  void complete(std::exception_ptr error, int source = FlightRecorder::kAnybody);
+  void complete(std::exception_ptr error, int source = FlightRecorder::kAnybody) noexcept;
   // Calls `next` when the work is complete, at once if it already is.
   void then(std::function<void(std::exception_ptr)> next);
 

@@ -1,0 +1,47 @@
+// Threads of the library. The system may refuse one: ulimit -u, a container's pids limit.
+#pragma once
+
+#include <signal.h>
+
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "core/status.h"
+
+namespace ringcomm {
+
+// The system makes no further thread for this process, which may be otherwise in a moment.
+struct NoThread : Error {
+  explicit NoThread(const std::string& why)
+      : Error(ErrorKind::kSystem, "the system makes no further thread for this process: " + why +
+                                      " (see ulimit -u and the container's pids limit)") {}
+};
+
+// A std::thread that runs body(). Throws NoThread.
+template <typename Body>
+std::thread start_thread(Body&& body) {
+  try {
+    return std::thread(std::forward<Body>(body));
+  } catch (const std::system_error& error) {
+    throw NoThread(error.what());
+  }
+}
+
+// Blocks all signals on this thread, and on those that it starts meanwhile.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace ringcomm
