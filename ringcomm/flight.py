@@ -50,10 +50,10 @@ def dump(path: str | os.PathLike[str] | None = None) -> str:
         RuntimeError: nothing is recorded: no group has been made, or RINGCOMM_FLIGHT_RECORDS is 0.
         OSError: the file cannot be written.
     """
-    written = _C.dump_flight_record(os.fspath(path) if path is not None else "")
+    written = _C.dump_flight_record(os.fsencode(path) if path is not None else b"")
     if not written:
         raise RuntimeError(
             'nothing is recorded: no group of the backend "ring" has been made, or '
             "RINGCOMM_FLIGHT_RECORDS is 0"
         )
-    return written
+    return os.fsdecode(written)

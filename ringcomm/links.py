@@ -21,7 +21,7 @@ def wanted() -> str:
         ValueError: it holds something else.
     """
     text = one_of("RINGCOMM_LINKS", ENGINES)
-    _C.links.look_for_ucx_in(_toolchain.ucx_libraries())
+    _C.links.look_for_ucx_in(os.fsencode(_toolchain.ucx_libraries()))
     return text
 
 

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/fixed_text.h"
+
 namespace ringcomm {
 
 class Pickle {
@@ -29,11 +31,12 @@ class Pickle {
     const auto bits = std::bit_cast<std::uint64_t>(value);
     for (int byte = 7; byte >= 0; --byte) out_ += static_cast<char>(bits >> (8 * byte));
   }
-  // UTF-8.
+  // Python reads UTF-8 and nothing else.
   void text(std::string_view value) {
+    const std::string written = valid_utf8(value);
     out_ += 'X';
-    little_endian(value.size(), 4);
-    out_ += value;
+    little_endian(written.size(), 4);
+    out_ += written;
   }
 
   // `items` writes what it has: two, any number, keys and values in turn.

@@ -5,6 +5,9 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+
+#include "core/fixed_text.h"
 
 namespace ringcomm {
 
@@ -18,9 +21,11 @@ enum class ErrorKind : std::int32_t {
   kLibrary,          // a call to CUDA or NCCL failed
 };
 
+// Its text is valid UTF-8: names of hosts and files, which it may quote, need not be.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  Error(ErrorKind kind, std::string_view message)
+      : std::runtime_error(valid_utf8(message)), kind_(kind) {}
   ErrorKind kind() const { return kind_; }
 
  private:

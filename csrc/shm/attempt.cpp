@@ -1,7 +1,6 @@
 #include "shm/attempt.h"
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 
 namespace ringcomm::shm {
@@ -109,7 +108,7 @@ void Attempt::declare_made(const Placement& placement, const std::vector<std::st
                            const Between& between) {
   if (!is_first()) return;
   GroupHeader& shared = segment_.header();
-  std::strncpy(shared.engine, between.engine.c_str(), sizeof(shared.engine) - 1);
+  shared.engine.assign(between.engine);
   shared.across = between.across;
   shared.silence = between.silence.count();
   for (int r = 0; r < segment_.geometry().world_size; ++r) {
@@ -117,7 +116,7 @@ void Attempt::declare_made(const Placement& placement, const std::vector<std::st
     state.host_number = placement.host_of[r];
     if (placement.together(r, rank_)) continue;
     state.global_rank = names_.global(r);
-    std::strncpy(state.host, host_names.at(state.host_number).c_str(), sizeof(state.host) - 1);
+    state.host.assign(host_names.at(state.host_number));
   }
   segment_.count(Area::kBase, segment_.geometry().base_nbytes);
   shared.setup.store(Setup::kDone, std::memory_order_release);
@@ -129,7 +128,7 @@ void Attempt::declare_refused(const Error& error) {
   if (!is_first()) return;
   GroupHeader& shared = segment_.header();
   shared.kind = error.kind();
-  std::strncpy(shared.text, error.what(), sizeof(shared.text) - 1);
+  shared.text.assign(error.what());
   shared.setup.store(Setup::kRefused, std::memory_order_release);
 }
 
@@ -156,7 +155,7 @@ std::optional<Placement> Attempt::verdict() {
       leave();
       return std::nullopt;
     case Setup::kRefused:
-      throw Error(shared.kind, shared.text);
+      throw Error(shared.kind, shared.text.str());
     case Setup::kDone:
       break;
   }

@@ -74,7 +74,7 @@ void Exchange::refuse(const std::string& reason, const Deadline& deadline) {
   Call call;
   call.refused = 1;
   auto* text = reinterpret_cast<char*>(begin(call, deadline));
-  call.count = std::min(reason.size(), group_.geometry().eager_nbytes);
+  call.count = cut_at_character(reason, group_.geometry().eager_nbytes).size();
   std::memcpy(text, reason.data(), call.count);
   announce(call, call.count);
   owes_wait_ = true;
@@ -127,7 +127,7 @@ std::string Exchange::refusals() {
     if (!call.refused) continue;
     const std::size_t length = std::min<std::size_t>(call.count, group_.geometry().eager_nbytes);
     text += (text.empty() ? "" : "; ") + group_.members.name(r) + "'s arguments were refused: " +
-            std::string(reinterpret_cast<const char*>(payload_of(r)), length);
+            valid_utf8(std::string(reinterpret_cast<const char*>(payload_of(r)), length));
   }
   return text;
 }

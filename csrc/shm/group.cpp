@@ -3,8 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cstring>
 #include <vector>
 
 #include "shm/read_once.h"
@@ -101,9 +99,7 @@ bool Group::record_failure(int reporter, ErrorKind kind, std::string_view text) 
   if (!header.failed.compare_exchange_strong(nobody, 1, std::memory_order_acq_rel)) return false;
   header.kind = kind;
   header.reporter = reporter;
-  const std::size_t length = std::min(text.size(), sizeof(header.text) - 1);
-  std::memcpy(header.text, text.data(), length);
-  header.text[length] = '\0';
+  header.text.assign(text);
   header.failed.store(2, std::memory_order_release);
   ring_all();
   return true;
@@ -124,25 +120,20 @@ Error Group::first_failure(const std::string& doing, const std::string& more) {
     }
     sched_yield();
   }
-  std::string text(header.text, strnlen(header.text, sizeof(header.text)));
-  std::ranges::replace_if(text, [](unsigned char c) { return std::iscntrl(c); }, '?');
   const ErrorKind kind = std::min(read_once(header.kind), ErrorKind::kLibrary);
   return Error(kind, doing + " failed on " + members.name(rank) + ", because the group failed on " +
-                         members.name(header.reporter) + ": " + text + more);
+                         members.name(header.reporter) + ": " + header.text.str() + more);
 }
 
 void Group::rename(const std::string& name) {
   members.group = name;
-  if (rank == own_leader()) {
-    std::strncpy(segment_.header().group, name.c_str(), sizeof(segment_.header().group) - 1);
-  }
+  if (rank == own_leader()) segment_.header().group.assign(name);
 }
 
 std::vector<std::string> Group::host_names() {
   std::vector<std::string> names;
   for (int host = 0; host < placement().num_hosts(); ++host) {
-    const RankState& state = segment_.state(placement().leader_of(host));
-    names.emplace_back(state.host, strnlen(state.host, sizeof(state.host)));
+    names.push_back(segment_.state(placement().leader_of(host)).host.str());
   }
   return names;
 }
@@ -220,8 +211,7 @@ bool Group::gone(int peer, std::string* how) {
 }
 
 std::string Group::host_name_of(int peer) {
-  const RankState& state = segment_.state(peer);
-  const std::string name(state.host, strnlen(state.host, sizeof(state.host)));
+  const std::string name = segment_.state(peer).host.str();
   return name.empty() ? "#" + std::to_string(placement().host_of[peer]) : name;
 }
 

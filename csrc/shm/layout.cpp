@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "plan/across.h"
 
@@ -56,7 +55,7 @@ const char* name(Area area) {
 }
 
 Between GroupHeader::between() const {
-  return {{engine, strnlen(engine, sizeof(engine))}, across, std::chrono::milliseconds(silence)};
+  return {engine.str(), across, std::chrono::milliseconds(silence)};
 }
 
 Geometry::Geometry(int n)

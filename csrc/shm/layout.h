@@ -28,7 +28,6 @@
 
 #include <sched.h>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +35,7 @@
 #include "core/between.h"
 #include "core/board.h"
 #include "core/call.h"
+#include "core/fixed_text.h"
 #include "core/placement.h"
 #include "core/process.h"
 #include "core/tuning.h"
@@ -63,14 +63,17 @@ inline constexpr std::uint64_t kMagic = 0x72696e67636f6d61;  // "ringcoma"
 // What becomes of the group that is being made. kAgain: in another file.
 enum class Setup : std::uint32_t { kPending, kDone, kAgain, kRefused };
 
+// Why a group failed.
+using FailureText = FixedText<2048>;
+
 struct alignas(kLine) GroupHeader {
   std::uint64_t magic;
   std::uint64_t cookie;  // random: whoever finds it here has found the memory that is meant
   std::uint64_t nbytes;
   std::int32_t world_size;
-  char group[64];  // its name
+  FixedText<64> group;  // its name
   // Between its hosts (core/between.h); written before setup is done.
-  char engine[16];
+  FixedText<16> engine;
   Link across;
   std::int64_t silence;  // milliseconds
 
@@ -83,7 +86,7 @@ struct alignas(kLine) GroupHeader {
   std::atomic<std::uint32_t> failed;
   ErrorKind kind;
   std::int32_t reporter;
-  char text[2048];
+  FailureText text;
   std::atomic<std::uint64_t> shrink_verdict;  // see shm/shrink.cpp, as all that is named so
   std::atomic<std::int64_t> shrink_turn;      // see shm/shrink_hosts.cpp; nanoseconds of Clock
 };
@@ -96,7 +99,7 @@ enum class Closed : std::uint32_t {
 
 struct alignas(kLine) RankState {
   Process process;
-  char host[64];
+  FixedText<64> host;
   cpu_set_t cores;  // that it may run on
   std::uint64_t global_rank;
   std::atomic<std::uint32_t> joined;  // what stands above has been written
@@ -117,7 +120,7 @@ struct alignas(kLine) RankState {
   // Of its messages that are not done: the one it has waited for longest, once that is long.
   std::atomic<std::int32_t> mail_peer;   // whom it is for or from; any or none: -1
   std::atomic<std::int64_t> mail_since;  // nanoseconds of Clock; 0: it waits for none
-  char mail[128];                        // what it is; may be read while it is written
+  FixedText<128> mail;                   // what it is; may be read while it is written
   // Monitored barriers: the number this rank has arrived at; on rank 0 the one it has released,
   // and the one it has given up on.
   std::atomic<std::uint64_t> barrier;
@@ -189,8 +192,8 @@ inline constexpr int kLanes = 2;
 inline constexpr int kLanesAcrossHosts = 4;
 inline constexpr int kMailSlots = 4;
 
-// Why a rank's arguments were refused; cut where it is longer, and ended by zeros.
-using Reason = std::array<char, 256>;
+// Why a rank's arguments were refused.
+using Reason = FixedText<256>;
 
 // Messages are numbered from 1.
 struct alignas(kLine) MailEdge {

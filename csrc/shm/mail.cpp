@@ -117,7 +117,7 @@ void Mail::refuse(Message::Kind kind, int peer, std::int32_t tag, const std::str
   message->peer = peer;
   message->tag = tag;
   message->dtype = DType::kUInt8;
-  message->refused = reason.substr(0, group_.geometry().mail_slot_nbytes);
+  message->refused = cut_at_character(reason, group_.geometry().mail_slot_nbytes);
   message->data = reinterpret_cast<std::byte*>(message->refused.data());
   message->count = message->refused.size();
   message->deadline = deadline;

@@ -2,7 +2,6 @@
 // is broken.
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -109,8 +108,7 @@ void Mail::tell_oldest(Clock::time_point now) {
   RankState& own = group_.segment().state(group_.rank);
   own.mail_since.store(0, std::memory_order_release);
   if (oldest == nullptr) return;
-  const std::string text = describe(*oldest, group_.members);
-  std::strncpy(own.mail, text.c_str(), sizeof(own.mail) - 1);
+  own.mail.assign(describe(*oldest, group_.members));
   own.mail_peer.store(oldest->peer, std::memory_order_relaxed);
   own.mail_since.store(oldest->deadline.start.time_since_epoch().count(),
                        std::memory_order_release);

@@ -1,7 +1,6 @@
 // Messages in and out of the mail boxes, slot by slot. What a peer writes there is read once, and
 // checked before it is used: a size or an offset that it cannot have written breaks the group.
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 #include <utility>
 
@@ -15,10 +14,8 @@ namespace {
 const std::string kRefused = "'s arguments were refused: ";
 
 // What a peer has written.
-std::string text_of(const void* text, std::size_t length) {
-  std::string copy(static_cast<const char*>(text), length);
-  std::ranges::replace_if(copy, [](unsigned char c) { return std::iscntrl(c); }, '?');
-  return copy;
+std::string text_of(const std::byte* text, std::size_t nbytes) {
+  return printable_utf8(std::string(reinterpret_cast<const char*>(text), nbytes));
 }
 
 }  // namespace
@@ -174,8 +171,7 @@ void Mail::tell_sender(int peer, const Message& recv) {
   edge.wanted_count = recv.count;
   edge.wanted_users = recv.users;
   edge.wanted_dtype = recv.dtype;
-  edge.wanted_none = {};
-  recv.refused.copy(edge.wanted_none.data(), edge.wanted_none.size() - 1);
+  edge.wanted_none.assign(recv.refused);
   edge.refused.store(incoming_[peer].number, std::memory_order_release);
   ring(peer);
 }
@@ -186,8 +182,7 @@ std::exception_ptr Mail::refusal(const Message& send, const MailEdge& edge) {
   if (!is_valid(type.dtype) || !type.users.is_valid()) {
     return damaged(group_.rank, send.peer, "an answer");
   }
-  const Reason reason = read_once(edge.wanted_none);
-  const std::string none = text_of(reason.data(), strnlen(reason.data(), reason.size()));
+  const std::string none = edge.wanted_none.str();
   const std::string why =
       none.empty() ? " receives count=" + std::to_string(users_count(type.users, count)) +
                          ", dtype=" + name(type)

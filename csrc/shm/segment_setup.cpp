@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <random>
 #include <tuple>
 #include <utility>
@@ -69,7 +68,7 @@ std::string Segment::open(File::Kind kind, const Members& members, const Attende
   shared.cookie = random_cookie();
   shared.nbytes = geometry_.nbytes;
   shared.world_size = geometry_.world_size;
-  std::strncpy(shared.group, members.group.c_str(), sizeof(shared.group) - 1);
+  shared.group.assign(members.group);
   introduce(members, self);
   return file_.address() + "\n" + std::to_string(shared.cookie);
 }
@@ -123,7 +122,7 @@ void Segment::unmap() {
 void Segment::introduce(const Members& members, const Attendee& self) {
   RankState& own = state(rank_);
   own.process = self.process;
-  std::strncpy(own.host, self.host.c_str(), sizeof(own.host) - 1);
+  own.host.assign(self.host);
   if (sched_getaffinity(0, sizeof(own.cores), &own.cores) != 0) CPU_ZERO(&own.cores);
   own.global_rank = members.global(rank_);
   own.waits_for.store(-1, std::memory_order_relaxed);

@@ -15,11 +15,6 @@
 namespace ringcomm::shm {
 namespace {
 
-template <std::size_t n>
-std::string text_of(const char (&text)[n]) {
-  return {text, strnlen(text, n)};
-}
-
 // The whole file, as far as it reaches; its owners may be writing.
 class Mapping {
  public:
@@ -115,7 +110,7 @@ RankView view_of(const Mapping& memory, const Geometry& geometry, int rank) {
   if (seen.state == "joining") return seen;
   seen.global_rank = state.global_rank;
   seen.process = state.process;
-  seen.host = text_of(state.host);
+  seen.host = state.host.str();
   seen.doing = doing(memory, geometry, rank, state);
   seen.completed = state.completed.load(std::memory_order_relaxed);
   seen.enqueued_on_device = state.device_enqueued.load(std::memory_order_relaxed);
@@ -128,7 +123,7 @@ RankView view_of(const Mapping& memory, const Geometry& geometry, int rank) {
   seen.waits_for = rank_or_none(state.waits_for.load(std::memory_order_relaxed));
   if (seen.waits_for >= 0) seen.waits = seconds_since(state.waits_since);
   if (state.mail_since.load(std::memory_order_acquire) != 0 && seen.waits_for < 0) {
-    seen.doing = text_of(state.mail);
+    seen.doing = state.mail.str();
     seen.waits = seconds_since(state.mail_since);
     seen.waits_for = rank_or_none(state.mail_peer.load(std::memory_order_relaxed));
   }
@@ -147,10 +142,10 @@ GroupView view(int descriptor) {
   }
   Geometry geometry(world_size);
   GroupView group;
-  group.name = text_of(header.group);
+  group.name = header.group.str();
   group.complete = header.setup.load(std::memory_order_acquire) == Setup::kDone;
   if (group.complete) geometry.spread(placement_of(memory, geometry), header.between());
-  if (header.failed.load(std::memory_order_acquire) == 2) group.failure = text_of(header.text);
+  if (header.failed.load(std::memory_order_acquire) == 2) group.failure = header.text.str();
   for (int r = 0; r < world_size; ++r) group.ranks.push_back(view_of(memory, geometry, r));
   return group;
 }

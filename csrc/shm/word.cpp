@@ -93,7 +93,7 @@ Word Word::of(Group& group, const std::vector<int>& ranks) {
     word.failure.failed = 1;
     word.failure.kind = header.kind;
     word.failure.reporter = header.reporter;
-    std::memcpy(word.failure.text, header.text, sizeof(word.failure.text));
+    word.failure.text = header.text;
   }
   for (const int rank : ranks) word.ranks.push_back(word_of(group.segment().state(rank), rank));
   return word;
@@ -150,8 +150,7 @@ void Word::mirror(Group& group) const {
   for (const CallWord& word : calls) group.board().mirror(word.rank, word.call);
   for (const RankWord& rank : ranks) shm::mirror(rank, group.segment().state(rank.rank));
   if (failure.failed != 0) {
-    const std::string text(failure.text, strnlen(failure.text, sizeof(failure.text)));
-    group.adopt_failure(failure.reporter, failure.kind, text);
+    group.adopt_failure(failure.reporter, failure.kind, failure.text.str());
   }
 }
 

@@ -40,7 +40,7 @@ struct FailureWord {
   std::uint32_t failed;  // else what follows means nothing
   ErrorKind kind;
   std::int32_t reporter;
-  char text[2048];
+  FailureText text;
 };
 
 // What a rank gives others for their devices to meet, and what it has enqueued on its own: see

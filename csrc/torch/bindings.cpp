@@ -136,16 +136,19 @@ void refuse_message(const c10::intrusive_ptr<c10d::Backend>& backend, bool is_se
   if (ring != nullptr) ring->refuse_message(is_send ? Kind::kSend : Kind::kRecv, peer, tag, reason);
 }
 
-std::string dump_flight_record(const std::string& path) {
+// Paths are bytes here: the name of a file need not be UTF-8.
+py::bytes dump_flight_record(const std::string& path) {
   FlightRecorder* recorder = flight_recorder();
   if (recorder == nullptr) return "";
+  std::string written;
   try {
     const py::gil_scoped_release release;
-    return dump(*recorder, path);
+    written = dump(*recorder, path);
   } catch (const Error& error) {
     PyErr_SetString(PyExc_OSError, error.what());
     throw py::error_already_set();
   }
+  return written;
 }
 
 }  // namespace

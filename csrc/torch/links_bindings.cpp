@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
+#include "core/fixed_text.h"
 #include "links/ucx.h"
 #include "torch/links.h"
 #include "torch/store_adapter.h"
@@ -111,9 +112,10 @@ void bind_links(py::module_& parent) {
           "progress", [](Engine& engine) { engine.get().progress(); }, Unlocked())
       .def(
           "flushed", [](Engine& engine) { return engine.get().flushed(); }, Unlocked())
-      .def("describe", [](Engine& engine) { return engine.get().describe(); })
+      .def("describe", [](Engine& engine) { return valid_utf8(engine.get().describe()); })
       .def(
-          "failure", [](Engine& engine, int peer) { return engine.get().failure(peer); },
+          "failure",
+          [](Engine& engine, int peer) { return valid_utf8(engine.get().failure(peer)); },
           py::arg("peer"), Unlocked());
 }
 

@@ -163,7 +163,7 @@ TEST(a_damaged_record_of_a_failure_can_be_read) {
     if (c.rank() == 1) return;
     shm::GroupHeader& header = c.group().segment().header();
     header.kind = static_cast<ErrorKind>(1000);
-    std::memset(header.text, 0x80, sizeof(header.text));
+    std::memset(static_cast<void*>(&header.text), 0x80, sizeof(header.text));
     header.failed.store(2);
     check_error(ErrorKind::kLibrary, {"the group failed"}, [&] { c.barrier(kPatience); });
   });
