@@ -81,8 +81,8 @@ def check_supported(version: str) -> None:
 def asks_for(extra: str, process: Path) -> bool:
     """Whether the installer, the process under /proc, was told to install with this extra."""
     try:
-        arguments = (process / "cmdline").read_bytes().decode().split("\0")
-    except (OSError, UnicodeDecodeError):
+        arguments = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+    except OSError:
         return False
     return any(re.search(rf"\[([\w,\s-]+,)?\s*{extra}\s*[],]", argument) for argument in arguments)
 

@@ -70,7 +70,7 @@ def installer() -> Path | None:
     """The interpreter that runs pip, if the parent process shows it by a path (Linux's /proc)."""
     parent = Path("/proc") / str(os.getppid())
     try:
-        command = (parent / "cmdline").read_bytes().split(b"\0")[0].decode()
+        command = os.fsdecode((parent / "cmdline").read_bytes().split(b"\0")[0])
         interpreter = (parent / "cwd").resolve() / command
     except OSError:
         return None

@@ -109,7 +109,9 @@ def announcing(
         is_told = str(error).startswith("ring: ") or not isinstance(ring, ProcessGroup)
         devices = {tensor.device for tensor in _tensors([args, *kwargs.values()])}
         if not is_told and devices == {_CPU} and not c10d._world.pg_coalesce_state:
-            reason = f"{function.__name__}: {str(error).partition(chr(10))[0]}"
+            # Lone surrogates, which an argument may hold, are no UTF-8, and are escaped.
+            said = str(error).partition("\n")[0].encode(errors="backslashreplace").decode()
+            reason = f"{function.__name__}: {said}"
             tell(ring._get_backend(_CPU), Refused(function, args, kwargs, reason))
         raise
 

@@ -31,7 +31,12 @@ def output_of(*command: str) -> str:
         subprocess.CalledProcessError: it fails.
     """
     return subprocess.run(
-        command, text=True, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command,
+        text=True,
+        errors="replace",
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     ).stdout
 
 

@@ -102,14 +102,19 @@ def new_group(
         The group; on ranks outside of it, torch.distributed's GroupMember.NON_GROUP_MEMBER.
 
     Raises:
-        ValueError: there is no default group, ranks are repeated or out of range, or there are both
-            pg_options and an algorithm or ranks_per_host.
+        ValueError: there is no default group, ranks are repeated or out of range, there are both
+            pg_options and an algorithm or ranks_per_host, or group_desc holds a lone surrogate.
     """
     options = _options(algorithm, ranks_per_host)
     if options is not None and pg_options is not None:
         raise ValueError(f"either pg_options or {options!r} can be given, got both")
     if ranks is not None and len(set(ranks)) < len(ranks):  # which old versions of torch let pass
         raise ValueError(f"new_group: there are duplicate ranks in {list(ranks)}")
+    if group_desc is not None and not _is_utf8(group_desc):
+        raise ValueError(
+            f"group_desc must be text that UTF-8 can encode, without lone surrogates, got "
+            f"{group_desc!r}"
+        )
     return dist.new_group(
         ranks,
         timeout,
@@ -118,6 +123,14 @@ def new_group(
         use_local_synchronization=use_local_synchronization,
         group_desc=group_desc,
     )
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def destroy_process_group(group: ProcessGroup | None = None) -> None:

@@ -29,7 +29,7 @@ def given_name() -> str:
 def processor() -> str:
     """The name of this host's processor."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
         text = ""
     match = re.search(r"^model name\s*:\s*(.+)$", text, re.M)

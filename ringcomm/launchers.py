@@ -132,7 +132,8 @@ def _parent_of_all(variables: tuple[str, ...]) -> str | None:
     while process > 1:
         try:
             theirs = _environment(str(process), variables)
-            stat = Path(f"/proc/{process}/stat").read_text()
+            # The name of the process, in parentheses, may be any bytes.
+            stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
         except OSError:
             return None
         fields = stat[stat.rindex(")") + 2 :].split()  # from the third on: state, parent, ...

@@ -40,7 +40,9 @@ def meet(job: str, rank: int, world_size: int, timeout: timedelta) -> TCPStore:
             the socket of that name is another user's.
     """
     _times[job] += 1
-    digest = hashlib.sha256(f"{os.getuid()} {job} {_times[job]}".encode()).hexdigest()
+    text = f"{os.getuid()} {job} {_times[job]}"
+    # The job's name may come from variables whose bytes are no text.
+    digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
     name = f"\0ringcomm-{digest[:32]}"
     if rank != 0:
         port = _ask(name, rank, timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ import torch.distributed as dist
 from ranks import Rank, on_processes
 from torch.distributed import ReduceOp
 
-import ringcomm  # noqa: F401  (registers "ring")
+import ringcomm
+from ringcomm import _delegate
 
 Call = Callable[[], object]
 
@@ -255,3 +257,81 @@ def test_other_pg_options_are_refused() -> None:
         dist.init_process_group("ring", store=store, rank=0, world_size=1, pg_options=object())
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+# Groups are named in errors by what they are called, and how long that may be nobody says. One of
+# four names ends inside a character where the text of the error is cut.
+LONG = [offset * "x" + 700 * "\U0001f3d6" for offset in range(4)]
+
+
+def fails_with_a_long_text(rank: Rank) -> None:
+    for name in LONG:
+        group = dist.new_group([1, 2], timeout=timedelta(seconds=2), group_desc=name)
+        rank.meet()
+        if rank.rank == 1:
+            with pytest.raises(dist.DistBackendError, match="Timed out"):
+                dist.all_reduce(torch.ones(3), group=group)
+            rank.store.set(f"failed {name[:4]}", "")
+        elif rank.rank == 2:
+            rank.store.wait([f"failed {name[:4]}"])
+            with pytest.raises(dist.DistBackendError) as raised:
+                dist.all_reduce(torch.ones(3), group=group)
+            text = str(raised.value)
+            assert f"because the group failed on rank 1 (rank 0 of group {name[:4]}" in text
+            assert "\ufffd" not in text
+            text.encode()
+        rank.meet()
+        still_works(rank)
+
+
+def test_a_long_error_is_read_by_the_others() -> None:
+    on_processes(fails_with_a_long_text, 3, backend="ring")
+
+
+def refused_with_a_long_text(rank: Rank) -> None:
+    for offset in range(4):
+        wrong = offset * "x" + 20_000 * "\U0001f3d6"  # more than an announcement has room for
+        if rank.rank == 0:
+            with pytest.raises(TypeError, match="op must be a ReduceOp"):
+                ringcomm.all_reduce(torch.ones(3), wrong)  # type: ignore[arg-type]
+        else:
+            with pytest.raises(dist.DistBackendError, match="rank 0's arguments were") as raised:
+                dist.all_reduce(torch.ones(3))
+            text = str(raised.value)
+            assert f"got '{wrong[:9000]}" in text
+            assert text.endswith("\U0001f3d6. Nothing was sent.")
+            assert "\ufffd" not in text
+        still_works(rank)
+
+
+def test_a_long_refusal_is_read_by_the_others() -> None:
+    on_processes(refused_with_a_long_text, 2, backend="ring")
+
+
+def refused_with_surrogates(rank: Rank) -> None:
+    def refuse(arguments: object) -> None:
+        raise ValueError("a name that holds \udcff\na second line")
+
+    if rank.rank == 0:
+        right, _delegate.check = _delegate.check, refuse
+        with pytest.raises(ValueError, match="a name that holds \udcff"):
+            ringcomm.all_reduce(torch.ones(3))
+        _delegate.check = right
+    else:
+        with pytest.raises(dist.DistBackendError, match=r"a name that holds \\udcff\. Nothing"):
+            ringcomm.all_reduce(torch.ones(3))
+    still_works(rank)
+
+
+def test_a_refusal_with_lone_surrogates_is_told() -> None:
+    on_processes(refused_with_surrogates, 2, backend="ring")
+
+
+def named_with_surrogates(rank: Rank) -> None:
+    with pytest.raises(ValueError, match=r"without lone surrogates, got 'tp \\ud800'"):
+        ringcomm.new_group(group_desc="tp \ud800")
+    still_works(rank)
+
+
+def test_a_description_with_a_lone_surrogate_is_refused() -> None:
+    on_processes(named_with_surrogates, 2, backend="ring")

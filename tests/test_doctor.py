@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import mmap
 import os
 import re
 import shutil
@@ -89,6 +90,20 @@ def test_for_an_issue(capsys, monkeypatch) -> None:
     assert "Nothing is wrong." in printed and ", ~/ringcomm\n" in printed
     for private in ("secret7", "business", str(PACKAGE.parent)):
         assert private not in printed
+
+
+def test_settings_that_are_no_text() -> None:
+    setting = {"NCCL_DEBUG_FILE": os.fsdecode(b"/tmp/caf\xe9")}
+    result = python(PACKAGE, "-m", "ringcomm", "doctor", "--report", **setting)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "\nNCCL_DEBUG_FILE=/tmp/caf\\udce9\n" in result.stdout
+
+
+def test_files_whose_names_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"caf\xe9")
+    file.write_bytes(b"x")
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 1, access=mmap.ACCESS_READ):
+        assert doctor._path_of(file.name) == str(file)
 
 
 def test_extension_missing(copy: Path) -> None:

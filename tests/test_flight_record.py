@@ -74,6 +74,23 @@ def test_what_a_file_holds(tmp_path: Path) -> None:
     }
 
 
+def named_by_bytes(rank: Rank, folder: Path) -> None:
+    """Names of files are bytes that need not be UTF-8."""
+    init(rank)
+    dist.barrier()
+    for path in (folder / os.fsdecode(b"caf\xe9"), folder / "caf\xe9"):
+        assert ringcomm.dump(path) == str(path)
+        assert len(record(str(path))["entries"]) == 1
+    prefix = os.environ["TORCH_FR_DUMP_TEMP_FILE"] = str(folder / os.fsdecode(b"\xff_"))
+    assert ringcomm.dump() == f"{prefix}0"
+    with pytest.raises(OSError, match=r"cannot write the flight record to .*\ufffd/x"):
+        ringcomm.dump(folder / os.fsdecode(b"caf\xe9") / os.fsdecode(b"\xff") / "x")
+
+
+def test_names_of_files_that_are_no_text(tmp_path: Path) -> None:
+    on_processes(named_by_bytes, 1, tmp_path)
+
+
 def many(rank: Rank, path: Path) -> list[int]:
     init(rank)
     tensor = torch.ones(1)

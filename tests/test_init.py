@@ -146,6 +146,23 @@ def test_other_users_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyP
         meeting.meet(str(tmp_path), 1, 2, timedelta(seconds=5))
 
 
+def test_a_job_whose_name_is_no_text() -> None:
+    job = os.fsdecode(b"caf\xe9")
+    assert meeting.meet(job, 0, 1, timedelta(seconds=10)).num_keys() >= 0
+
+
+def test_a_launcher_whose_name_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = Path("/proc/self/comm")
+    before = name.read_bytes()
+    monkeypatch.setattr(os, "getppid", os.getpid)
+    name.write_bytes(b"a) \xff")
+    try:
+        found = launchers._parent_of_all(("NO_SUCH_VARIABLE",))
+    finally:
+        name.write_bytes(before)
+    assert found is None or found.startswith("process ")
+
+
 def test_the_store_is_of_ipv4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of clients at 127.0.0.1 are looked up in /etc/hosts; at ::ffff:127.0.0.1, by DNS."""
     monkeypatch.setattr(meeting, "_times", collections.Counter())

@@ -55,7 +55,7 @@ def test_ranks_of_different_names_are_on_different_hosts() -> None:
 
 
 def test_a_name_that_cannot_be() -> None:
-    for name in ("x" * 64, "a\tb"):
+    for name in ("x" * 64, "a\tb", "\xe9" * 32, "a\udcff"):
         for text in on_processes(is_refused, 1, [name]):
             assert f"RINGCOMM_HOSTID is {name!r}; it must be at most 63 bytes" in text
 

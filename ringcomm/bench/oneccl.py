@@ -88,7 +88,7 @@ class OneCclContender:
     def _call(self, function: str, *arguments: object) -> None:
         code = getattr(self._library, f"oneccl{function}")(*arguments)
         if code != 0:
-            text = self._library.onecclGetErrorString(code).decode()
+            text = self._library.onecclGetErrorString(code).decode(errors="replace")
             raise RuntimeError(f"oneccl{function} failed with {code}: {text}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import sys
 from collections.abc import Sequence
 
@@ -50,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m ringcomm {command}", description=does)
     module.add_arguments(parser)
     options = parser.parse_args(arguments[1:], argparse.Namespace(command_line=arguments))
+    # Names of hosts, files and groups need not have an encoding in this terminal.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     if command != "doctor":
         _library.need()
     code: int = module.run(options)

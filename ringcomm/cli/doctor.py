@@ -195,7 +195,7 @@ def _links(problems: list[str]) -> str:
 
 def _path_of(library: str) -> str:
     """Where a loaded library was loaded from."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
+    lines = Path("/proc/self/maps").read_text(errors="surrogateescape").split("\n")
     paths = [line.split(maxsplit=5)[-1] for line in lines if line.endswith(library)]
     return paths[0] if paths else "linked statically"
 

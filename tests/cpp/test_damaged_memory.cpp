@@ -3,6 +3,9 @@
 // many as RINGCOMM_DAMAGE_SECONDS says.
 //
 // Not under ThreadSanitizer: a neighbour that scribbles is a data race.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -18,6 +21,7 @@
 #include "check.h"
 #include "errors.h"
 #include "memory_store.h"
+#include "shm/view.h"
 
 namespace {
 
@@ -77,6 +81,23 @@ void check_message(const std::function<void(shm::MailEdge&, shm::MailSlot&)>& da
           [&] { receive(c, 0, 100); });
     }
   });
+}
+
+std::string repeated(const std::string& text, std::size_t number) {
+  std::string all;
+  for (std::size_t i = 0; i < number; ++i) all += text;
+  return all;
+}
+
+// What a process that is not in the group reads of it.
+shm::GroupView seen_by_others(shm::Segment& segment) {
+  const int memory = memfd_create("copy", MFD_CLOEXEC);
+  const std::size_t nbytes = segment.geometry().base_nbytes;
+  CHECK_EQ(write(memory, &segment.header(), nbytes), static_cast<ssize_t>(nbytes));
+  CHECK_EQ(ftruncate(memory, static_cast<off_t>(segment.geometry().nbytes)), 0);
+  const shm::GroupView seen = shm::view(memory);
+  close(memory);
+  return seen;
 }
 
 TEST(a_damaged_message_is_an_error) {
@@ -165,8 +186,86 @@ TEST(a_damaged_record_of_a_failure_can_be_read) {
     header.kind = static_cast<ErrorKind>(1000);
     std::memset(static_cast<void*>(&header.text), 0x80, sizeof(header.text));
     header.failed.store(2);
-    check_error(ErrorKind::kLibrary, {"the group failed"}, [&] { c.barrier(kPatience); });
+    const std::string text = check::error_of(ErrorKind::kLibrary, [&] { c.barrier(kPatience); });
+    CHECK_CONTAINS(text, "the group failed");
+    CHECK_CONTAINS(text, "\xef\xbf\xbd\xef\xbf\xbd");  // U+FFFD
+    CHECK_EQ(text, valid_utf8(text));
   });
+}
+
+// As the module view.h reads them: names without an end, of bytes that are no text.
+TEST(damaged_names_can_be_read) {
+  with_group(2, "auto", [](Communicator& c) {
+    c.barrier(kPatience);
+    if (c.rank() == 1) return;
+    shm::Segment& segment = c.group().segment();
+    const auto damage = [](auto& text, int byte) {
+      std::memset(static_cast<void*>(&text), byte, sizeof(text));
+    };
+    damage(segment.header().group, 0xf0);
+    damage(segment.header().engine, 0xff);
+    damage(segment.state(0).host, 0x1b);
+    damage(segment.state(1).mail, 0xed);
+    segment.state(1).mail_since.store(1);
+    segment.header().failed.store(2);
+    damage(segment.header().text, 0xe2);
+    segment.header().text.assign("\xe2\x82");
+
+    const shm::GroupView seen = seen_by_others(segment);
+    const std::string replacement = "\xef\xbf\xbd";
+    CHECK_EQ(seen.name, repeated(replacement, sizeof(segment.header().group)));
+    CHECK_EQ(seen.ranks[0].host, std::string(sizeof(segment.state(0).host), '?'));
+    CHECK_EQ(seen.ranks[1].doing, repeated(replacement, sizeof(segment.state(1).mail)));
+    CHECK_EQ(seen.failure, replacement);
+    CHECK_EQ(c.group().host_names(), std::vector<std::string>{seen.ranks[0].host});
+  });
+}
+
+// An emoji of four bytes, and a letter of two, behind `offset` letters of one.
+std::string colourful(std::size_t offset, std::size_t nbytes) {
+  std::string text(offset, 'x');
+  while (text.size() < nbytes) text += "\xf0\x9f\x8f\x96\xc3\xa9";
+  return text;
+}
+
+TEST(a_failure_that_is_too_long_is_cut_between_characters) {
+  for (std::size_t offset = 0; offset < 6; ++offset) {
+    with_group(2, "auto", [&](Communicator& c) {
+      c.barrier(kPatience);
+      const std::string text = colourful(offset, 3000);
+      if (c.rank() == 0) {
+        c.group().fail(ErrorKind::kSystem, text);
+      } else {
+        const std::string told = check::error_of(ErrorKind::kSystem, [&] {
+          for (;;) c.barrier(kPatience);
+        });
+        CHECK_EQ(told, valid_utf8(told));
+        CHECK_CONTAINS(told, cut_at_character(text, sizeof(shm::FailureText) - 1));
+      }
+    });
+  }
+}
+
+TEST(a_refusal_that_is_too_long_is_cut_between_characters) {
+  for (std::size_t offset = 0; offset < 6; ++offset) {
+    with_group(2, "auto", [&](Communicator& c) {
+      const shm::Geometry& geometry = c.group().geometry();
+      const std::string text = colourful(offset, 100'000);
+      const auto check_told = [&](std::size_t nbytes, const std::function<void()>& call) {
+        const std::string told = check::error_of(ErrorKind::kMismatch, call);
+        CHECK_EQ(told, valid_utf8(told));
+        CHECK_CONTAINS(told, ": " + std::string(cut_at_character(text, nbytes)) + ". Nothing was");
+      };
+      if (c.rank() == 0) {
+        c.refuse(text, kPatience);
+        c.refuse_message(Message::Kind::kSend, 1, 1, text, kPatience);
+      } else {
+        check_told(geometry.eager_nbytes, [&] { c.barrier(kPatience); });
+        check_told(geometry.mail_slot_nbytes, [&] { receive(c, 0, 100); });
+      }
+      c.barrier(kPatience);
+    });
+  }
 }
 
 TEST(a_chain_of_waiting_ranks_that_leads_nowhere_ends) {
