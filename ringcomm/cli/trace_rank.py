@@ -63,7 +63,7 @@ def record(job: Callable[[], object], cuda: bool = False) -> Record:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))
-        document = json.loads(file.read_text())
+        document = json.loads(file.read_text(errors="replace"))
     rank, own_pid = dist.get_rank(), os.getpid()
     named = {"ph": "M", "pid": rank, "tid": 0}
     events: list[Event] = [
