@@ -79,7 +79,7 @@ def long_names(rank: Rank) -> None:
     names = ["emoji \U0001f3d6\ufe0f" * 9]
     names += [letter * offset + "\U0001f3d6" * 20 for offset in range(4) for letter in "x\xe9"]
     groups = [dist.new_group(group_desc=name) for name in names]
-    for group in groups:
+    for group in (None, *groups):
         dist.all_reduce(torch.ones(1), group=group)
     wanted = ["default_pg", *(kept(name, 63) for name in names)]
     assert [group.name for group in ringcomm.status()] == wanted
@@ -98,7 +98,9 @@ def test_long_names_are_cut_between_characters() -> None:
 
 
 def control_characters(rank: Rank) -> None:
-    dist.new_group(group_desc="a\x1b[2J\x9bb\ttail")
+    group = dist.new_group(group_desc="a\x1b[2J\x9bb\ttail")
+    for each in (None, group):
+        dist.all_reduce(torch.ones(1), group=each)
     assert [group.name for group in ringcomm.status()] == ["default_pg", "a?[2J?b?tail"]
 
 
