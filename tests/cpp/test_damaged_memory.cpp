@@ -254,14 +254,17 @@ TEST(a_refusal_that_is_too_long_is_cut_between_characters) {
       const auto check_told = [&](std::size_t nbytes, const std::function<void()>& call) {
         const std::string told = check::error_of(ErrorKind::kMismatch, call);
         CHECK_EQ(told, valid_utf8(told));
-        CHECK_CONTAINS(told, ": " + std::string(cut_at_character(text, nbytes)) + ". Nothing was");
+        CHECK_CONTAINS(told, ": " + std::string(cut_at_character(text, nbytes)) + ". ");
       };
       if (c.rank() == 0) {
         c.refuse(text, kPatience);
         c.refuse_message(Message::Kind::kSend, 1, 1, text, kPatience);
+        c.refuse_message(Message::Kind::kRecv, 1, 1, text, kPatience);
       } else {
         check_told(geometry.eager_nbytes, [&] { c.barrier(kPatience); });
         check_told(geometry.mail_slot_nbytes, [&] { receive(c, 0, 100); });
+        // So much that it is not done before it is refused.
+        check_told(sizeof(shm::Reason) - 1, [&] { send(c, 0, 8 * geometry.mail_slot_nbytes); });
       }
       c.barrier(kPatience);
     });

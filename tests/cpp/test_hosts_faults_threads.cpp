@@ -50,6 +50,18 @@ TEST(refused_arguments_are_told_to_other_hosts) {
   });
 }
 
+TEST(a_failure_that_is_too_long_is_cut_between_characters_on_every_host) {
+  std::string text = "x";
+  while (text.size() < 3000) text += "\xf0\x9f\x8f\x96";
+  on_hosts({0, 0, 1, 1}, "auto", MemoryNetwork::make(), [&](Communicator& c) {
+    c.barrier(kPatience);
+    if (c.rank() == 0) c.group().fail(ErrorKind::kSystem, text);
+    const std::string told = check::error_of(ErrorKind::kSystem, [&] { c.barrier(kPatience); });
+    CHECK_CONTAINS(told, cut_at_character(text, sizeof(shm::FailureText) - 1));
+    CHECK_EQ(told, valid_utf8(told));
+  });
+}
+
 TEST(who_is_late_is_named_on_every_host) {
   for (const int late : {1, 2, 3}) {
     on_hosts({0, 0, 1, 1}, "auto", MemoryNetwork::make(), [&](Communicator& c) {
