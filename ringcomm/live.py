@@ -65,7 +65,8 @@ class GroupStatus:
     Hosts tell each other twice a second.
 
     Attributes:
-        name: as torch.distributed describes the group.
+        name: as torch.distributed describes the group, at most 63 bytes of it, with "?" for control
+            characters.
         complete: whether all ranks have joined.
         failure: why the group is broken; empty if it is not.
         ranks: in order.

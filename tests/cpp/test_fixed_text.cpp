@@ -1,5 +1,6 @@
 // Text of fixed size: cut between characters, and valid UTF-8 whatever is read. The reference knows
 // the encodings of all characters, one by one, and no rule about bytes.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -38,19 +39,38 @@ std::string encoded(std::uint32_t code) {
           byte(0x80 + code % 64)};
 }
 
-// Bytes that are all of a character, and bytes that are a beginning of one.
-struct Encodings {
-  std::unordered_set<std::string> characters, beginnings;
+// At most four bytes, and how many they are.
+std::uint64_t number_of(std::string_view bytes) {
+  std::uint64_t number = bytes.size();
+  for (const char byte : bytes) number = number << 8 | static_cast<unsigned char>(byte);
+  return number;
+}
 
+// Bytes that are all of a character, and bytes that are a beginning of one.
+class Encodings {
+ public:
   Encodings() {
-    characters.reserve(kLast);
     for (std::uint32_t code = 0; code <= kLast; ++code) {
       if (is_surrogate(code)) continue;
       const std::string bytes = encoded(code);
-      for (std::size_t i = 1; i < bytes.size(); ++i) beginnings.insert(bytes.substr(0, i));
-      characters.insert(bytes);
+      for (std::size_t i = 1; i < bytes.size(); ++i) {
+        beginnings_.insert(number_of(bytes.substr(0, i)));
+      }
+      characters_.push_back(number_of(bytes));
     }
+    std::ranges::sort(characters_);
   }
+
+  bool is_character(std::string_view bytes) const {
+    return bytes.size() <= 4 && std::ranges::binary_search(characters_, number_of(bytes));
+  }
+  bool is_beginning(std::string_view bytes) const {
+    return bytes.size() <= 4 && beginnings_.contains(number_of(bytes));
+  }
+
+ private:
+  std::vector<std::uint64_t> characters_;
+  std::unordered_set<std::uint64_t> beginnings_;
 };
 const Encodings& encodings() {
   static const auto all = std::make_unique<Encodings>();
@@ -62,13 +82,14 @@ std::vector<std::string> reference(const std::string& text) {
   std::vector<std::string> read;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t length = 1;
-    while (encodings().beginnings.contains(text.substr(at, length)) && at + length < text.size() &&
-           (encodings().beginnings.contains(text.substr(at, length + 1)) ||
-            encodings().characters.contains(text.substr(at, length + 1)))) {
-      ++length;
-    }
+    const auto goes_on = [&] {
+      const std::string longer = text.substr(at, length + 1);
+      return longer.size() > length &&
+             (encodings().is_beginning(longer) || encodings().is_character(longer));
+    };
+    while (goes_on()) ++length;
     const std::string bytes = text.substr(at, length);
-    read.push_back(encodings().characters.contains(bytes) ? bytes : "");
+    read.push_back(encodings().is_character(bytes) ? bytes : "");
     at += length;
   }
   return read;
