@@ -108,6 +108,22 @@ void FlightRecorder::fail(std::uint64_t id) {
   if (Entry* entry = find(id)) entry->retired = true;
 }
 
+void FlightRecorder::withdraw(std::uint64_t id) {
+  std::lock_guard lock(mutex_);
+  Entry* entry = find(id);
+  if (entry == nullptr) return;
+  entry->retired = true;
+  Record& record = records_[entry->group];
+  const auto& [is_send, peer, tag] = entry->message;
+  const int rank = record.group.rank;
+  std::uint64_t& last =
+      entry->is_message
+          ? record.messages[is_send ? Stream(rank, peer, tag) : Stream(peer, rank, tag)]
+          : record.group.num_created;
+  if (entry->sequence != 0 && last == entry->sequence) --last;
+  if (id + 1 == num_created_) --num_created_;
+}
+
 FlightRecorder::Snapshot FlightRecorder::snapshot() {
   std::lock_guard lives_lock(lives_mutex_);
   std::map<std::size_t, std::string> descriptions;

@@ -162,6 +162,8 @@ class FlightRecorder {
   void start(std::uint64_t id);
   void complete(std::uint64_t id, int source = kAnybody);
   void fail(std::uint64_t id);
+  // It has not been made, and its number is the next one's.
+  void withdraw(std::uint64_t id);
 
   Snapshot snapshot();
 
@@ -209,9 +211,9 @@ struct FlightMark {
   void complete(int source = FlightRecorder::kAnybody) const {
     if (recorder != nullptr) recorder->complete(id, source);
   }
-  // It has not begun and never will.
+  // See FlightRecorder::withdraw.
   void withdraw() const {
-    if (recorder != nullptr) recorder->fail(id);
+    if (recorder != nullptr) recorder->withdraw(id);
   }
 };
 

@@ -15,7 +15,8 @@ namespace ringcomm {
 struct NoThread : Error {
   explicit NoThread(const std::string& why)
       : Error(ErrorKind::kSystem, "the system makes no further thread for this process: " + why +
-                                      " (see ulimit -u and the container's pids limit)") {}
+                                      " (see ulimit -u and the container's pids limit). The call "
+                                      "was not made, and may be made again") {}
 };
 
 // A std::thread that runs body(). Throws NoThread.

@@ -59,6 +59,7 @@ void Exchange::announce(const Call& call, std::size_t payload_nbytes, Tells tell
   mine.tells = tells;
   mine.sequence.store(sequence_, std::memory_order_release);
   announced_ = sequence_;
+  group_.note_made();
   group_.ring();
 }
 

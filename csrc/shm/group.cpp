@@ -88,6 +88,23 @@ Error Group::fail(ErrorKind kind, const std::string& text) {
   return Error(kind, text);
 }
 
+void Group::note_unmade() {
+  std::int64_t none = 0;
+  segment_.state(rank).unmade_since.compare_exchange_strong(
+      none, Clock::now().time_since_epoch().count());
+}
+
+bool Group::has_unmade(int peer, std::string* how) {
+  const std::int64_t since = segment_.state(peer).unmade_since.load(std::memory_order_acquire);
+  if (since == 0) return false;
+  const Clock::duration waited = Clock::now() - Clock::time_point(std::chrono::nanoseconds(since));
+  if (waited < kForAnother) return false;
+  *how = "the system made no further thread for its last call, " +
+         describe_seconds(std::chrono::duration<double>(waited).count()) +
+         " ago, and it has not made that call since";
+  return true;
+}
+
 void Group::adopt_failure(int reporter, ErrorKind kind, const std::string& text) {
   record_failure(reporter, kind, text);
 }

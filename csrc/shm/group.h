@@ -72,6 +72,15 @@ class Group final : public ringcomm::Group {
            segment_.header().failed.load(std::memory_order_relaxed) != 0;
   }
   Error fail(ErrorKind kind, const std::string& text) override;
+  // This rank has raised for want of a thread, before anything was sent. It may make the call
+  // again; others wait for it no longer than kForAnother.
+  static constexpr std::chrono::seconds kForAnother{2};
+  void note_unmade();
+  void note_made() {
+    std::atomic<std::int64_t>& since = segment_.state(rank).unmade_since;
+    if (since.load(std::memory_order_relaxed) != 0) since.store(0, std::memory_order_release);
+  }
+  bool has_unmade(int peer, std::string* how);
   // This rank cannot go on, for a reason of its own (mostly memory): the group is broken, and
   // the others hear why. doing() says in what; it is not asked where memory does not suffice.
   template <typename Doing>

@@ -104,7 +104,7 @@ void Idle::look_around(const Blocked& blocked) {
   for (std::size_t i = 0; i < looks; ++i) {
     const int peer = blocked.peers[(group_.rank + looked_at_++) % blocked.peers.size()];
     std::string how;
-    if (group_.gone(peer, &how)) {
+    if (group_.gone(peer, &how) || group_.has_unmade(peer, &how)) {
       gone_ = group_.members.name(peer) + " will not answer, " + how;
       return;
     }

@@ -106,17 +106,19 @@ struct alignas(kLine) RankState {
   std::int32_t host_number;           // core/placement.h; written before setup is done
   std::atomic<std::uint32_t> areas;   // those it has made, by 1 << Area
   std::atomic<Closed> closed;
-  std::atomic<std::uint32_t> ended;       // its process has, as its host's leader knows
-  std::atomic<std::uint32_t> has_spoken;  // another host's leader: a word of it has come
-  std::atomic<std::int64_t> heard;        // nanoseconds of Clock: when the rank's sentinel ran, or
-                                          // for another host's leader, when its last word came
-  std::atomic<std::int64_t> lost;         // another host's leader: since when the connection to it
-                                          // is, as this host's leader knows; 0: it is not
-  std::atomic<std::int32_t> waits_for;    // the peer it has been waiting for, or -1
-  std::atomic<std::int64_t> waits_since;  // nanoseconds of Clock, if it waits
-  std::atomic<std::uint64_t> completed;   // sequence number of its last complete collective
-  std::atomic<std::uint64_t> nbytes;      // of its tensors in collectives, altogether
-  std::atomic<std::uint64_t> held;        // bytes of shared memory it has made
+  std::atomic<std::uint32_t> ended;        // its process has, as its host's leader knows
+  std::atomic<std::uint32_t> has_spoken;   // another host's leader: a word of it has come
+  std::atomic<std::int64_t> heard;         // nanoseconds of Clock: when the rank's sentinel ran, or
+                                           // for another host's leader, when its last word came
+  std::atomic<std::int64_t> lost;          // another host's leader: since when the connection to it
+                                           // is, as this host's leader knows; 0: it is not
+  std::atomic<std::int32_t> waits_for;     // the peer it has been waiting for, or -1
+  std::atomic<std::int64_t> waits_since;   // nanoseconds of Clock, if it waits
+  std::atomic<std::int64_t> unmade_since;  // nanoseconds of Clock: of a call that raised before it
+                                           // was made, and may be made again; 0: there is none
+  std::atomic<std::uint64_t> completed;    // sequence number of its last complete collective
+  std::atomic<std::uint64_t> nbytes;       // of its tensors in collectives, altogether
+  std::atomic<std::uint64_t> held;         // bytes of shared memory it has made
   // Of its messages that are not done: the one it has waited for longest, once that is long.
   std::atomic<std::int32_t> mail_peer;   // whom it is for or from; any or none: -1
   std::atomic<std::int64_t> mail_since;  // nanoseconds of Clock; 0: it waits for none

@@ -95,6 +95,7 @@ void Mail::post(std::shared_ptr<Message> message) {
     }
     ++pending_;
     ++num_posted_;
+    group_.note_made();
     guarded([&] {
       if (is_send) {
         push(message->peer, done);

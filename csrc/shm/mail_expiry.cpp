@@ -31,7 +31,8 @@ std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point 
   std::string how;
   if (message.peer == kAnySource) {
     if (const std::string why = why_nobody_sends(); !why.empty()) return died(why);
-  } else if (message.peer != group_.rank && group_.gone(message.peer, &how)) {
+  } else if (message.peer != group_.rank &&
+             (group_.gone(message.peer, &how) || group_.has_unmade(message.peer, &how))) {
     return died("the peer will not answer, " + how);
   }
   if (now - message.deadline.start <= message.deadline.timeout) return nullptr;

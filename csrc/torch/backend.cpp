@@ -164,12 +164,11 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
                                                 static_cast<int>(ranks.size()), std::move(options));
 }
 
-void RingBackend::announce_refusal(const std::string& reason, std::size_t num_collectives,
-                                   bool is_recorded) {
+void RingBackend::announce_refusal(const std::string& reason, std::size_t num_collectives) {
   if (size_ == 1 || !maker_.is_here() || !communicator_) return;
   for (std::size_t i = 0; i < num_collectives; ++i) {
     ++sequence_;
-    if (i > 0 || !is_recorded) flight_->refused();
+    flight_->refused();
     const auto announce = [host = communicator_, timeout = options_->timeout, reason] {
       error_of([&] { host->refuse(reason, timeout); });
     };
@@ -219,7 +218,6 @@ RingBackend::WorkPtr RingBackend::begin(Submission submission, Coalescing* coale
   try {
     operation.report = report = report_of(flight_->collective(
         operation.type, operation.inputs, operation.outputs, operation.timeout));
-    PendingCalls::note_recorded();
     return begin_numbered(std::move(submission), coalescing);
   } catch (...) {
     if (PendingCalls::any()) {

@@ -169,10 +169,9 @@ class RingBackend : public c10d::Backend {
   void unregisterCompletionHook(int64_t id) override { hooks_->completion.remove(id); }
 #endif
 
-  // Tells the other ranks that this rank does not make so many collectives, and why. is_recorded:
-  // the first has its place in the flight record. Where that cannot be told the group is broken.
-  void announce_refusal(const std::string& reason, std::size_t num_collectives,
-                        bool is_recorded = false);
+  // Tells the other ranks that this rank does not make so many collectives, and why. Where that
+  // cannot be told the group is broken.
+  void announce_refusal(const std::string& reason, std::size_t num_collectives);
   // Tells the peer that this rank's arguments for a message were refused, if there can be one that
   // waits for it: not with a tag or a peer that no message has.
   void refuse_message(shm::Message::Kind kind, int peer, int tag, const std::string& reason);

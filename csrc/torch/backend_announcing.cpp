@@ -1,5 +1,6 @@
 #include "torch/backend_announcing.h"
 
+#include "core/thread.h"
 #include "torch/errors.h"
 #include "torch/pending_calls.h"
 
@@ -20,11 +21,16 @@ auto AnnouncingBackend::announcing(const char* what, const at::Tensor& tensor,
   const PendingCalls pending(num_calls);
   try {
     return body();
+  } catch (const NoThread&) {
+    if (pending.count() < num_calls) {
+      announce_refusal(text_of(std::current_exception()), pending.count());
+    } else {
+      communicator()->group().note_unmade();
+    }
+    rethrow_from_call(std::current_exception(), where(what));
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
-    if (pending.count() > 0) {
-      announce_refusal(reason_of(error), pending.count(), pending.is_recorded());
-    }
+    if (pending.count() > 0) announce_refusal(reason_of(error), pending.count());
     rethrow_from_call(error, where(what));
   }
 }
@@ -151,12 +157,16 @@ auto AnnouncingBackend::announcing_message(shm::Message::Kind kind, const at::Te
                                            int peer, int tag, Body body) {
   if (tensor.defined() && tensor.is_cuda()) return body();
   const PendingCalls pending(1);
+  const char* const what = kind == shm::Message::Kind::kSend ? "send" : "recv";
   try {
     return body();
+  } catch (const NoThread&) {
+    communicator()->group().note_unmade();
+    rethrow_from_call(std::current_exception(), where(what));
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     if (pending.count() > 0) refuse_message(kind, peer, tag, reason_of(error));
-    rethrow_from_call(error, where(kind == shm::Message::Kind::kSend ? "send" : "recv"));
+    rethrow_from_call(error, where(what));
   }
 }
 

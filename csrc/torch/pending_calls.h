@@ -19,19 +19,11 @@ class PendingCalls {
   PendingCalls& operator=(const PendingCalls&) = delete;
 
   std::size_t count() const { return count_; }
-  // Whether the first of them has its place in the flight record.
-  bool is_recorded() const { return is_recorded_; }
-
   // Whether a call here is a part of one that answers for it. A callback's calls are not: it runs
   // when nothing of the call around it is pending any more.
   static bool any() { return innermost() != nullptr && innermost()->count_ > 0; }
-  static void note_recorded() {
-    if (any()) innermost()->is_recorded_ = true;
-  }
   static void note_known() {
-    if (!any()) return;
-    --innermost()->count_;
-    innermost()->is_recorded_ = false;
+    if (any()) --innermost()->count_;
   }
 
  private:
@@ -41,7 +33,6 @@ class PendingCalls {
   }
 
   std::size_t count_;
-  bool is_recorded_ = false;
   PendingCalls* const outer_;
 };
 

@@ -9,6 +9,7 @@
 
 #include "core/flight_recorder.h"
 #include "core/status.h"
+#include "core/thread.h"
 #include "torch/errors.h"
 #include "torch/hooks.h"
 
@@ -32,7 +33,7 @@ class Report {
   void succeeded(int source = FlightRecorder::kAnybody) const;
   // And this when it is: hooks may ask it.
   void call_completion_hooks() const noexcept;
-  // The operation has not begun and never will.
+  // The operation was not made: it has no place in the record.
   void withdrawn() const {
     for (const FlightMark& mark : marks_) mark.withdraw();
   }
@@ -53,6 +54,9 @@ template <typename Body>
 auto with_reported_errors(const Report& report, Body&& body) {
   try {
     return body();
+  } catch (const NoThread&) {
+    report.withdrawn();
+    throw;
   } catch (const Error&) {
     rethrow_for_torch(report.failed(std::current_exception()));
   }
