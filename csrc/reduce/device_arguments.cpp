@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "reduce/float_mode.h"
+
 namespace ringcomm {
 namespace {
 
@@ -31,12 +33,21 @@ TruthTable truth_table(ReduceOp op) {
   }
 }
 
+// Its reciprocals are rounded to nearest: a kernel depends on it.
+UniformDivisor divisor_of(int divisor) {
+  const DefaultFloatMode mode;
+  pin(divisor);
+  UniformDivisor rounded = UniformDivisor::of(divisor);
+  pin(rounded);
+  return rounded;
+}
+
 }  // namespace
 
 Told told_of(const Reduction& reduction) {
   Told told{};
   told.divisor = reduction.op == ReduceOp::kAvg ? std::max(reduction.divisor, 1) : 1;
-  told.float_divisor = UniformDivisor::of(told.divisor);
+  told.float_divisor = divisor_of(told.divisor);
   told.scaled_input = reduction.op == ReduceOp::kPremulSum ? reduction.scaled_input : -1;
   told.factor = reduction.factor;
   const std::uint64_t mirror = mirror_bits(reduction.dtype, reduction.op);

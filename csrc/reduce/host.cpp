@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "reduce/float_mode.h"
 #include "reduce/host_table.h"
 #include "reduce/publish.h"
 #include "reduce/strands.h"
@@ -60,6 +61,7 @@ void reduce_host(const Reduction& reduction, const void* const* inputs, int num_
   const HostKernel kernel = table[static_cast<std::size_t>(reduction.dtype)]
                                  [static_cast<std::size_t>(effective_op(reduction))];
   const std::size_t element_nbytes = element_size(reduction.dtype);
+  const DefaultFloatMode mode;
   const auto reduce = [&](std::size_t begin, std::size_t n) {
     std::byte* const results = static_cast<std::byte*>(output) + begin * element_nbytes;
     kernel(reduction, inputs, num_inputs, begin, results, n);

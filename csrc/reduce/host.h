@@ -27,7 +27,8 @@ inline constexpr std::size_t kLeastStreamed = 32 << 20;
 // num_inputs >= 1: a single input is copied (and scaled, and divided, as `reduction` says). Throws
 // std::invalid_argument if supports() is false, or without inputs, or with nowhere to write to.
 // The bits of a result (but for a NaN's sign and payload) do not depend on the machine's
-// instruction set, on alignment, or on how the data is cut into calls.
+// instruction set, on alignment, on how the data is cut into calls, or on the thread's
+// floating-point mode (reduce/float_mode.h), which is as before afterwards.
 //
 // What other cores read belongs into a copy: that is two to four times as fast as to store a sum
 // there, vector by vector.
