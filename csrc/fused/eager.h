@@ -109,7 +109,7 @@ class EagerSum {
     if (!job_.premultiplies) return pack;
     typename V::T values[V::kCount];
     V::load(values, pack, args_);
-    scale<op>(values, 0, args_);
+    scale<op, V>(values, 0, args_);
     return V::store(values, args_);
   }
 

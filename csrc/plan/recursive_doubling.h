@@ -13,7 +13,7 @@
 //
 // Invariant. After the step of distance m, rank r holds the sum over the 2m consecutive ranks, of
 // which it is one, that begin at a multiple of 2m. The two ranks of a pair add the same two sums,
-// one of them the other way round, which gives the same bits as additions are commutative: by
+// one of them the other way round, which gives the same bits, as every op is commutative: by
 // induction on the steps, the ranks that hold the same sum hold the same bits, in the end all.
 //
 // Group sizes that are no powers of two: the ranks beyond a power of two are folded into others

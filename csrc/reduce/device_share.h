@@ -33,14 +33,18 @@ RINGCOMM_HOST_DEVICE void loaded_by_here([[maybe_unused]] Pack& pack) {
 #endif
 }
 
-// Multiplies input k where premul_sum says so.
-template <ReduceOp op, typename T, int n>
-RINGCOMM_HOST_DEVICE void scale(T (&values)[n], int k, const DeviceArguments& args) {
-  if constexpr (op == ReduceOp::kSum && !std::is_integral_v<T>) {
+// Multiplies input k where premul_sum says so, and rounds it to the dtype: a pack's values, or one.
+template <ReduceOp op, typename V, int n>
+RINGCOMM_HOST_DEVICE void scale(typename V::T (&values)[n], int k, const DeviceArguments& args) {
+  using T = typename V::T;
+  if constexpr (op == ReduceOp::kSum && std::is_floating_point_v<T>) {
     if (k != args.scaled_input) return;
     RINGCOMM_UNROLL
-    for (T& value : values) {
-      value = scaled<ReduceOp::kPremulSum>(value, static_cast<T>(args.factor));
+    for (T& value : values) value = scaled(value, static_cast<T>(args.factor));
+    if constexpr (n == V::kCount) {
+      V::load(values, V::store(values, args), args);
+    } else {
+      values[0] = V::load_single(V::store_single(values[0], args), args);
     }
   }
 }
@@ -103,7 +107,7 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
         if (batch + j >= args.num_inputs) break;
         T values[V::kCount];
         V::load(values, loaded[j][u], args);
-        scale<op>(values, batch + j, args);
+        scale<op, V>(values, batch + j, args);
         RINGCOMM_UNROLL
         for (int i = 0; i < V::kCount; ++i) {
           const bool is_first = j == 0 && batch == 0;
@@ -146,7 +150,7 @@ RINGCOMM_HOST_DEVICE void reduce_elements(const DeviceArguments& args, const Str
         std::memcpy(&stored, args.inputs[k] + offset, sizeof(stored));
       }
       T value[] = {V::load_single(stored, args)};
-      scale<op>(value, k, args);
+      scale<op, V>(value, k, args);
       result[0] = k == 0 ? value[0] : V::combine(result[0], value[0], args);
     }
     finish<op>(result, args);

@@ -98,8 +98,23 @@ struct Wrapping<T, true> {
   using type = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
 };
 
-// a op b. Integers wrap around, but for avg. avg and premul_sum combine as sum does. NaN propagates
-// through min and max.
+// min or max of floats, where -0 is less than +0, and a NaN propagates. It is chosen twice, and
+// both choices are the same number, unless neither a nor b is less than the other: then one choice
+// is a, and the other one b. Their magnitudes' bits together are a NaN's if one is a NaN. The sign
+// is that of either choice (min) or of both (max). Compilers make one instruction of each choice.
+template <ReduceOp op, typename T>
+RINGCOMM_HOST_DEVICE T extreme(T a, T b) {
+  using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+  constexpr bool kIsMin = op == ReduceOp::kMin;
+  const Bits x = __builtin_bit_cast(Bits, (kIsMin ? a < b : b < a) ? a : b);
+  const Bits y = __builtin_bit_cast(Bits, (kIsMin ? b < a : a < b) ? b : a);
+  if constexpr (kIsMin) return __builtin_bit_cast(T, x | y);
+  constexpr Bits kMagnitude = static_cast<Bits>(-1) >> 1;
+  return __builtin_bit_cast(T, (x & y) | ((x | y) & kMagnitude));
+}
+
+// a op b, which is b op a to the bit, but for the sign and payload of a NaN. Integers wrap around,
+// but for avg. avg and premul_sum combine as sum does.
 template <DType dtype, ReduceOp op>
 RINGCOMM_HOST_DEVICE Accumulator<dtype, op> combine(Accumulator<dtype, op> a,
                                                     Accumulator<dtype, op> b) {
@@ -112,9 +127,11 @@ RINGCOMM_HOST_DEVICE Accumulator<dtype, op> combine(Accumulator<dtype, op> a,
     return a & b;
   } else if constexpr (op == ReduceOp::kProduct) {
     return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
+  } else if constexpr (std::is_floating_point_v<T> &&
+                       (op == ReduceOp::kMin || op == ReduceOp::kMax)) {
+    return extreme<op>(a, b);
   } else if constexpr (op == ReduceOp::kMin || op == ReduceOp::kMax) {
-    const bool better = op == ReduceOp::kMin ? b < a : a < b;
-    return (better | (b != b)) ? b : a;
+    return (op == ReduceOp::kMin ? b < a : a < b) ? b : a;
   } else if constexpr (op == ReduceOp::kBand) {
     return a & b;
   } else if constexpr (op == ReduceOp::kBor) {
@@ -126,22 +143,25 @@ RINGCOMM_HOST_DEVICE Accumulator<dtype, op> combine(Accumulator<dtype, op> a,
   }
 }
 
-// value * factor if op is premul_sum, else value. Rounded on its own: never the first half of a
-// fused multiply-add (host compilers are told so where this is used).
-template <ReduceOp op, typename T>
+// value * factor, the first half of premul_sum's scaling; the second one rounds it to the dtype.
+// Never a part of a fused multiply-add (host compilers are told so where this is used).
+template <typename T>
 RINGCOMM_HOST_DEVICE T scaled(T value, T factor) {
-  if constexpr (op != ReduceOp::kPremulSum) {
-    return value;
 #ifdef __CUDA_ARCH__
-  } else if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<T, float>) {
     return __fmul_rn(value, factor);
   } else {
     return __dmul_rn(value, factor);
-#else
-  } else {
-    return value * factor;
-#endif
   }
+#else
+  return value * factor;
+#endif
+}
+
+// What is read back where the value was stored.
+template <DType dtype>
+RINGCOMM_HOST_DEVICE Accumulator<dtype> rounded(Accumulator<dtype> value) {
+  return Element<dtype>::load(Element<dtype>::store(value));
 }
 
 // sum / divisor, divisor >= 1; integers truncate toward zero. Sums of integers of up to 32 bits

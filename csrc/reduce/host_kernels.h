@@ -92,10 +92,53 @@ template <DType dtype, ReduceOp op>
   return Element<dtype>::load(stored);
 }
 
-// What premul_sum multiplies input k by: multiplying by 1 is exact.
-template <typename T>
-[[gnu::always_inline]] inline T input_factor(const Reduction& reduction, int k) {
-  return k == reduction.scaled_input ? static_cast<T>(reduction.factor) : T(1);
+// What premul_sum does to an input: nothing, or it multiplies it. The product is rounded at once,
+// or by the store where nothing is added to it.
+enum class Scaling { kNone, kProduct, kRoundedProduct };
+template <ReduceOp op, Scaling scaling>
+constexpr Scaling kScaling = op == ReduceOp::kPremulSum ? scaling : Scaling::kNone;
+
+template <DType dtype, ReduceOp op, Scaling scaling>
+struct KernelInput {
+  using T = Accumulator<dtype, op>;
+
+  const std::byte* data;
+  T factor;
+
+  [[gnu::always_inline]] T value(std::size_t i) const {
+    const T loaded = load_at<dtype, op>(data, i);
+    if constexpr (scaling == Scaling::kRoundedProduct)
+      return rounded<dtype>(scaled(loaded, factor));
+    if constexpr (scaling == Scaling::kProduct) return scaled(loaded, factor);
+    return loaded;
+  }
+
+  // Those from i on, as many as a vector holds. To round bfloat16, nothing has to be narrowed.
+  [[gnu::always_inline]] RINGCOMM_TARGET void vector(float* values, std::size_t i) const {
+    constexpr std::size_t kWidth = Vector<dtype>::kWidth;
+    Vector<dtype>::load(values, data + sizeof(Storage<dtype>) * i);
+    if constexpr (scaling != Scaling::kNone) {
+      constexpr bool kRounds = scaling == Scaling::kRoundedProduct;
+      constexpr bool kStaysWide = dtype == DType::kBFloat16;
+      RINGCOMM_INDEPENDENT
+      for (std::size_t j = 0; j < kWidth; ++j) {
+        values[j] = scaled(values[j], factor);
+        if constexpr (kRounds && kStaysWide) values[j] = rounded<dtype>(values[j]);
+      }
+      if constexpr (kRounds && !kStaysWide) {
+        std::byte sent[kWidth * sizeof(Storage<dtype>)];
+        Vector<dtype>::store(sent, values);
+        Vector<dtype>::load(values, sent);
+      }
+    }
+  }
+};
+
+// Conversions to integers are for nothing, and not defined for every factor.
+template <ReduceOp op, typename T>
+[[gnu::always_inline]] inline T factor_of(const Reduction& reduction) {
+  if constexpr (op == ReduceOp::kPremulSum) return static_cast<T>(reduction.factor);
+  return T{};
 }
 
 template <DType dtype, ReduceOp op>
@@ -105,15 +148,14 @@ template <DType dtype, ReduceOp op>
   std::memcpy(data + i * sizeof(stored), &stored, sizeof(stored));
 }
 
-// out[i] = finish(a[i] op b[i])
+// out[i] = finish(a[i] op b[i]). premul_sum scales `a`.
 template <DType dtype, ReduceOp op>
-RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* inputs,
+RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* first, const void* second,
                                  std::size_t begin, void* output, std::size_t count) {
   using T = Accumulator<dtype, op>;
-  const std::byte* a = input_at<dtype>(inputs[0], begin);
-  const std::byte* b = input_at<dtype>(inputs[1], begin);
-  const T a_factor = input_factor<T>(reduction, 0);
-  const T b_factor = input_factor<T>(reduction, 1);
+  const KernelInput<dtype, op, kScaling<op, Scaling::kRoundedProduct>> a{
+      input_at<dtype>(first, begin), factor_of<op, T>(reduction)};
+  const KernelInput<dtype, op, Scaling::kNone> b{input_at<dtype>(second, begin), T{}};
   const int divisor = reduction.divisor;
   std::byte* out = static_cast<std::byte*>(output);
   std::size_t i = 0;
@@ -121,59 +163,60 @@ RINGCOMM_TARGET void reduce_pair(const Reduction& reduction, const void* const* 
   if constexpr (kWidth > 0) {
     for (; i + kWidth <= count; i += kWidth) {
       float x[kWidth], y[kWidth];
-      Vector<dtype>::load(x, a + sizeof(Storage<dtype>) * i);
-      Vector<dtype>::load(y, b + sizeof(Storage<dtype>) * i);
+      a.vector(x, i);
+      b.vector(y, i);
       RINGCOMM_INDEPENDENT
       for (std::size_t j = 0; j < kWidth; ++j) {
-        x[j] = finish<op>(
-            combine<dtype, op>(scaled<op>(x[j], a_factor), scaled<op>(y[j], b_factor)), divisor);
+        x[j] = finish<op>(combine<dtype, op>(x[j], y[j]), divisor);
       }
       Vector<dtype>::store(out + sizeof(Storage<dtype>) * i, x);
     }
   }
   RINGCOMM_INDEPENDENT
   for (; i < count; ++i) {
-    const T value = combine<dtype, op>(scaled<op>(load_at<dtype, op>(a, i), a_factor),
-                                       scaled<op>(load_at<dtype, op>(b, i), b_factor));
+    const T value = combine<dtype, op>(a.value(i), b.value(i));
     store_at<dtype, op>(out, i, finish<op>(value, divisor));
   }
 }
 
-template <DType dtype, ReduceOp op>
-RINGCOMM_TARGET void load_block(Accumulator<dtype, op>* block, const std::byte* in, std::size_t n,
-                                Accumulator<dtype, op> factor) {
+template <DType dtype, ReduceOp op, Scaling scaling>
+RINGCOMM_TARGET void load_block(Accumulator<dtype, op>* block, KernelInput<dtype, op, scaling> in,
+                                std::size_t n) {
   std::size_t i = 0;
   constexpr std::size_t kWidth = Vector<dtype>::kWidth;
   if constexpr (kWidth > 0) {
-    for (; i + kWidth <= n; i += kWidth) {
-      float x[kWidth];
-      Vector<dtype>::load(x, in + sizeof(Storage<dtype>) * i);
-      RINGCOMM_INDEPENDENT
-      for (std::size_t j = 0; j < kWidth; ++j) block[i + j] = scaled<op>(x[j], factor);
-    }
+    for (; i + kWidth <= n; i += kWidth) in.vector(block + i, i);
   }
   RINGCOMM_INDEPENDENT
-  for (; i < n; ++i) block[i] = scaled<op>(load_at<dtype, op>(in, i), factor);
+  for (; i < n; ++i) block[i] = in.value(i);
 }
 
-template <DType dtype, ReduceOp op>
-RINGCOMM_TARGET void combine_block(Accumulator<dtype, op>* block, const std::byte* in,
-                                   std::size_t n, Accumulator<dtype, op> factor) {
+template <DType dtype, ReduceOp op, Scaling scaling>
+RINGCOMM_TARGET void combine_block(Accumulator<dtype, op>* block,
+                                   KernelInput<dtype, op, scaling> in, std::size_t n) {
   std::size_t i = 0;
   constexpr std::size_t kWidth = Vector<dtype>::kWidth;
   if constexpr (kWidth > 0) {
     for (; i + kWidth <= n; i += kWidth) {
       float x[kWidth];
-      Vector<dtype>::load(x, in + sizeof(Storage<dtype>) * i);
+      in.vector(x, i);
       RINGCOMM_INDEPENDENT
       for (std::size_t j = 0; j < kWidth; ++j) {
-        block[i + j] = combine<dtype, op>(block[i + j], scaled<op>(x[j], factor));
+        block[i + j] = combine<dtype, op>(block[i + j], x[j]);
       }
     }
   }
   RINGCOMM_INDEPENDENT
-  for (; i < n; ++i) {
-    block[i] = combine<dtype, op>(block[i], scaled<op>(load_at<dtype, op>(in, i), factor));
+  for (; i < n; ++i) block[i] = combine<dtype, op>(block[i], in.value(i));
+}
+
+template <DType dtype, ReduceOp op, Scaling scaling>
+RINGCOMM_TARGET void add_block(Accumulator<dtype, op>* block, KernelInput<dtype, op, scaling> in,
+                               bool is_first, std::size_t n) {
+  if (is_first) {
+    load_block<dtype, op, scaling>(block, in, n);
+  } else {
+    combine_block<dtype, op, scaling>(block, in, n);
   }
 }
 
@@ -202,15 +245,18 @@ RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const
                                    std::size_t count) {
   using T = Accumulator<dtype, op>;
   alignas(64) T block[kBlock];
+  const T factor = factor_of<op, T>(reduction);
   for (std::size_t done = 0; done < count; done += kBlock) {
     const std::size_t n = std::min(kBlock, count - done);
     for (int k = 0; k < num_inputs; ++k) {
-      const std::byte* in = input_at<dtype>(inputs[k], begin + done);
-      const T factor = input_factor<T>(reduction, k);
-      if (k == 0) {
-        load_block<dtype, op>(block, in, n, factor);
+      const std::byte* const in = input_at<dtype>(inputs[k], begin + done);
+      if (op != ReduceOp::kPremulSum || k != reduction.scaled_input) {
+        add_block<dtype, op, Scaling::kNone>(block, {in, factor}, k == 0, n);
+      } else if (num_inputs == 1) {
+        add_block<dtype, op, kScaling<op, Scaling::kProduct>>(block, {in, factor}, true, n);
       } else {
-        combine_block<dtype, op>(block, in, n, factor);
+        add_block<dtype, op, kScaling<op, Scaling::kRoundedProduct>>(block, {in, factor}, k == 0,
+                                                                     n);
       }
     }
     if constexpr (op == ReduceOp::kAvg) finish_block<op>(block, n, reduction.divisor);
@@ -222,11 +268,11 @@ RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const
 template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void reduce(const Reduction& reduction, const void* const* inputs, int num_inputs,
                             std::size_t begin, void* output, std::size_t count) {
-  if (num_inputs == 2) {
-    reduce_pair<dtype, op>(reduction, inputs, begin, output, count);
-  } else {
-    reduce_blocks<dtype, op>(reduction, inputs, num_inputs, begin, output, count);
+  if (num_inputs != 2) {
+    return reduce_blocks<dtype, op>(reduction, inputs, num_inputs, begin, output, count);
   }
+  const int first = op == ReduceOp::kPremulSum && reduction.scaled_input == 1 ? 1 : 0;
+  reduce_pair<dtype, op>(reduction, inputs[first], inputs[1 - first], begin, output, count);
 }
 
 template <DType dtype, ReduceOp op>

@@ -14,7 +14,7 @@ namespace ringcomm {
 using HostKernel = void (*)(const Reduction& reduction, const void* const* inputs, int num_inputs,
                             std::size_t begin, void* output, std::size_t count);
 
-// By dtype, then op; null where supports() is false.
+// By dtype, then op, which is effective_op(reduction); null where supports() is false.
 using HostTable = std::array<std::array<HostKernel, kNumReduceOps>, kNumDTypes>;
 
 namespace portable {

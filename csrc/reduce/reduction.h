@@ -11,16 +11,18 @@ namespace ringcomm {
 //
 // evaluated from left to right in the accumulation type: float32 for 16- and 8-bit floats, the
 // type itself otherwise. Integers wrap around, but for avg, which adds them up in a type that holds
-// every sum. Pointers may have any alignment; an output may be
-// one of the inputs, and must not overlap them in any other way.
+// every sum. -0 is less than +0, and two inputs give the same bits in either order, but for the
+// sign and payload of a NaN. Pointers may have any alignment; an output may be one of the inputs,
+// and must not overlap them in any other way.
 struct Reduction {
   DType dtype;
   ReduceOp op;
   // avg divides by this once, after the last addition (integers truncate toward zero). 1 leaves
   // the sum as it is: partial sums pass 1, whoever adds last passes the world size.
   int divisor = 1;
-  // premul_sum multiplies input `scaled_input` by `factor` in the accumulation type before it is
-  // added. -1: no input is scaled, because the others arrive scaled already.
+  // premul_sum multiplies input `scaled_input` by `factor` in the accumulation type and rounds the
+  // product to the dtype before it is added: a rank's own contribution has the bits that the other
+  // ranks receive. -1: no input is scaled, because the others arrive scaled already.
   int scaled_input = -1;
   double factor = 1.0;
 };

@@ -35,8 +35,16 @@ bool per_rank(Collective c) {
   return c == Collective::kReduceScatter || c == Collective::kAllGather;
 }
 
-// The factor of premul_sum, different on every rank; times a small integer it is exact.
-double factor_of(int rank) { return std::vector<double>{1, 0.5, 2}[rank % 3]; }
+// The factor of premul_sum, different on every rank: a power of two, and 3/8 of an ulp more, which
+// rounding takes away from what a rank contributes. A sum that it came to has other bits.
+double factor_of(DType dtype, int rank) {
+  double ulp = 0;
+  if (dtype == DType::kFloat16) ulp = 0x1p-10;
+  if (dtype == DType::kBFloat16) ulp = 0x1p-7;
+  if (dtype == DType::kFloat8E4M3FN) ulp = 0x1p-3;
+  if (dtype == DType::kFloat8E5M2) ulp = 0x1p-2;
+  return std::vector<double>{1, 0.5, 2}[rank % 3] * (1 + 0.375 * ulp);
+}
 
 // What is moved may be any bits. What is reduced must not depend on the order: integers do not, nor
 // do min and max, and sums and products of floats are exact because few ranks have more than the
@@ -80,7 +88,8 @@ void make_data(Case& c, int world_size, std::mt19937_64& random) {
     for (int r = 0; r < world_size; ++r) {
       std::uint64_t bits = c.inputs[r][i];
       if (c.op == ReduceOp::kPremulSum) {
-        bits = reference::from_double(c.dtype, reference::to_double(c.dtype, bits) * factor_of(r));
+        bits = reference::from_double(c.dtype,
+                                      reference::to_double(c.dtype, bits) * factor_of(c.dtype, r));
       }
       values.push_back(bits);
     }
@@ -159,7 +168,7 @@ void Part::fill() {
 }
 
 void Part::call(Collectives& collectives, std::chrono::milliseconds timeout) {
-  const Reduce reduce{case_.dtype, case_.op, factor_of(rank_)};
+  const Reduce reduce{case_.dtype, case_.op, factor_of(case_.dtype, rank_)};
   const DType dtype = case_.dtype;
   const int root = case_.root;
   const std::size_t count = inputs_[0].count();

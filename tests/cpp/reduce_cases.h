@@ -88,7 +88,7 @@ inline NearOne near_one(DType dtype) {
   }
 }
 
-// Any bits, and in the second half numbers near one.
+// Any bits, and in the second half numbers near one, but for zeros of either sign.
 inline std::vector<Bytes> random_inputs(const Case& c, std::mt19937& random) {
   std::vector<Bytes> inputs(c.num_inputs, Bytes(c.nbytes()));
   const std::size_t width = element_size(c.reduction.dtype);
@@ -99,8 +99,11 @@ inline std::vector<Bytes> random_inputs(const Case& c, std::mt19937& random) {
       std::memcpy(&input[at], &word, std::min(sizeof(word), input.size() - at));
     }
     for (std::size_t i = c.count / 2; i < c.count; ++i) {
-      const std::uint64_t bits =
+      std::uint64_t bits =
           (reference::read_bits(input.data() + i * width, width) & near.keep) | near.set;
+      if (is_floating_point(c.reduction.dtype) && random() % 4 == 0) {
+        bits = reference::from_double(c.reduction.dtype, random() % 2 ? 0.0 : -0.0);
+      }
       std::memcpy(input.data() + i * width, &bits, width);
     }
   }

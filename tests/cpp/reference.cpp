@@ -97,12 +97,18 @@ double round_accumulator(DType dtype, double value) {
   return dtype == DType::kFloat64 ? value : static_cast<double>(static_cast<float>(value));
 }
 
+// Zeros have an order, too.
+bool is_less(double a, double b) {
+  return a < b || (a == b && std::signbit(a) && !std::signbit(b));
+}
+
 double reduce_real(const Reduction& r, const std::vector<double>& values) {
   double result = 0;
   for (std::size_t k = 0; k < values.size(); ++k) {
     double value = values[k];
     if (r.op == ReduceOp::kPremulSum && static_cast<int>(k) == r.scaled_input) {
       value = round_accumulator(r.dtype, value * round_accumulator(r.dtype, r.factor));
+      value = to_double(r.dtype, from_double(r.dtype, value));  // as others receive it
     }
     if (k == 0) {
       result = value;
@@ -110,7 +116,7 @@ double reduce_real(const Reduction& r, const std::vector<double>& values) {
       result = round_accumulator(r.dtype, result * value);
     } else if (r.op == ReduceOp::kMin || r.op == ReduceOp::kMax) {
       if (std::isnan(result)) continue;
-      const bool takes = r.op == ReduceOp::kMin ? value < result : value > result;
+      const bool takes = r.op == ReduceOp::kMin ? is_less(value, result) : is_less(result, value);
       if (std::isnan(value) || takes) result = value;
     } else {
       result = round_accumulator(r.dtype, result + value);

@@ -263,7 +263,10 @@ TEST(infinities_and_signed_zeros) {
   CHECK_EQ(reduce_two(DType::kFloat32, ReduceOp::kSum, 3e38f, 3e38f), INFINITY);
   CHECK(std::signbit(reduce_two(DType::kFloat32, ReduceOp::kSum, -0.0f, -0.0f)));
   CHECK(!std::signbit(reduce_two(DType::kFloat32, ReduceOp::kSum, -0.0f, 0.0f)));
-  CHECK(std::signbit(reduce_two(DType::kFloat32, ReduceOp::kMax, -0.0f, 0.0f)));
+  for (const float a : {-0.0f, 0.0f}) {
+    CHECK(std::signbit(reduce_two(DType::kFloat32, ReduceOp::kMin, a, -a)));
+    CHECK(!std::signbit(reduce_two(DType::kFloat32, ReduceOp::kMax, a, -a)));
+  }
 }
 
 TEST(integers_wrap_around) {
