@@ -12,8 +12,8 @@ from gpu_suite.kernels import HARNESS
 from test_reduce_device_build import REDUCE, ROOT, run
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
-TEST = ROOT / "tests" / "cpp" / "test_reduce.cpp"
-SOURCES = [*sorted(REDUCE.glob("*.cpp")), *HARNESS, TEST]
+TESTS = [ROOT / "tests" / "cpp" / f"test_reduce{part}.cpp" for part in ("", "_agreement")]
+SHARED = [*sorted(REDUCE.glob("*.cpp")), *HARNESS]
 
 
 @pytest.mark.slow
@@ -26,13 +26,14 @@ def test_reductions_run_on_aarch64(tmp_path: Path) -> None:
     def compiled(source: Path) -> Path:
         built = tmp_path / f"{source.stem}.o"
         optimised = "-O3" if source.parent == REDUCE else "-O1"
-        folders = [f"-I{folder}" for folder in (ROOT / "csrc", TEST.parent)]
+        folders = [f"-I{folder}" for folder in (ROOT / "csrc", ROOT / "tests" / "cpp")]
         warnings = ("-Wall", "-Wextra", "-Werror")
         run(COMPILER, "-std=c++20", optimised, *warnings, *folders, "-c", source, "-o", built)
         return built
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as compilers:
-        objects = list(compilers.map(compiled, SOURCES))
-    program = tmp_path / TEST.stem
-    run(COMPILER, "-static", *objects, "-o", program)
-    run(EMULATOR, program)
+        objects = list(compilers.map(compiled, [*TESTS, *SHARED]))
+    for test, own in zip(TESTS, objects, strict=False):
+        program = tmp_path / test.stem
+        run(COMPILER, "-static", own, *objects[len(TESTS) :], "-o", program)
+        run(EMULATOR, program)

@@ -75,7 +75,8 @@ def reduced(inputs: Sequence[torch.Tensor], op: str) -> torch.Tensor:
     if op == "SUM":
         result = wide.any(0) if dtype == torch.bool else wide.sum(0)
     elif op == "PREMUL_SUM":
-        result = (wide * PREMUL).sum(0)
+        contributions = (wide * PREMUL).to(dtype)  # as the other ranks receive them
+        result = contributions.to(wide.dtype).sum(0)
     elif op == "AVG":
         result = _divided(wide.sum(0), len(inputs), dtype)
     elif op == "PRODUCT":
