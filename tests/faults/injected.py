@@ -1,0 +1,313 @@
+"""One rank of two whose calls fail at every point: python injected.py RANK PORT OPTIONS-IN-JSON.
+
+Rank 1's library fails once, at point 1, 2, 3 ... of each call, until there is no such point any
+more (tests/faults/injector.cpp). What became of the call is compared between the ranks, and then
+both make further calls, whose results show whether they are still the same calls of the program.
+Rank 0 prints what it has counted, and each fault in a sentence.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import ringcomm
+from ringcomm import _C
+
+TIMEOUT = timedelta(seconds=20)
+VICTIM = 1
+AGAIN = "may be made again"  # what an error says after which only this rank has to call again
+
+# call(group, step) makes one call whose values depend on the step; whether the result is right.
+Call = Callable[[Any, int], bool]
+
+
+def summed(make: Callable[[torch.Tensor, Any], Any], count: int) -> Call:
+    def call(group: Any, step: int) -> bool:
+        x = torch.full((count,), float(step))
+        work = make(x, group)
+        if work is not None:
+            work.wait()
+        return bool((x == 2.0 * step).all())
+
+    return call
+
+
+def moved(make: Callable[[torch.Tensor, torch.Tensor, Any], Any], count: int) -> Call:
+    """Of calls that bring both ranks all ranks' values."""
+
+    def call(group: Any, step: int) -> bool:
+        rank = dist.get_rank()
+        own = torch.full((count,), float(2 * step + rank))
+        out = torch.zeros(2 * count)
+        work = make(out, own, group)
+        if work is not None:
+            work.wait()
+        wanted = torch.tensor([2.0 * step, 2.0 * step + 1]).repeat_interleave(count)
+        return bool((out == wanted).all())
+
+    return call
+
+
+def scattered(x: torch.Tensor, group: Any) -> None:
+    out = torch.empty_like(x)
+    ringcomm.reduce_scatter_tensor(out, x.repeat(2), group=group)
+    x.copy_(out)
+
+
+def exchanged(count: int, begin: Callable[[str, torch.Tensor, int, Any], Any], sends: int) -> Call:
+    def call(group: Any, step: int) -> bool:
+        rank = dist.get_rank()
+        x = torch.full((count,), float(step) if rank == sends else 0.0)
+        work = begin("send" if rank == sends else "recv", x, 1 - rank, group)
+        if work is not None:
+            work.wait()
+        return bool((x == step).all())
+
+    return call
+
+
+def begin_message(kind: str, x: torch.Tensor, peer: int, group: Any) -> Any:
+    return (ringcomm.isend if kind == "send" else ringcomm.irecv)(x, peer, group=group)
+
+
+def message(kind: str, x: torch.Tensor, peer: int, group: Any) -> None:
+    (ringcomm.send if kind == "send" else ringcomm.recv)(x, peer, group=group)
+
+
+def batch(kind: str, x: torch.Tensor, peer: int, group: Any) -> Any:
+    function = dist.isend if kind == "send" else dist.irecv
+    (work,) = dist.batch_isend_irecv([dist.P2POp(function, x, peer, group)])
+    return work
+
+
+def both_ways(group: Any, step: int) -> bool:
+    rank = dist.get_rank()
+    own = torch.tensor([float(2 * step), float(2 * step + 1)]) + 10 * rank
+    out = torch.zeros(2)
+    ringcomm.all_to_all_single(out, own, group=group)
+    return out.tolist() == [2.0 * step + rank, 2.0 * step + rank + 10]
+
+
+def coalesced(group: Any, step: int) -> bool:
+    tensors = [torch.full((n,), float(step + n)) for n in (3, 5000)]
+    dist.all_reduce_coalesced(tensors, group=group)
+    return all(bool((t == 2.0 * (step + t.numel())).all()) for t in tensors)
+
+
+def sparse(group: Any, step: int) -> bool:
+    x = torch.sparse_coo_tensor([[dist.get_rank()]], [float(step)], (2,))
+    dist.all_reduce(x, group=group)
+    return x.to_dense().tolist() == [step, step]
+
+
+def barrier(group: Any, step: int) -> bool:
+    ringcomm.barrier(group)
+    return True
+
+
+def calls() -> dict[str, Call]:
+    found: dict[str, Call] = {"barrier": barrier, "all_to_all": both_ways, "coalesced": coalesced}
+    found["sparse all_reduce"] = sparse
+    for count in (3, 30_000, 400_000):
+        direct = summed(lambda x, g: ringcomm.all_reduce(x, group=g), count)
+        found |= {
+            f"all_reduce of {count}": direct,
+            f"dist.all_reduce of {count}": summed(lambda x, g: dist.all_reduce(x, group=g), count),
+            f"async all_reduce of {count}": summed(
+                lambda x, g: ringcomm.all_reduce(x, group=g, async_op=True), count
+            ),
+            f"strided all_reduce of {count}": summed(strided_sum, count),
+            f"reduce_scatter of {count}": summed(scattered, count),
+            f"all_gather of {count}": moved(
+                lambda out, own, g: ringcomm.all_gather_into_tensor(out, own, group=g), count
+            ),
+            f"all_gather of a list of {count}": moved(
+                lambda out, own, g: dist.all_gather(list(out.chunk(2)), own, group=g), count
+            ),
+            f"broadcast of {count}": exchanged(
+                count, lambda _, x, __, g: ringcomm.broadcast(x, 0, group=g), 0
+            ),
+        }
+        for sends in (0, 1):
+            whose = "victim sends" if sends == VICTIM else "victim receives"
+            found |= {
+                f"send and recv of {count}, {whose}": exchanged(count, message, sends),
+                f"isend and irecv of {count}, {whose}": exchanged(count, begin_message, sends),
+                f"a batch of {count}, {whose}": exchanged(count, batch, sends),
+            }
+    return found
+
+
+def strided_sum(x: torch.Tensor, group: Any) -> None:
+    columns = torch.stack([x, x], 1)
+    dist.all_reduce(columns[:, 0], group=group)
+    x.copy_(columns[:, 0])
+
+
+class Rank:
+    def __init__(self, rank: int, port: int, later: int) -> None:
+        self.rank = rank
+        self.later = later
+        self.injector = ctypes.CDLL(None)
+        if not self.injector.injector_watch(_C.__file__.encode()):
+            raise RuntimeError("the injector does not find the library")
+        url = f"tcp://127.0.0.1:{port}"
+        dist.init_process_group("ring", init_method=url, rank=rank, world_size=2, timeout=TIMEOUT)
+        self.store = dist.PrefixStore("injected", dist.distributed_c10d._get_default_store())
+        self.num_told = 0
+        self.step = 0
+        self.counted: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self.make_group()
+
+    def make_group(self) -> None:
+        self.group = dist.new_group(timeout=TIMEOUT)
+
+    def tell(self, own: Any) -> list[Any]:
+        """What both ranks say, by rank; returns when both have."""
+        self.num_told += 1
+        self.store.set(f"{self.num_told}/{self.rank}", json.dumps(own))
+        return [json.loads(self.store.get(f"{self.num_told}/{r}")) for r in range(2)]
+
+    def made(self, call: Call, step: int) -> str:
+        """What became of a call: "right", "wrong", or the error."""
+        try:
+            return "right" if call(self.group, step) else "wrong"
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    def made_injected(self, call: Call, point: int) -> tuple[str, bool]:
+        self.tell("ready")
+        if self.rank == VICTIM:
+            self.injector.injector_arm(point)
+        outcome = self.made(call, self.step)
+        reached = self.rank == VICTIM and bool(self.injector.injector_disarm())
+        if AGAIN in outcome and self.rank == VICTIM:
+            outcome = self.made(call, self.step)
+        return outcome, reached
+
+    def fail_at(self, name: str, call: Call, point: int) -> bool:
+        """Whether there is such a point."""
+        self.step += 1
+        told = self.tell(self.made_injected(call, point))
+        outcomes = [outcome for outcome, _ in told]
+        further = []
+        for _ in range(self.later):
+            self.step += 1
+            further.append(self.made(summed(lambda x, g: dist.all_reduce(x, group=g), 5), self.step))
+            if further[-1] != "right":
+                break
+        later = [said[-1] for said in self.tell(further)]
+        if told[VICTIM][1]:
+            self.judge(f"{name}, point {point}", outcomes, later)
+        if later != ["right", "right"]:
+            self.make_group()
+        return bool(told[VICTIM][1])
+
+    def judge(self, where: str, outcomes: list[str], later: list[str]) -> None:
+        works = later == ["right", "right"]
+        is_ended = "right" not in later and "wrong" not in later
+        if "wrong" in outcomes or not (works or is_ended):
+            kind = "silently wrong"
+        elif any("Timed out" in text for text in [*outcomes, *later]):
+            kind = "not told"
+        elif is_ended:
+            kind = "said by ending the group"
+        elif outcomes == ["right", "right"]:
+            kind = "done"
+        elif "right" not in outcomes:
+            kind = "raised on both ranks"
+        elif "recv" in where or "batch" in where:
+            kind = "a send was done, and its receiver raised"
+        else:
+            kind = "raised on one rank, and the group works"
+        self.counted[kind] += 1
+        if kind in ("silently wrong", "not told", "raised on one rank, and the group works"):
+            self.faults.append(f"{where}: {kind}: {outcomes}, then {later}"[:600])
+
+    def set_up(self) -> None:
+        """Making a group fails at every point."""
+
+        def make(_: Any, step: int) -> bool:
+            store = dist.PrefixStore(f"group {step}", self.store)
+            group = ringcomm.ProcessGroupRing(store, self.rank, 2, TIMEOUT)
+            x = torch.full((3,), float(step))
+            group.allreduce([x]).wait()
+            return x.tolist() == [2.0 * step] * 3
+
+        self.all_points("making a group", make)
+
+    def all_points(self, name: str, call: Call) -> None:
+        point = 1
+        while self.fail_at(name, call, point):
+            point += 1
+
+    def without_threads(self) -> None:
+        """Rank 1 can make no thread for one call, which it makes again, or never."""
+
+        def summed_later(group: Any, step: int) -> bool:
+            x = torch.full((3,), float(step))
+            ringcomm.all_reduce(x, group=group, async_op=True).wait()
+            return x.tolist() == [2.0 * step] * 3
+
+        receives = exchanged(5, begin_message, 0)
+        for name, call in {"async all_reduce": summed_later, "irecv": receives}.items():
+            for again in (True, False):
+                self.make_group()
+                self.step += 1
+                where = f"{name} without threads, {'made again' if again else 'never made'}"
+                self.tell("ready")
+                outcome = ""
+                if self.rank == VICTIM:
+                    self.injector.injector_threads(0)
+                    refused = self.made(call, self.step)
+                    self.injector.injector_threads(1)
+                    if "rank 1" not in refused or "no further thread" not in refused:
+                        self.faults.append(f"{where}: {refused}")
+                    outcome = self.made(call, self.step) if again else "raised"
+                else:
+                    outcome = self.made(call, self.step)
+                told = self.tell(outcome)
+                wanted = "right"
+                if not again and name != "irecv":  # a small send is done without its receiver
+                    wanted = "and it has not made that call since"
+                if wanted not in told[0]:
+                    self.faults.append(f"{where}: {told}")
+        self.faults += [fault for faults in self.tell(self.faults)[1:] for fault in faults]
+        self.make_group()
+
+    def run(self, rounds: int, names: str) -> None:
+        if names in "without threads":
+            self.without_threads()
+        for round_ in range(rounds):
+            for name, call in calls().items():
+                if names in name:
+                    self.make_group()  # the first calls of a group need more
+                    self.all_points(f"{name}, round {round_}", call)
+            if names in "making a group":
+                self.set_up()
+
+
+def main() -> None:
+    options = json.loads(sys.argv[3])
+    torch.set_num_threads(1)
+    rank = Rank(int(sys.argv[1]), int(sys.argv[2]), options["later"])
+    rank.run(options["rounds"], options.get("names", ""))
+    if rank.rank == 0:
+        print(json.dumps({"counted": rank.counted, "faults": rank.faults}), flush=True)
+    rank.tell("done")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

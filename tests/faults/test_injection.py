@@ -1,0 +1,75 @@
+"""What raises has not happened: each allocation, thread and system call of the library fails once.
+
+Afterwards a call was done, or all ranks know that it was not, and further calls are the same calls
+on all ranks. `tests/cpp/test_fault_injection.cpp` does so with the core alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from faults.record import Record
+
+HERE = Path(__file__).parent
+LEAST = 10_000  # injections of the long form
+
+
+@pytest.fixture(scope="module")
+def injector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    assert compiler, "there is no C++ compiler, with which the library was built"
+    library = tmp_path_factory.mktemp("injector") / "libinjector.so"
+    command = [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-o", str(library)]
+    subprocess.run([*command, str(HERE / "injector.cpp"), "-ldl"], check=True)
+    return library
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def run(injector: Path, **options: object) -> dict[str, object]:
+    """What rank 0 has counted."""
+    port = free_port()
+    environment = {**os.environ, "LD_PRELOAD": str(injector), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "injected.py"), str(rank), str(port), json.dumps(options)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        output = [rank.communicate(timeout=7200)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], output
+    counted: dict[str, object] = json.loads(output[0].splitlines()[-1])
+    return counted
+
+
+@pytest.mark.timeout(7200)
+def test_every_point_of_every_call(injector: Path, request: pytest.FixtureRequest) -> None:
+    record = Record("injection", request.config.getoption("long"))
+    found = run(injector, rounds=record.scale(1, 6), later=record.scale(5, 100))
+    counted = found["counted"]
+    assert isinstance(counted, dict)
+    record.write(
+        injections=sum(counted.values()), further_calls_each=record.scale(5, 100), outcomes=counted
+    )
+    assert not found["faults"], "\n".join(map(str, found["faults"]))
+    assert sum(counted.values()) >= record.scale(500, LEAST)
