@@ -132,6 +132,6 @@ def _source(collective: str, name: str) -> Callable[[int, int], list[Plan]] | No
 
     def plans(world_size: int, root: int) -> list[Plan]:
         chosen = registry.choose(collective, name, world_size, root if collective in ROOTED else 0)
-        return [chosen.plan_of(rank) for rank in range(world_size)]
+        return chosen.plans(world_size)
 
     return plans

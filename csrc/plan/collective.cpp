@@ -127,6 +127,44 @@ std::vector<int> Contract::promised_chunks(int rank) const {
   return chunks;
 }
 
+bool Contract::promises(int rank, int chunk) const {
+  switch (collective_) {
+    case Collective::kAllReduce:
+    case Collective::kAllGather:
+    case Collective::kBroadcast:
+    case Collective::kBarrier:
+      return true;
+    case Collective::kReduceScatter:
+    case Collective::kScatter:
+      return owner(chunk) == rank;
+    case Collective::kReduce:
+    case Collective::kGather:
+      return rank == root_;
+    case Collective::kAllToAll:
+      return chunk % world_size_ == rank;
+  }
+  throw std::logic_error("a collective without a contract");
+}
+
+std::int64_t Contract::num_promised() const {
+  const std::int64_t num_chunks = num_chunks_;
+  switch (collective_) {
+    case Collective::kAllReduce:
+    case Collective::kAllGather:
+    case Collective::kBroadcast:
+      return num_chunks * world_size_;
+    case Collective::kReduceScatter:
+    case Collective::kScatter:
+    case Collective::kReduce:
+    case Collective::kGather:
+    case Collective::kAllToAll:
+      return num_chunks;
+    case Collective::kBarrier:
+      return world_size_;
+  }
+  throw std::logic_error("a collective without a contract");
+}
+
 RankSet Contract::after(int chunk) const {
   switch (collective_) {
     case Collective::kAllReduce:

@@ -53,11 +53,16 @@ class Contract {
   Contract(Collective collective, int world_size, int num_chunks, int root);
 
   Collective collective() const { return collective_; }
+  int world_size() const { return world_size_; }
+  int num_chunks() const { return num_chunks_; }
   RankSet before(int rank, int chunk) const;
   bool holds_before(int rank, int chunk) const;
 
   // The chunks whose contents are promised to this rank, and whose contributions they then hold.
   std::vector<int> promised_chunks(int rank) const;
+  bool promises(int rank, int chunk) const;
+  // How many they are of all ranks together.
+  std::int64_t num_promised() const;
   RankSet after(int chunk) const;
 
  private:

@@ -29,6 +29,16 @@ struct Event {
   enum Kind { kSend, kAdd, kCopy } kind;
 };
 
+// A chunk that the rank sends or receives.
+struct Chunk {
+  int number;
+  bool is_output;
+  Location value;
+  int next_event;
+  int last_received = -1;  // the last event that is no send
+  int sent_early = -1;     // the step whose send is done already
+};
+
 // By step, then chunk, then peer.
 std::vector<Part> parts_of(const Plan& plan, std::vector<Transfer> Step::*transfers) {
   std::vector<Part> parts;
@@ -52,20 +62,10 @@ class Drafting {
       : rank_(rank),
         sends_(parts_of(plan, &Step::sends)),
         recvs_(parts_of(plan, &Step::recvs)),
-        is_reduction_(is_reduction(contract.collective())),
-        value_(plan.num_chunks),
-        is_output_(plan.num_chunks),
-        next_event_(plan.num_chunks),
-        sent_early_(plan.num_chunks, -1) {
+        contract_(contract) {
     draft_.num_steps = static_cast<int>(plan.steps.size());
     draft_.added.resize(draft_.num_steps);
     draft_.arriving.resize(draft_.num_steps);
-    for (int c = 0; c < plan.num_chunks; ++c) {
-      if (contract.holds_before(rank, c)) value_[c] = {Location::kInput};
-    }
-    for (const int c : contract.promised_chunks(rank)) {
-      if (c < plan.num_chunks) is_output_[c] = true;
-    }
     list_events();
   }
 
@@ -81,16 +81,17 @@ class Drafting {
       int num_sent = 0;
       for_each_chunk({sends_begin, send}, [&](Parts parts) {
         ++num_sent;
-        if (sent_early_[parts.front().chunk] != s) add_send(parts);
+        if (chunk(parts.front().chunk).sent_early != s) add_send(parts);
       });
       draft_.max_sent = std::max(draft_.max_sent, num_sent);
       for_each_chunk({recvs_begin, recv}, [&](Parts parts) { add_recv(parts); });
     }
-    for (int c = 0; c < static_cast<int>(value_.size()); ++c) {
-      if (!stays(c)) continue;
+    for (const int c : contract_.promised_chunks(rank_)) {
+      const Chunk* const moved = find(c);
+      if (moved != nullptr ? !stays(*moved) : !contract_.holds_before(rank_, c)) continue;
       Action& action = draft_.actions.emplace_back();
       action.chunk = c;
-      action.own = value_[c];
+      action.own = {Location::kInput};
       action.store = {Location::kOutput};
     }
     return std::move(draft_);
@@ -116,31 +117,46 @@ class Drafting {
     std::ranges::sort(events_, {}, key);
     const auto again = std::ranges::unique(events_, {}, key);
     events_.erase(again.begin(), again.end());
-    for (int c = 0, e = 0; c < static_cast<int>(next_event_.size()); ++c) {
-      next_event_[c] = e;
-      while (e < static_cast<int>(events_.size()) && events_[e].chunk == c) ++e;
+    for (int e = 0; e < static_cast<int>(events_.size()); ++e) {
+      const int number = events_[e].chunk;
+      if (chunks_.empty() || chunks_.back().number != number) {
+        chunks_.push_back({.number = number,
+                           .is_output = contract_.promises(rank_, number),
+                           .value = {},
+                           .next_event = e});
+        if (contract_.holds_before(rank_, number)) chunks_.back().value = {Location::kInput};
+      }
+      if (events_[e].kind != Event::kSend) chunks_.back().last_received = e;
     }
   }
 
-  bool is_of(int event, int chunk) const {
-    return event < static_cast<int>(events_.size()) && events_[event].chunk == chunk;
+  // Of a chunk that this rank sends or receives; null for another.
+  const Chunk* find(int number) const {
+    if (chunks_.empty()) return nullptr;
+    const int place = number - chunks_.front().number;  // if it has all chunks in between
+    if (place >= 0 && place < std::ssize(chunks_) && chunks_[place].number == number) {
+      return &chunks_[place];
+    }
+    const auto found = std::ranges::lower_bound(chunks_, number, {}, &Chunk::number);
+    return found != chunks_.end() && found->number == number ? &*found : nullptr;
+  }
+  Chunk& chunk(int number) { return const_cast<Chunk&>(*find(number)); }
+
+  bool is_of(int event, const Chunk& chunk) const {
+    return event < static_cast<int>(events_.size()) && events_[event].chunk == chunk.number;
   }
   // The chunk's next event, or null.
-  const Event* upcoming(int chunk) const {
-    const int e = next_event_[chunk];
-    return is_of(e, chunk) ? &events_[e] : nullptr;
+  const Event* upcoming(const Chunk& chunk) const {
+    return is_of(chunk.next_event, chunk) ? &events_[chunk.next_event] : nullptr;
   }
-  bool is_needed(int chunk) const {
+  bool is_needed(const Chunk& chunk) const {
     const Event* next = upcoming(chunk);
     return next != nullptr && next->kind != Event::kCopy;
   }
   // A chunk that begins here and remains as it is: the first to send it stores it too.
-  bool stays(int chunk) const {
-    if (!is_output_[chunk] || value_[chunk].kind != Location::kInput) return false;
-    for (int e = next_event_[chunk]; is_of(e, chunk); ++e) {
-      if (events_[e].kind != Event::kSend) return false;
-    }
-    return true;
+  static bool stays(const Chunk& chunk) {
+    return chunk.is_output && chunk.value.kind == Location::kInput &&
+           chunk.next_event > chunk.last_received;
   }
 
   std::vector<Reader> readers(Parts sends) const {
@@ -150,63 +166,64 @@ class Drafting {
   }
 
   void add_send(Parts sends) {
-    const int chunk = sends.front().chunk;
+    Chunk& chunk = this->chunk(sends.front().chunk);
     const int step = sends.front().step;
-    if (value_[chunk].kind == Location::kNowhere) {
-      throw PlanError(describe_place(rank_, step) + "sends chunk " + std::to_string(chunk) +
+    if (chunk.value.kind == Location::kNowhere) {
+      throw PlanError(describe_place(rank_, step) + "sends chunk " + std::to_string(chunk.number) +
                       " before it has it");
     }
     Action action;
-    action.chunk = chunk;
-    action.own = value_[chunk];
+    action.chunk = chunk.number;
+    action.own = chunk.value;
     if (stays(chunk)) action.store = {Location::kOutput};
     action.to = readers(sends);
     action.send_step = step;
-    ++next_event_[chunk];
-    if (action.store.kind != Location::kNowhere) value_[chunk] = action.store;
+    ++chunk.next_event;
+    if (action.store.kind != Location::kNowhere) chunk.value = action.store;
     if (action.own.kind == Location::kScratch) {
       action.last_use = !is_needed(chunk);
       if (action.last_use) free(chunk);
       use_scratch(step);
     }
-    if (action.own.kind == Location::kInput && is_reduction_) use_scratch(step);
+    if (action.own.kind == Location::kInput && is_reduction(contract_.collective()))
+      use_scratch(step);
     draft_.actions.push_back(std::move(action));
   }
 
   void add_recv(Parts recvs) {
-    const int chunk = recvs.front().chunk;
+    Chunk& chunk = this->chunk(recvs.front().chunk);
     const int step = recvs.front().step;
     Action action;
-    action.chunk = chunk;
+    action.chunk = chunk.number;
     action.reduce = recvs.front().reduce;
     action.recv_step = step;
     for (const Part& recv : recvs) action.from.push_back({recv.peer, recv.message, -1, -1});
     if (action.reduce) {
-      action.own = value_[chunk];
+      action.own = chunk.value;
       if (action.own.kind == Location::kNowhere) {
-        throw PlanError(describe_place(rank_, step) + "adds to chunk " + std::to_string(chunk) +
-                        " before it has it");
+        throw PlanError(describe_place(rank_, step) + "adds to chunk " +
+                        std::to_string(chunk.number) + " before it has it");
       }
       draft_.added[step] += static_cast<int>(recvs.size());
       draft_.last_adding_step = std::max(draft_.last_adding_step, step);
     } else {
-      const Event* before = next_event_[chunk] > 0 ? &events_[next_event_[chunk] - 1] : nullptr;
-      action.aside = before != nullptr && before->chunk == chunk && before->step == step;
+      const Event* before = chunk.next_event > 0 ? &events_[chunk.next_event - 1] : nullptr;
+      action.aside = before != nullptr && before->chunk == chunk.number && before->step == step;
     }
-    ++next_event_[chunk];
+    ++chunk.next_event;
     note_scratch(action, chunk, step);
-    if (const Parts onward = sends_in(step + 1, chunk); !onward.empty()) {
+    if (const Parts onward = sends_in(step + 1, chunk.number); !onward.empty()) {
       action.to = readers(onward);
       action.send_step = step + 1;
-      sent_early_[chunk] = step + 1;
-      ++next_event_[chunk];
+      chunk.sent_early = step + 1;
+      ++chunk.next_event;
     }
-    const bool is_kept = upcoming(chunk) == nullptr && is_output_[chunk];
+    const bool is_kept = upcoming(chunk) == nullptr && chunk.is_output;
     if (is_kept || is_needed(chunk)) action.store = new_location(chunk, action.own);
     if (action.own.kind == Location::kScratch && action.store != action.own) {
       free_scratch_.push_back(action.own.index);
     }
-    value_[chunk] = action.store;
+    chunk.value = action.store;
     draft_.actions.push_back(std::move(action));
   }
 
@@ -217,17 +234,17 @@ class Drafting {
     return {begin, end};
   }
 
-  Location new_location(int chunk, const Location& own) {
-    if (is_output_[chunk]) return {Location::kOutput};
+  Location new_location(const Chunk& chunk, const Location& own) {
+    if (chunk.is_output) return {Location::kOutput};
     if (own.kind == Location::kScratch) return own;
     if (free_scratch_.empty()) return {Location::kScratch, draft_.num_scratch++};
     const int index = free_scratch_.back();
     free_scratch_.pop_back();
     return {Location::kScratch, index};
   }
-  void free(int chunk) {
-    free_scratch_.push_back(value_[chunk].index);
-    value_[chunk] = {};
+  void free(Chunk& chunk) {
+    free_scratch_.push_back(chunk.value.index);
+    chunk.value = {};
   }
 
   void use_scratch(int step) {
@@ -236,14 +253,14 @@ class Drafting {
 
   // What comes in scratch where messages do not come in slots, and how long it stays there. The
   // chunk's next event is the one after this receive.
-  void note_scratch(const Action& action, int chunk, int step) {
-    const bool in_scratch = action.reduce || action.aside || !is_output_[chunk];
+  void note_scratch(const Action& action, const Chunk& chunk, int step) {
+    const bool in_scratch = action.reduce || action.aside || !chunk.is_output;
     if (!in_scratch) return;
     draft_.arriving[step] += static_cast<int>(action.from.size());
     if (!action.reduce) use_scratch(step);
-    if (is_output_[chunk]) return;
+    if (chunk.is_output) return;
     int last = step;
-    for (int e = next_event_[chunk]; is_of(e, chunk); ++e) {
+    for (int e = chunk.next_event; is_of(e, chunk); ++e) {
       if (events_[e].kind == Event::kCopy) break;
       last = events_[e].step;
       if (events_[e].kind == Event::kAdd) break;
@@ -255,12 +272,9 @@ class Drafting {
 
   const int rank_;
   const std::vector<Part> sends_, recvs_;
-  const bool is_reduction_;
-  std::vector<Event> events_;    // by chunk
-  std::vector<Location> value_;  // by chunk, as all that follows
-  std::vector<bool> is_output_;
-  std::vector<int> next_event_;  // of events_
-  std::vector<int> sent_early_;  // the step whose send is done already
+  const Contract& contract_;
+  std::vector<Event> events_;  // by chunk
+  std::vector<Chunk> chunks_;  // by their numbers
   std::vector<int> free_scratch_;
   Draft draft_;
 };

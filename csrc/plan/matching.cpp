@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
 namespace ringcomm {
 namespace {
+
+constexpr std::size_t kMostPaired = std::size_t{1} << 24;
 
 // A send or a receive of one rank's plan.
 struct End {
@@ -25,17 +28,18 @@ std::string describe_recv(const End& recv) { return describe(recv, "receives", "
 
 void check_transfer(const End& end, bool is_send, int world_size, int num_chunks) {
   const Transfer& transfer = end.transfer;
-  const std::string text = is_send ? describe_send(end) : describe_recv(end);
+  const auto error = [&](const std::string& what) {
+    return PlanError((is_send ? describe_send(end) : describe_recv(end)) + what);
+  };
   if (transfer.peer < 0 || transfer.peer >= world_size) {
-    throw PlanError(text + ", in a group of " + std::to_string(world_size));
+    throw error(", in a group of " + std::to_string(world_size));
   }
-  if (transfer.peer == end.rank) throw PlanError(text + ", which is itself");
+  if (transfer.peer == end.rank) throw error(", which is itself");
   if (transfer.first_chunk < 0 || transfer.num_chunks < 0 ||
       transfer.first_chunk > num_chunks - transfer.num_chunks) {
-    throw PlanError(text + ", of " + std::to_string(num_chunks) + " chunks");
+    throw error(", of " + std::to_string(num_chunks) + " chunks");
   }
-  if (is_send && transfer.reduce)
-    throw PlanError(text + " with reduce, which is for receives only");
+  if (is_send && transfer.reduce) throw error(" with reduce, which is for receives only");
 }
 
 struct Ends {
@@ -43,30 +47,42 @@ struct Ends {
   std::vector<End> sends, recvs;
 };
 
+void check_number(const std::vector<End>& ends) {
+  if (ends.size() <= kMostPaired) return;
+  throw PlanError("there are more than " + std::to_string(kMostPaired) +
+                  " transfers to pair; fewer ranks, or fewer transfers, would do");
+}
+
 Ends collect(int world_size, const std::function<Plan(int rank)>& plan_of,
              const std::function<bool(const Transfer&)>& followed) {
   Ends ends;
   for (int rank = 0; rank < world_size; ++rank) {
     const Plan plan = plan_of(rank);
     if (rank == 0) ends.num_chunks = plan.num_chunks;
-    if (plan.num_chunks != ends.num_chunks) {
-      throw PlanError("rank " + std::to_string(rank) + " has a plan of " +
-                      std::to_string(plan.num_chunks) + " chunks, rank 0 one of " +
-                      std::to_string(ends.num_chunks));
-    }
+    check_plan(plan, rank, world_size, ends.num_chunks);
     for (int step = 0; step < static_cast<int>(plan.steps.size()); ++step) {
-      for (const bool is_send : {true, false}) {
-        const auto& transfers = is_send ? plan.steps[step].sends : plan.steps[step].recvs;
-        for (const Transfer& transfer : transfers) {
-          if (!followed(transfer)) continue;
-          const End end{rank, step, transfer};
-          check_transfer(end, is_send, world_size, ends.num_chunks);
-          (is_send ? ends.sends : ends.recvs).push_back(end);
-        }
+      for (const Transfer& send : plan.steps[step].sends) {
+        if (followed(send)) ends.sends.push_back({rank, step, send});
+      }
+      for (const Transfer& recv : plan.steps[step].recvs) {
+        if (followed(recv)) ends.recvs.push_back({rank, step, recv});
       }
     }
+    check_number(ends.sends);
+    check_number(ends.recvs);
   }
   return ends;
+}
+
+// Sorts by key(end), a rank, and keeps the order of ends with the same one.
+template <typename Key>
+void sort_by_rank(std::vector<End>& ends, int world_size, const Key& key) {
+  std::vector<std::size_t> next(world_size + 1);
+  for (const End& end : ends) ++next[key(end) + 1];
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  std::vector<End> sorted(ends.size());
+  for (const End& end : ends) sorted[next[key(end)]++] = end;
+  ends = std::move(sorted);
 }
 
 }  // namespace
@@ -82,14 +98,36 @@ std::string describe_chunks(int first_chunk, int num_chunks) {
          std::to_string(std::int64_t{first_chunk} + num_chunks - 1);
 }
 
+void check_plan(const Plan& plan, int rank, int world_size, int num_chunks) {
+  if (plan.num_chunks < 0) {
+    throw PlanError("rank " + std::to_string(rank) + " has a plan of " +
+                    std::to_string(plan.num_chunks) + " chunks, and 0 is the least");
+  }
+  if (plan.num_chunks != num_chunks) {
+    throw PlanError("rank " + std::to_string(rank) + " has a plan of " +
+                    std::to_string(plan.num_chunks) + " chunks, rank 0 one of " +
+                    std::to_string(num_chunks));
+  }
+  for (int step = 0; step < static_cast<int>(plan.steps.size()); ++step) {
+    for (const Transfer& send : plan.steps[step].sends) {
+      check_transfer({rank, step, send}, /*is_send=*/true, world_size, num_chunks);
+    }
+    for (const Transfer& recv : plan.steps[step].recvs) {
+      check_transfer({rank, step, recv}, /*is_send=*/false, world_size, num_chunks);
+    }
+  }
+}
+
 Traffic match(int world_size, const std::function<Plan(int rank)>& plan_of,
               const std::function<bool(const Transfer&)>& followed) {
   Ends ends = collect(world_size, plan_of, followed);
-  // Sorted by sender, then receiver; a stable sort keeps each pair's order over its steps.
+  // They are in the order of their ranks, and for each pair of ranks in that of the steps.
   const auto send_key = [](const End& end) { return std::pair(end.rank, end.transfer.peer); };
   const auto recv_key = [](const End& end) { return std::pair(end.transfer.peer, end.rank); };
-  std::ranges::stable_sort(ends.sends, {}, send_key);
-  std::ranges::stable_sort(ends.recvs, {}, recv_key);
+  const auto peer_of = [](const End& end) { return end.transfer.peer; };
+  sort_by_rank(ends.sends, world_size, peer_of);
+  sort_by_rank(ends.sends, world_size, [](const End& end) { return end.rank; });
+  sort_by_rank(ends.recvs, world_size, peer_of);
 
   Traffic traffic{.num_chunks = ends.num_chunks, .pairings = {}};
   traffic.pairings.reserve(ends.sends.size());

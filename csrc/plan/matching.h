@@ -32,15 +32,19 @@ struct Pairing {
 std::string describe_place(int rank, int step);
 std::string describe_chunks(int first_chunk, int num_chunks);
 
+// Throws PlanError for a plan of another number of chunks than rank 0's, or fewer than none, and
+// for a transfer that names a peer or a chunk that does not exist, or reduces in a send.
+void check_plan(const Plan& plan, int rank, int world_size, int num_chunks);
+
 struct Traffic {
   int num_chunks = 0;
   std::vector<Pairing> pairings;
 };
 
 // Pairs those transfers for which `followed` is true (it is asked about every send and every
-// receive). Throws PlanError for a send without a receive or the reverse, a pair with different
-// chunks, plans with different num_chunks, and a transfer that names a peer or a chunk that does
-// not exist, or reduces in a send.
+// receive). Throws what check_plan throws, and PlanError for a send without a receive or the
+// reverse, a pair with different chunks, and more than 2^24 sends or receives to pair, which take
+// 2 GB.
 Traffic match(int world_size, const std::function<Plan(int rank)>& plan_of,
               const std::function<bool(const Transfer&)>& followed);
 

@@ -1,8 +1,10 @@
 #include "plan/program.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
+#include "plan/arguments.h"
 #include "plan/draft.h"
 #include "plan/lockstep.h"
 #include "plan/matching.h"
@@ -24,9 +26,9 @@ std::vector<bool> completed_sums(const Wiring& wiring, int num_chunks) {
     int& value =
         in_value[static_cast<std::size_t>(wiring.rank_of(action)) * num_chunks + outline.chunk];
     if (!wiring.sources(action).empty()) {
-      int sum = outline.reduce ? value : 0;
+      std::int64_t sum = outline.reduce ? value : 0;
       for (const int source : wiring.sources(action)) sum += in_result[source];
-      value = sum;
+      value = static_cast<int>(std::min<std::int64_t>(sum, world_size + 1));
     }
     in_result[action] = value;
     completes[action] = value == world_size && (outline.reduce || world_size == 1);
@@ -112,14 +114,17 @@ void add_peers(const Wiring& wiring, int rank, Program& program) {
 
 Program compile(Collective collective, int world_size, const std::function<Plan(int rank)>& plan_of,
                 int rank, int root) {
+  check_rank(rank, world_size);
   Program program;
-  program.num_chunks = plan_of(rank).num_chunks;
+  program.num_chunks = plan_of(0).num_chunks;
   const Contract contract(collective, world_size, program.num_chunks, root);
   Wiring wiring;
   std::vector<Draft> drafts;  // of other ranks without their actions
   std::vector<int> num_steps;
   for (int r = 0; r < world_size; ++r) {
-    drafts.push_back(draft(contract, plan_of(r), r));
+    const Plan plan = plan_of(r);
+    check_plan(plan, r, world_size, program.num_chunks);
+    drafts.push_back(draft(contract, plan, r));
     wiring.add(drafts[r].actions);
     num_steps.push_back(drafts[r].num_steps);
     if (r != rank) drafts[r].actions = {};

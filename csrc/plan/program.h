@@ -91,7 +91,9 @@ struct Program {
 
 // The program of `rank` for plans that verify() accepts; plan_of(r) is rank r's. All of them are
 // looked at, so that each rank knows who reads what it writes, and where what it reads is. Throws
-// PlanError for plans whose sends and receives do not match, or that deadlock.
+// PlanError for plans whose transfers cannot be, whose sends and receives do not match, or that
+// deadlock, and std::invalid_argument for what verify() does (plan/verify.h). What it takes has no
+// bound but that of the plans: plan/bounds.h.
 Program compile(Collective collective, int world_size, const std::function<Plan(int rank)>& plan_of,
                 int rank, int root = 0);
 

@@ -10,6 +10,17 @@ RankSet RankSet::range(int first, int last) {
   return set;
 }
 
+std::uint64_t RankSet::hash() const {
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+  std::uint64_t hash = ranges_.size();
+  for (const Range& range : ranges_) {
+    const auto first = static_cast<std::uint64_t>(range.first);
+    hash = (hash ^ (first << 32 | static_cast<std::uint32_t>(range.last))) * kOdd;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
 RankSet RankSet::united_with(const RankSet& other) const {
   RankSet result;
   result.ranges_.reserve(ranges_.size() + other.ranges_.size());

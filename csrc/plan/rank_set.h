@@ -2,6 +2,8 @@
 // one or two ranges however many ranks they span.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +19,8 @@ class RankSet {
   static RankSet single(int rank) { return range(rank, rank + 1); }
 
   bool empty() const { return ranges_.empty(); }
+  std::size_t num_ranges() const { return ranges_.size(); }
+  std::uint64_t hash() const;
   RankSet united_with(const RankSet& other) const;
 
   // The lowest rank in both sets; the lowest rank in this set and not in the other.

@@ -1,18 +1,32 @@
 #include "plan/rendezvous.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace ringcomm {
-Rendezvous::Rendezvous(const Contract& contract, int world_size,
-                       const std::vector<Pairing>& pairings,
-                       std::function<bool(int chunk)> followed)
+namespace {
+
+constexpr std::size_t kMostDense = std::size_t{1} << 24;  // 64 MB
+
+}  // namespace
+
+int Followed::place(std::int64_t first) const {
+  if (chunks_.empty()) return static_cast<int>(first);
+  return static_cast<int>(std::ranges::lower_bound(chunks_, first) - chunks_.begin());
+}
+
+Rendezvous::Rendezvous(const Contract& contract, const std::vector<Pairing>& pairings,
+                       const Followed& followed, Symbols& symbols)
     : contract_(contract),
       pairings_(pairings),
-      followed_(std::move(followed)),
-      ranks_(world_size),
+      followed_(followed),
+      symbols_(symbols),
+      ranks_(contract.world_size()),
       begun_(pairings.size()),
       done_(pairings.size()) {
+  const int world_size = contract.world_size();
+  for (int rank = 0; rank < world_size; ++rank) inputs_.push_back(symbols.input(rank));
   for (int i = 0; i < static_cast<int>(pairings.size()); ++i) {
     ranks_[pairings[i].sender].pairings.push_back(i);
     ranks_[pairings[i].receiver].pairings.push_back(i);
@@ -21,6 +35,15 @@ Rendezvous::Rendezvous(const Contract& contract, int world_size,
     std::ranges::sort(ranks_[rank].pairings, {},
                       [&](int pairing) { return std::pair(step_of(rank, pairing), pairing); });
   }
+  if (index(world_size, 0) > kMostDense) return;
+  std::vector<Symbol> contents;
+  contents.reserve(index(world_size, 0));
+  for (int rank = 0; rank < world_size; ++rank) {
+    for (int place = 0; place < followed_.size(); ++place) {
+      contents.push_back(Rendezvous::contents(rank, place));
+    }
+  }
+  contents_ = std::move(contents);
 }
 
 void Rendezvous::run() {
@@ -37,9 +60,20 @@ void Rendezvous::run() {
   }
 }
 
-RankSet Rendezvous::contents(int rank, int chunk) const {
-  const auto found = ranks_[rank].written.find(chunk);
-  return found != ranks_[rank].written.end() ? found->second : contract_.before(rank, chunk);
+Symbol Rendezvous::contents(int rank, int place) const {
+  if (!contents_.empty()) return contents_[index(rank, place)];
+  const auto found = written_.find(index(rank, place));
+  if (found != written_.end()) return found->second;
+  return contract_.holds_before(rank, followed_.chunk(place)) ? inputs_[rank] : kNothing;
+}
+
+void Rendezvous::write(int rank, int chunk, Symbol symbol) {
+  const std::size_t at = index(rank, followed_.place(chunk));
+  if (contents_.empty()) {
+    written_[at] = symbol;
+  } else {
+    contents_[at] = symbol;
+  }
 }
 
 int Rendezvous::step_of(int rank, int pairing) const {
@@ -72,18 +106,17 @@ void Rendezvous::begin_step(int rank) {
 
 void Rendezvous::transfer(int pairing) {
   const Pairing& p = pairings_[pairing];
-  const int first = is_barrier() ? 0 : p.first_chunk;
-  const int count = is_barrier() ? 1 : p.num_chunks;
-  for (int chunk = first; chunk < first + count; ++chunk) {
-    if (!followed_(chunk)) continue;
-    RankSet sent = contents(p.sender, chunk);
-    if (sent.empty()) {
+  const std::int64_t first = is_barrier() ? 0 : p.first_chunk;
+  const int end = followed_.place(first + (is_barrier() ? 1 : p.num_chunks));
+  for (int place = followed_.place(first); place < end; ++place) {
+    const int chunk = followed_.chunk(place);
+    const Symbol sent = contents(p.sender, place);
+    if (sent == kNothing) {
       throw PlanError(describe_place(p.sender, p.send_step) + "sends chunk " +
                       std::to_string(chunk) + " to rank " + std::to_string(p.receiver) +
                       ", but holds nothing in it yet");
     }
-    ranks_[p.receiver].arrivals.push_back(
-        {chunk, p.sender, p.reduce || is_barrier(), std::move(sent)});
+    ranks_[p.receiver].arrivals.push_back({chunk, p.sender, p.reduce || is_barrier(), sent});
   }
   done_[pairing] = true;
   for (const int rank : {p.sender, p.receiver}) {
@@ -92,35 +125,33 @@ void Rendezvous::transfer(int pairing) {
 }
 
 void Rendezvous::finish_step(int rank) {
-  Rank& r = ranks_[rank];
-  std::ranges::sort(r.arrivals, {}, [](const Arrival& a) { return std::pair(a.chunk, a.sender); });
-  const Arrival* previous = nullptr;
-  for (const Arrival& arrival : r.arrivals) {
-    if (previous && previous->chunk == arrival.chunk && !(previous->adds && arrival.adds)) {
-      throw PlanError(describe_place(rank, current_step(rank)) + "receives chunk " +
-                      std::to_string(arrival.chunk) + " from ranks " +
-                      std::to_string(previous->sender) + " and " + std::to_string(arrival.sender) +
-                      ", and does not add both");
+  std::vector<Arrival>& arrivals = ranks_[rank].arrivals;
+  std::ranges::sort(arrivals, {}, [](const Arrival& a) { return std::pair(a.chunk, a.sender); });
+  for (std::size_t i = 0, end = 0; i < arrivals.size(); i = end) {
+    const Arrival& first = arrivals[i];
+    const auto error = [&](const std::string& verb, const std::string& what) {
+      return PlanError(describe_place(rank, current_step(rank)) + verb + " chunk " +
+                       std::to_string(first.chunk) + what);
+    };
+    for (end = i + 1; end < arrivals.size() && arrivals[end].chunk == first.chunk; ++end) {
+      if (arrivals[end - 1].adds && arrivals[end].adds) continue;
+      throw error("receives", " from ranks " + std::to_string(arrivals[end - 1].sender) + " and " +
+                                  std::to_string(arrivals[end].sender) + ", and does not add both");
     }
-    r.written[arrival.chunk] = arrival.adds ? sum(rank, arrival) : arrival.contents;
-    previous = &arrival;
+    if (!first.adds) {
+      write(rank, first.chunk, first.symbol);
+      continue;
+    }
+    const Symbol held = contents(rank, followed_.place(first.chunk));
+    if (held == kNothing) {
+      throw error("adds", " from rank " + std::to_string(first.sender) +
+                              " to a chunk that holds nothing yet");
+    }
+    write(rank, first.chunk,
+          symbols_.sum({rank, current_step(rank), first.chunk, held,
+                        std::span(arrivals).subspan(i, end - i)}));
   }
-  r.arrivals.clear();
-}
-
-RankSet Rendezvous::sum(int rank, const Arrival& arrival) const {
-  const RankSet held = contents(rank, arrival.chunk);
-  const auto error = [&](const std::string& what) {
-    return PlanError(describe_place(rank, current_step(rank)) + "adds chunk " +
-                     std::to_string(arrival.chunk) + " from rank " +
-                     std::to_string(arrival.sender) + what);
-  };
-  if (held.empty()) throw error(" to a chunk that holds nothing yet");
-  const auto twice = held.first_in_common(arrival.contents);
-  if (twice && !is_barrier()) {
-    throw error(", which counts the contribution of rank " + std::to_string(*twice) + " twice");
-  }
-  return held.united_with(arrival.contents);
+  arrivals.clear();
 }
 
 // A rank that is stuck waits for one whose current step is an earlier one than the transfer needs,

@@ -1,44 +1,60 @@
 // The symbolic execution under rendezvous on which plan/verify.h rests its proof.
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "plan/collective.h"
 #include "plan/matching.h"
-#include "plan/rank_set.h"
+#include "plan/symbols.h"
 
 namespace ringcomm {
 
-class Rendezvous {
+// Chunks that are followed: all of them, or some.
+class Followed {
  public:
-  // Only chunks for which `followed` is true are given contents.
-  Rendezvous(const Contract& contract, int world_size, const std::vector<Pairing>& pairings,
-             std::function<bool(int chunk)> followed);
+  static Followed all(int num_chunks) { return Followed(num_chunks, {}); }
+  // Ascending, each once.
+  static Followed some(std::vector<int> chunks) {
+    const auto size = static_cast<int>(chunks.size());
+    return Followed(size, std::move(chunks));
+  }
 
-  // Carries out every transfer. Throws PlanError for a deadlock, for a transfer of something
-  // unspecified, and for a contribution counted twice.
-  void run();
-
-  // What `chunk` holds on `rank` now; empty where that is unspecified.
-  RankSet contents(int rank, int chunk) const;
+  int size() const { return size_; }
+  // The place-th of them.
+  int chunk(int place) const { return chunks_.empty() ? place : chunks_[place]; }
+  // The places of those among the chunks first, ..., last-1 begin here, for either end.
+  int place(std::int64_t first) const;
 
  private:
-  struct Arrival {
-    int chunk;
-    int sender;
-    bool adds;
-    RankSet contents;
-  };
+  Followed(int size, std::vector<int> chunks) : size_(size), chunks_(std::move(chunks)) {}
 
+  int size_;
+  std::vector<int> chunks_;  // empty: all
+};
+
+class Rendezvous {
+ public:
+  // Only followed chunks are given contents. All that it is given must outlive it.
+  Rendezvous(const Contract& contract, const std::vector<Pairing>& pairings,
+             const Followed& followed, Symbols& symbols);
+
+  // Carries out every transfer. Throws PlanError for a deadlock, for a transfer of something
+  // unspecified, for chunks of two ranks of which one overwrites the other, and what the symbols
+  // refuse to add.
+  void run();
+
+  // What a rank holds now in the place-th followed chunk; kNothing where that is unspecified.
+  Symbol contents(int rank, int place) const;
+
+ private:
   struct Rank {
     std::vector<int> pairings;      // indices of its sends and receives, in the order of its steps
     int begin = 0, end = 0;         // the part of `pairings` that is the current step
     int unfinished = 0;             // transfers of the current step
     std::vector<Arrival> arrivals;  // received in the current step
-    std::unordered_map<int, RankSet> written;  // chunks that no longer hold what they began with
   };
 
   int step_of(int rank, int pairing) const;
@@ -46,14 +62,22 @@ class Rendezvous {
   void begin_step(int rank);
   void transfer(int pairing);
   void finish_step(int rank);
-  // What the rank holds in the chunk once the arrival is added to it.
-  RankSet sum(int rank, const Arrival& arrival) const;
   bool is_barrier() const { return contract_.collective() == Collective::kBarrier; }
   std::string describe_deadlock(int rank) const;
 
+  std::size_t index(int rank, int place) const {
+    return static_cast<std::size_t>(rank) * followed_.size() + place;
+  }
+  void write(int rank, int chunk, Symbol symbol);
+
   const Contract& contract_;
   const std::vector<Pairing>& pairings_;
-  std::function<bool(int chunk)> followed_;
+  const Followed& followed_;
+  Symbols& symbols_;
+  std::vector<Symbol> inputs_;  // by rank
+  // By index: of all, or where those are too many of what has been written.
+  std::vector<Symbol> contents_;
+  std::unordered_map<std::size_t, Symbol> written_;
   std::vector<Rank> ranks_;
   std::vector<bool> begun_;    // by pairing: one of its ends has begun its step
   std::vector<bool> done_;     // by pairing

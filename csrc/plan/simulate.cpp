@@ -12,7 +12,19 @@
 namespace ringcomm {
 namespace {
 
+// At 16 bytes a slice of a step, and 56 a message that is under way, as all of them may be: 1 GB
+// for the steps and 2 for the messages.
 constexpr std::size_t kMaxSlices = std::size_t{1} << 26;
+constexpr std::size_t kMaxMessages = std::size_t{1} << 25;
+
+void check_slices(std::size_t number, const std::string& what, double num_slices,
+                  std::size_t most) {
+  if (num_slices * static_cast<double>(number) <= static_cast<double>(most)) return;
+  throw std::invalid_argument("the simulated ranks have " + std::to_string(number) + " " + what +
+                              " of " + std::to_string(static_cast<std::int64_t>(num_slices)) +
+                              " slices, at most " + std::to_string(most) +
+                              " slices can be simulated; larger slices are fewer");
+}
 
 class Run {
  public:
@@ -84,8 +96,9 @@ class Run {
     return progress_[static_cast<std::size_t>(task) * num_slices_ + slice];
   }
 
-  double nbytes(int num_chunks, int slice) const {
-    return num_chunks * std::min(slice_nbytes_, chunk_nbytes_ - slice * slice_nbytes_);
+  double nbytes(std::int64_t num_chunks, int slice) const {
+    return static_cast<double>(num_chunks) *
+           std::min(slice_nbytes_, chunk_nbytes_ - slice * slice_nbytes_);
   }
 
   double occupied(const Workload::Send& send, int slice) const {
@@ -173,12 +186,8 @@ Simulation Simulator::run(double nbytes, double slice_nbytes) const {
   const double chunk_nbytes = workload_.num_chunks == 0 ? 0 : nbytes / workload_.num_chunks;
   // A rounding error is no slice.
   const double num_slices = std::max(1.0, std::ceil(chunk_nbytes / slice_nbytes - 1e-9));
-  if (num_slices * workload_.tasks.size() > kMaxSlices) {
-    throw std::invalid_argument(
-        "the simulated ranks have " + std::to_string(workload_.tasks.size()) + " steps of " +
-        std::to_string(static_cast<std::int64_t>(num_slices)) + " slices, at most " +
-        std::to_string(kMaxSlices) + " slices can be simulated; larger slices are fewer");
-  }
+  check_slices(workload_.tasks.size(), "steps", num_slices, kMaxSlices);
+  check_slices(workload_.sends.size(), "messages", num_slices, kMaxMessages);
   const int slices = static_cast<int>(num_slices);
   Run run(workload_, network_, chunk_nbytes, std::min(slice_nbytes, std::max(chunk_nbytes, 1.0)),
           slices);

@@ -83,8 +83,8 @@ class Simulator {
 
   // The collective on nbytes per rank, the whole buffer that the plans' chunks make up, with slices
   // of at most slice_nbytes. Throws std::invalid_argument for an nbytes below 0, a slice_nbytes
-  // that is not above 0, and more than 2^26 slices of simulated ranks' steps; PlanError for a
-  // deadlock.
+  // that is not above 0, and more than 2^26 slices of simulated ranks' steps or 2^25 of their
+  // messages; PlanError for a deadlock.
   Simulation run(double nbytes,
                  double slice_nbytes = std::numeric_limits<double>::infinity()) const;
 

@@ -1,6 +1,7 @@
 #include "plan/slots.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "plan/matching.h"
@@ -14,7 +15,8 @@ class Execution {
       : wiring_(wiring),
         num_slots_(num_slots),
         next_(wiring.world_size()),
-        waiting_(wiring.world_size()),
+        first_waiting_(wiring.num_actions(), -1),
+        next_waiting_(wiring.world_size(), -1),
         publications_(wiring.world_size()) {
     for (int rank = 0; rank < wiring.world_size(); ++rank) {
       next_[rank] = wiring.first(rank);
@@ -35,28 +37,21 @@ class Execution {
       while (next_[rank] < wiring_.first(rank + 1)) {
         const int awaited = awaited_by(next_[rank]);
         if (awaited >= 0) {
-          waiting_[rank_of_[awaited]].push_back({rank, awaited});
+          next_waiting_[rank] = std::exchange(first_waiting_[awaited], rank);
           break;
+        }
+        for (int waiting = first_waiting_[next_[rank]]; waiting >= 0;
+             waiting = next_waiting_[waiting]) {
+          runnable.push_back(waiting);
         }
         on_done(next_[rank]++);
         ++num_done;
       }
-      std::erase_if(waiting_[rank], [&](const Waiting& w) {
-        if (!is_done(w.action)) return false;
-        runnable.push_back(w.rank);
-        return true;
-      });
     }
     return num_done == wiring_.num_actions();
   }
 
  private:
-  // A rank, and the action of another that it waits for.
-  struct Waiting {
-    int rank;
-    int action;
-  };
-
   bool is_done(int action) const { return action < next_[rank_of_[action]]; }
 
   // An action that must be done first and is not, or -1.
@@ -75,10 +70,11 @@ class Execution {
 
   const Wiring& wiring_;
   const int num_slots_;
-  std::vector<int> rank_of_;                   // by action
-  std::vector<int> next_;                      // by rank, as what follows
-  std::vector<std::vector<Waiting>> waiting_;  // for an action of this rank
-  std::vector<std::vector<int>> publications_;
+  std::vector<int> rank_of_;  // by action
+  std::vector<int> next_;     // by rank
+  // The ranks that wait for an action: the first by action, and by rank the next one.
+  std::vector<int> first_waiting_, next_waiting_;
+  std::vector<std::vector<int>> publications_;  // by rank
 };
 
 }  // namespace

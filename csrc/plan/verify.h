@@ -27,8 +27,9 @@
 namespace ringcomm {
 
 // plans[r] is rank r's. Throws PlanError, naming rank, step and chunk, at the first thing wrong,
-// and std::invalid_argument for a root outside of the group or a number of chunks that the
-// collective cannot have. `root` is ignored by collectives without one.
+// or saying that they hold more than plan/bounds.h allows, and std::invalid_argument for a root
+// outside of the group or a number of chunks that the collective cannot have. `root` is ignored by
+// collectives without one.
 void verify(Collective collective, const std::vector<Plan>& plans, int root = 0);
 
 // As verify, for groups whose plans do not fit in memory together: plan_of is asked rank by rank,

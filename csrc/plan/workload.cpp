@@ -11,23 +11,10 @@
 namespace ringcomm {
 namespace {
 
-constexpr std::size_t kMaxTransfers = std::size_t{1} << 22;
+// Steps, and transfers, that are simulated: 300 MB, and seconds.
+constexpr std::size_t kMost = std::size_t{1} << 22;
 
 using PlanOf = std::function<Plan(int rank)>;
-
-void check_plan(const Plan& plan, int rank, int world_size) {
-  for (int step = 0; step < std::ssize(plan.steps); ++step) {
-    for (const auto* transfers : {&plan.steps[step].sends, &plan.steps[step].recvs}) {
-      for (const Transfer& transfer : *transfers) {
-        if (transfer.peer >= 0 && transfer.peer < world_size && transfer.num_chunks >= 0) continue;
-        throw PlanError(describe_place(rank, step) + "a transfer of " +
-                        std::to_string(transfer.num_chunks) + " chunks with rank " +
-                        std::to_string(transfer.peer) + ", in a group of " +
-                        std::to_string(world_size));
-      }
-    }
-  }
-}
 
 // Ranks that share a network card must all be simulated.
 bool fits(Symmetry symmetry, const Network& network, int world_size) {
@@ -43,6 +30,12 @@ bool symmetric(const Orbits& orbits, int world_size, const PlanOf& plan_of,
     check_rank(rank, world_size);
     return orbits.agree(representatives[orbits.representative(rank)], rank, plan_of(rank));
   });
+}
+
+void check_number(std::size_t number, const std::string& what) {
+  if (number <= kMost) return;
+  throw std::invalid_argument("plans of differing ranks are simulated up to " +
+                              std::to_string(kMost) + " " + what + ", and these have more");
 }
 
 class Builder {
@@ -84,7 +77,7 @@ class Builder {
     for (int rank = 0; rank < orbits.count(); ++rank) {
       const Plan plan = plan_of_(rank);
       workload_.num_chunks = plan.num_chunks;
-      for (int step = 0; step < std::ssize(plan.steps); ++step) {
+      for (int step = 0; step < static_cast<int>(plan.steps.size()); ++step) {
         const std::vector<Transfer>& recvs = plan.steps[step].recvs;
         Workload::Task task{.rank = rank,
                             .step = step,
@@ -96,12 +89,9 @@ class Builder {
           if (recv.reduce) task.reduced_chunks += recv.num_chunks;
         }
         workload_.tasks.push_back(task);
+        check_number(workload_.tasks.size(), "steps");
         num_recvs += recvs.size();
-        if (num_recvs > kMaxTransfers) {
-          throw std::invalid_argument("plans of differing ranks are simulated up to " +
-                                      std::to_string(kMaxTransfers) +
-                                      " transfers, and these have more");
-        }
+        check_number(num_recvs, "transfers");
       }
     }
   }
@@ -171,9 +161,10 @@ class Builder {
 Workload make_workload(int world_size, const PlanOf& plan_of, const Network& network,
                        const std::vector<int>& compared) {
   check_network(network, world_size);
+  const int num_chunks = plan_of(0).num_chunks;
   const PlanOf checked_plan_of = [&](int rank) {
     Plan plan = plan_of(rank);
-    check_plan(plan, rank, world_size);
+    check_plan(plan, rank, world_size, num_chunks);
     return plan;
   };
   for (const Symmetry symmetry : {Symmetry::kGrid, Symmetry::kHosts}) {

@@ -19,7 +19,7 @@ struct Workload {
     int step = 0;
     int first_send = 0, num_sends = 0;
     int num_recvs = 0;
-    int reduced_chunks = 0;
+    std::int64_t reduced_chunks = 0;
     bool last = false;
   };
   struct Send {
@@ -40,8 +40,8 @@ struct Workload {
 // Of the representatives under the largest symmetry that the plans of the ranks in `compared` have,
 // that gives each simulated rank the ports which it has in full, and under which every message is
 // received in the step in which it is sent. Throws std::invalid_argument for a rank that is none,
-// and for plans of differing ranks with more than 2^22 transfers; PlanError for a transfer with
-// what is no rank and for sends and receives that do not match.
+// and for plans of differing ranks with more than 2^22 steps or transfers; what check_plan
+// (plan/matching.h) throws; PlanError for sends and receives that do not match.
 Workload make_workload(int world_size, const std::function<Plan(int rank)>& plan_of,
                        const Network& network, const std::vector<int>& compared);
 

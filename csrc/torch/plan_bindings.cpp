@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "plan/algorithms.h"
+#include "plan/bitwise.h"
 #include "plan/collective.h"
 #include "plan/matching.h"
 #include "plan/network.h"
@@ -25,10 +27,52 @@ namespace py = pybind11;
 namespace ringcomm {
 namespace {
 
+// An int, of what Python takes for an integer. Throws TypeError for what is none, and ValueError
+// for one that is too large.
+int integer(const std::string& name, const py::handle& value) {
+  if (!PyIndex_Check(value.ptr())) {
+    throw py::type_error(name + " must be an integer, got " + std::string(py::repr(value)));
+  }
+  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!number) throw py::error_already_set();
+  int overflow = 0;
+  const long long wide = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+  using Limits = std::numeric_limits<int>;
+  if (overflow != 0 || wide < Limits::min() || wide > Limits::max()) {
+    throw py::value_error(name + " must be between " + std::to_string(Limits::min()) + " and " +
+                          std::to_string(Limits::max()) + ", got " +
+                          (overflow != 0 ? "one of more than 64 bits" : std::to_string(wide)));
+  }
+  return static_cast<int>(wide);
+}
+
+// What an iterable holds. Throws TypeError for something else, without what may be a million
+// others.
+template <typename T>
+std::vector<T> all_of(const std::string& name, const std::string& type, const py::handle& values) {
+  const auto iterator = py::reinterpret_steal<py::object>(PyObject_GetIter(values.ptr()));
+  if (!iterator) {
+    PyErr_Clear();
+    throw py::type_error(name + " must be a sequence of " + type + ", got " +
+                         std::string(py::repr(py::type::of(values))));
+  }
+  std::vector<T> all;
+  for (const py::handle value : py::reinterpret_borrow<py::iterator>(iterator)) {
+    if (!py::isinstance<T>(value)) {
+      throw py::type_error(name + "[" + std::to_string(all.size()) + "] must be a " + type +
+                           ", got " + std::string(py::repr(py::type::of(value))));
+    }
+    all.push_back(value.cast<const T&>());
+  }
+  return all;
+}
+
 void bind_types(py::module_& m) {
   py::class_<Transfer>(m, "Transfer")
-      .def(py::init([](int peer, int first_chunk, int num_chunks, bool reduce) {
-             return Transfer{peer, first_chunk, num_chunks, reduce};
+      .def(py::init([](const py::object& peer, const py::object& first_chunk,
+                       const py::object& num_chunks, bool reduce) {
+             return Transfer{integer("peer", peer), integer("first_chunk", first_chunk),
+                             integer("num_chunks", num_chunks), reduce};
            }),
            py::arg("peer"), py::arg("first_chunk"), py::arg("num_chunks") = 1,
            py::arg("reduce") = false)
@@ -44,10 +88,11 @@ void bind_types(py::module_& m) {
       .def(py::self == py::self);
 
   py::class_<Step>(m, "Step")
-      .def(py::init([](std::vector<Transfer> sends, std::vector<Transfer> recvs) {
-             return Step{std::move(sends), std::move(recvs)};
+      .def(py::init([](const py::object& sends, const py::object& recvs) {
+             return Step{all_of<Transfer>("sends", "Transfer", sends),
+                         all_of<Transfer>("recvs", "Transfer", recvs)};
            }),
-           py::arg("sends") = std::vector<Transfer>(), py::arg("recvs") = std::vector<Transfer>())
+           py::arg("sends") = py::tuple(), py::arg("recvs") = py::tuple())
       .def_readonly("sends", &Step::sends)
       .def_readonly("recvs", &Step::recvs)
       .def("__repr__",
@@ -57,12 +102,21 @@ void bind_types(py::module_& m) {
       .def(py::self == py::self);
 
   py::class_<Plan>(m, "Plan")
-      .def(py::init([](int num_chunks, std::vector<Step> steps) {
-             return Plan{num_chunks, std::move(steps)};
+      .def(py::init([](const py::object& num_chunks, const py::object& steps) {
+             return Plan{integer("num_chunks", num_chunks), all_of<Step>("steps", "Step", steps)};
            }),
            py::arg("num_chunks"), py::arg("steps"))
       .def_readonly("num_chunks", &Plan::num_chunks)
       .def_readonly("steps", &Plan::steps)
+      .def_property_readonly("num_steps", [](const Plan& self) { return self.steps.size(); })
+      .def_property_readonly("num_transfers",
+                             [](const Plan& self) {
+                               std::size_t sum = 0;
+                               for (const Step& step : self.steps) {
+                                 sum += step.sends.size() + step.recvs.size();
+                               }
+                               return sum;
+                             })
       .def("__repr__",
            [](const Plan& self) {
              return py::str("Plan(num_chunks={}, steps={})").format(self.num_chunks, self.steps);
@@ -124,6 +178,14 @@ void bind_verify(py::module_& m) {
       .value("BARRIER", Collective::kBarrier);
   m.def("verify", verify, py::arg("collective"), py::arg("plans"), py::arg("root") = 0,
         py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "bitwise_difference",
+      [](Collective collective, const std::vector<Plan>& plans, int root) {
+        const auto found = bitwise_difference(collective, plans, root);
+        return found ? found->to_string() : std::string();
+      },
+      py::arg("collective"), py::arg("plans"), py::arg("root") = 0,
+      py::call_guard<py::gil_scoped_release>());
   m.def("verify_chunks", verify_chunks, py::arg("collective"), py::arg("world_size"),
         py::arg("plan_of"), py::arg("chunks"), py::arg("root") = 0);
 }

@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "plan/arguments.h"
+#include "plan/bounds.h"
+#include "plan/collective.h"
 #include "plan/program.h"
 
 namespace py = pybind11;
@@ -62,9 +65,10 @@ void bind_program(py::module_& m) {
   m.def(
       "compile",
       [](Collective collective, const std::vector<Plan>& plans, int rank, int root) {
-        return compile(
-            collective, static_cast<int>(plans.size()), [&](int r) { return plans[r]; }, rank,
-            root);
+        const auto world_size = static_cast<int>(plans.size());
+        check_rank(rank, world_size);
+        check_bounds(Contract(collective, world_size, plans[0].num_chunks, root), plans);
+        return compile(collective, world_size, [&](int r) { return plans[r]; }, rank, root);
       },
       py::arg("collective"), py::arg("plans"), py::arg("rank"), py::arg("root") = 0,
       py::call_guard<py::gil_scoped_release>());

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from ringcomm._C.plan import Step, Transfer
 from ringcomm.plan.plans import Plans
 
+# What is followed in about a second.
+_MOST_CELLS = 1 << 24
+_MOST_MOVES = 1 << 18
+
 Cells = list[list[int]]  # [rank][chunk]: a bit for each rank whose data is in it
 
 
@@ -57,10 +61,12 @@ def follow(plans: Plans) -> History:
     What a rank sends is what it had before its step; a receive unites (reduce) or replaces (copy).
 
     Raises:
-        ValueError: a rank waits for ever; `Plans.verify` says why.
+        ValueError: a rank waits for ever; `Plans.verify` says why. Or there is too much to show.
     """
+    _check_size(plans)
     cells = _initial(plans)
     complete = [sum({row[chunk] for row in cells}) for chunk in range(plans.num_chunks)]
+    shown = plans.world_size * plans.num_chunks
     history = History([[list(row) for row in cells]], [], [], complete)
     ranks = [_Rank(plan.steps, row) for plan, row in zip(plans, cells, strict=True)]
     while not all(rank.is_through for rank in ranks):
@@ -69,10 +75,22 @@ def follow(plans: Plans) -> History:
         if not moves and not any(gone_on):
             raise ValueError("these plans wait for ever")
         history.cells.append([list(row) for row in cells])
+        _check("pairs of rank and chunk in all rounds", shown * len(history.cells), _MOST_CELLS)
         history.moves.append(moves)
     if len(history.moves) == plans.num_steps:
         history.phases.extend(plans.phases)
     return history
+
+
+def _check_size(plans: Plans) -> None:
+    held = sum(plan.num_steps + plan.num_transfers for plan in plans)
+    _check("steps and transfers", held, _MOST_MOVES)
+    _check("pairs of rank and chunk", plans.world_size * plans.num_chunks, _MOST_CELLS)
+
+
+def _check(what: str, number: int, most: int) -> None:
+    if number > most:
+        raise ValueError(f"a picture shows at most {most} {what}, and there are {number}")
 
 
 class _Rank:

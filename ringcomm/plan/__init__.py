@@ -6,6 +6,7 @@ The plans here are the ones that the executors carry out; they come from the sam
     >>> plans = ringcomm.plan.all_reduce("ring", world_size=4)
     >>> print(plans)  # a table: step, rank, what is sent, what is received
     >>> plans.verify()  # proves that every rank ends with the sum, and that nothing can deadlock
+    >>> plans.bitwise_difference()  # where ranks end with different bits of the sum: nowhere, ""
     >>> plans[2].steps[0].sends  # rank 2's sends in its first step
 
     >>> network = ringcomm.plan.Network(ringcomm.plan.LINKS["nvlink4"])

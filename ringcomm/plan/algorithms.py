@@ -42,12 +42,36 @@ def listing() -> str:
     return "\n".join(lines)
 
 
+# Steps and transfers of all ranks' plans together, which take 1.3 GB and seconds to make.
+_MOST_HELD = 1 << 25
+
+
 class Chosen(NamedTuple):
     """An algorithm with its arguments but the rank."""
 
     name: str
     plan_of: Callable[[int], Plan]  # of the rank
     phases: tuple[tuple[str, int], ...]  # names with their numbers of steps
+
+    def plans(self, world_size: int) -> list[Plan]:
+        """The plans of all ranks.
+
+        Raises:
+            ValueError: they are too large to be kept together.
+        """
+        plans = []
+        held = 0
+        for rank in range(world_size):
+            plan = self.plan_of(rank)
+            held += plan.num_steps + plan.num_transfers
+            if held > _MOST_HELD:
+                raise ValueError(
+                    f"the plans of {world_size} ranks have more than {_MOST_HELD} steps and "
+                    f"transfers in all, the first {rank + 1} have {held}; fewer ranks or steps "
+                    "would do"
+                )
+            plans.append(plan)
+        return plans
 
 
 def choose(

@@ -7,14 +7,13 @@ import math
 
 from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.plan.network import Network
-from ringcomm.plan.plans import integer
+from ringcomm.plan.plans import MAX_PLANNED_RANKS, integer
 from ringcomm.plan.registry import PlanGenerator, choose, registered
 from ringcomm.plan.simulator import Simulation, Simulator
 
 # Plans that are compared: those of all ranks up to here, of a sample of them in larger groups.
 _MOST_COMPARED = 512
 _SAMPLE = 64
-_MOST_SIMULATED = 1 << 18  # ranks; a ring of so many takes some ten seconds
 
 
 def simulate(
@@ -53,7 +52,7 @@ def simulate(
         ValueError: an unknown collective or algorithm, a network that does not fit world_size, a
             number out of range, or more than can be simulated.
     """
-    world_size = integer("world_size", world_size, 1, _MOST_SIMULATED)
+    world_size = integer("world_size", world_size, 1, MAX_PLANNED_RANKS)
     generator = registered(collective, algorithm)
     prepared = _prepared(collective, algorithm, world_size, root, network, generator)
     return prepared.run(nbytes, slice_nbytes)

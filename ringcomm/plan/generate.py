@@ -1,8 +1,8 @@
 """The plans of each collective, by the name of an algorithm.
 
 ``help(ringcomm.plan)`` lists the algorithms; the first of a collective is its default. They raise
-ValueError for an unknown algorithm, a world size or root out of range, and hosts that the ranks do
-not fit.
+ValueError for an unknown algorithm, a world size or root out of range, hosts that the ranks do not
+fit, and plans too large to be kept together: 2**25 steps and transfers, as of a ring of 2364 ranks.
 """
 
 from __future__ import annotations
@@ -85,5 +85,5 @@ def _generate(
     ranks_per_host: RanksPerHost | None = None,
 ) -> Plans:
     chosen = choose(collective, algorithm, world_size, root, ranks_per_host)
-    plans = [chosen.plan_of(rank) for rank in range(world_size)]
+    plans = chosen.plans(world_size)
     return Plans(collective, plans, root=root, algorithm=chosen.name, phases=chosen.phases)

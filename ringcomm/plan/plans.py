@@ -26,8 +26,9 @@ COLLECTIVES = {
     "barrier": _plan.Collective.BARRIER,
 }
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
-MAX_PLANNED_RANKS = 1 << 30
+MAX_PLANNED_RANKS = 1 << 18  # a ring of so many is simulated in some ten seconds
 _REPR_LINES = 100
+_MOST_SHOWN = 1 << 19  # steps and transfers of all ranks in a table, which takes seconds
 
 
 class Plans(Sequence[Plan]):
@@ -45,7 +46,8 @@ class Plans(Sequence[Plan]):
         phases: names of consecutive parts of the plans with their numbers of steps, for the table.
 
     Raises:
-        ValueError: an unknown collective, no plans, or a root outside of the group.
+        ValueError: an unknown collective, no plans, something else among them, or a root outside of
+            the group.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Plans(Sequence[Plan]):
             raise ValueError(f"collective must be {one_of(COLLECTIVES)}, got {collective!r}")
         if not plans:
             raise ValueError("plans must hold one plan per rank, got none")
+        plans = all_plans("plans", plans)
         self.collective = collective
         self.algorithm = algorithm
         self.root = integer("root", root, 0, len(plans) - 1)
@@ -101,7 +104,7 @@ class Plans(Sequence[Plan]):
     @property
     def num_steps(self) -> int:
         """The number of steps of the longest plan."""
-        return max(len(plan.steps) for plan in self._plans)
+        return max(plan.num_steps for plan in self._plans)
 
     def steps(self) -> Iterator[dict[int, Step]]:
         """Yields, step by step, each rank's `Step`; ranks that are through are left out."""
@@ -117,10 +120,27 @@ class Plans(Sequence[Plan]):
         send completes only when it is received.
 
         Raises:
-            PlanError: they do not; the message names rank, step, chunk and what is wrong.
+            PlanError: they do not; the message names rank, step, chunk and what is wrong. Or they
+                have more than 2097152 steps, chunks to send, or results (``csrc/plan/bounds.h``).
             ValueError: the collective cannot have this number of chunks.
         """
         _plan.verify(COLLECTIVES[self.collective], self._plans, self.root)
+
+    def bitwise_difference(self) -> str:
+        """Where ranks end with different bits of a floating-point sum; "" if nowhere.
+
+        A sum depends on its parentheses. Where several ranks compute the sum of a chunk, they must
+        put the same ones, or what is to be equal on all ranks drifts apart. What is added in one
+        step is rounded once; `csrc/plan/bitwise.h` says what is compared.
+
+            >>> plans.bitwise_difference()
+            'rank 0 ends with (rank 0 + rank 1) + rank 2 in chunk 0, and rank 1 with rank 0 + ...'
+
+        Raises:
+            PlanError, ValueError: as `verify`.
+        """
+        self.verify()
+        return _plan.bitwise_difference(COLLECTIVES[self.collective], self._plans, self.root)
 
     def program(self, rank: int) -> Program:
         """What `rank` does when the plans are carried out: print it to see how they are fused.
@@ -129,7 +149,7 @@ class Plans(Sequence[Plan]):
             rank: of the group, from 0.
 
         Raises:
-            PlanError: the plans do not fit together; `verify` says more.
+            PlanError: the plans do not fit together, or are too large; `verify` says more.
             ValueError: a rank outside of the group, or a barrier, which moves nothing.
         """
         rank = integer("rank", rank, 0, len(self) - 1)
@@ -157,6 +177,12 @@ class Plans(Sequence[Plan]):
         return simulator.run(nbytes, slice_nbytes)
 
     def __str__(self) -> str:
+        held = sum(plan.num_steps + plan.num_transfers for plan in self._plans)
+        if held > _MOST_SHOWN:
+            return (
+                f"{self._title()}\n\n{held} steps and transfers, and a table shows {_MOST_SHOWN}; "
+                "plans[rank].steps has those of a rank"
+            )
         return "\n".join((self._title(), *table(self.steps(), self.phases)))
 
     def __repr__(self) -> str:
@@ -172,6 +198,17 @@ class Plans(Sequence[Plan]):
             f"{self.collective} ({self.algorithm}){of_root}: {_count(self.world_size, 'rank')}, "
             f"{_count(self.num_chunks, 'chunk')}, {_count(self.num_steps, 'step')}"
         )
+
+
+def all_plans(name: str, plans: Iterable[Plan]) -> tuple[Plan, ...]:
+    """`plans` as a tuple, or a ValueError that says what else is among them."""
+    if not isinstance(plans, Iterable):
+        raise ValueError(f"{name} must be a list of Plan, got a {type(plans).__name__}")
+    every = tuple(plans)
+    for rank, plan in enumerate(every):
+        if not isinstance(plan, Plan):
+            raise ValueError(f"{name}[{rank}] must be a Plan, got a {type(plan).__name__}")
+    return every
 
 
 def integer(name: str, value: int, least: int, most: int) -> int:

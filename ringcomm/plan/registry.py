@@ -23,7 +23,15 @@ from functools import partial
 from ringcomm._C.plan import Plan
 from ringcomm.plan import algorithms
 from ringcomm.plan.algorithms import ALGORITHMS, Chosen, RanksPerHost
-from ringcomm.plan.plans import COLLECTIVES, MAX_PLANNED_RANKS, ROOTED, Plans, integer, one_of
+from ringcomm.plan.plans import (
+    COLLECTIVES,
+    MAX_PLANNED_RANKS,
+    ROOTED,
+    Plans,
+    all_plans,
+    integer,
+    one_of,
+)
 
 PlanGenerator = Callable[..., Plan | Plans | Sequence[Plan]]
 
@@ -105,16 +113,23 @@ def choose(
     plans = generator(*group)
     if isinstance(plans, Plan):
         raise ValueError(f"{algorithm!r} must have {world_size} plans, and there is but one")
+    if not isinstance(plans, Sequence):
+        raise ValueError(
+            f"a generator for all ranks must return a Plans or a list of Plan, got a "
+            f"{type(plans).__name__}"
+        )
     if len(plans) != world_size:
         raise ValueError(f"{algorithm!r} must have {world_size} plans, and there are {len(plans)}")
     phases = plans.phases if isinstance(plans, Plans) else ()
-    return Chosen(algorithm, plan_of=plans.__getitem__, phases=phases)
+    return Chosen(algorithm, all_plans(f"what {algorithm!r} returns", plans).__getitem__, phases)
 
 
 def _plan_of(generator: PlanGenerator, group: tuple[int, ...], rank: int) -> Plan:
     plan = generator(rank, *group)
     if not isinstance(plan, Plan):
-        raise ValueError(f"a generator for one rank must return its Plan, got {plan!r}")
+        raise ValueError(
+            f"a generator for one rank must return its Plan, got a {type(plan).__name__}"
+        )
     return plan
 
 

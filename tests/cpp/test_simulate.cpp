@@ -265,7 +265,7 @@ TEST(plans_that_do_not_match_are_refused) {
   CHECK_EQ(error([&](int rank) { return rank == 0 ? plan({}, {{1, 0, 1, false}}) : plan({}, {}); }),
            "rank 0, step 0: nobody sends what it receives; verify says more");
   CHECK_EQ(error([&](int) { return plan({{2, 0, 1, false}}, {}); }),
-           "rank 0, step 0: a transfer of 1 chunks with rank 2, in a group of 2");
+           "rank 0, step 0: sends chunk 0 to rank 2, in a group of 2");
   // Each waits for the other's chunk before it sends its own.
   CHECK_EQ(error([&](int rank) {
              return Plan{1, {{{}, {{1 - rank, 0, 1, false}}}, {{{1 - rank, 0, 1, false}}, {}}}};
