@@ -1,4 +1,4 @@
-"""Plans that are wrong, or too large to look at, are refused at once, and the error says what would do.
+"""Plans that are wrong or too large are refused at once, and the error says what would do.
 
 Those that reach the core as plans are in tests/cpp/test_hostile_plans.cpp, too; here are generators
 and types that are none, and what Python does with plans: it keeps, prints and draws them.

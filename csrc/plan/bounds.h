@@ -8,9 +8,9 @@
 //     steps      of all ranks, empty ones too
 //     values     pairs of a rank and a chunk that is promised to it
 //
-// compile (plan/program.h) needs the most, up to 400 bytes and half a microsecond for each: an
+// compile (plan/program.h) needs the most, up to 400 bytes and a microsecond for each: an
 // action with its two ends, its place in the wiring, and what sorting copies. With at most 2^21 of
-// each this comes to 1 GB and to about a second, and a group waits for minutes before it gives up.
+// each this comes to 1 GB and to two seconds, and a group waits for minutes before it gives up.
 // A ring or a direct exchange of up to 1024 ranks fits. All is counted before anything of that
 // length is allocated.
 //
