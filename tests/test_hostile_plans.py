@@ -6,7 +6,6 @@ and types that are none, and what Python does with plans: it keeps, prints and d
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +18,6 @@ from ringcomm.plan import LINKS, Network, Plan, PlanError, Plans, Step, Transfer
 
 MILLION = 1_000_000
 LARGEST = 2**31 - 1
-PROMPT = 20.0  # seconds; on an idle core it is one
 
 
 @pytest.fixture(autouse=True)
@@ -277,7 +275,6 @@ HOSTILE = {
 def test_is_refused_with_what_would_do(
     look: Callable[[], None], kind: type[Exception] | None, message: str
 ) -> None:
-    began = time.monotonic()
     if kind is None:
         look()
     else:
@@ -285,51 +282,20 @@ def test_is_refused_with_what_would_do(
             look()
         assert message in str(caught.value)
         assert len(str(caught.value)) < 1000
-    assert time.monotonic() - began < PROMPT
 
 
 def test_a_million_steps_are_right() -> None:
     plans = Plans(
         "all_reduce", [Plan(1, [*[Step()] * (MILLION - 1), swap(rank)]) for rank in range(2)]
     )
-    began = time.monotonic()
     plans.verify()
     assert plans.num_steps == MILLION
     assert "steps and transfers, and a table shows 524288" in str(plans)
     assert str(plans) == repr(plans)
     assert len(plans.program(0)) == 2
-    assert time.monotonic() - began < PROMPT
 
 
 def test_numpy_integers_are_integers() -> None:
     transfer = Transfer(np.int64(1), np.uint8(0), np.int32(2))
     assert transfer == Transfer(1, 0, 2)
     assert Plan(np.int16(3), iter([Step((transfer,))])) == Plan(3, [Step([transfer])])
-
-
-def test_where_ranks_end_with_different_bits() -> None:
-    """Rank 0 computes (0 + 1) + 2, rank 1 computes 0 + (1 + 2), and rank 2 copies that."""
-
-    def add(*peers: int) -> list[Transfer]:
-        return [Transfer(peer, 0, reduce=True) for peer in peers]
-
-    def to(*peers: int) -> list[Transfer]:
-        return [Transfer(peer, 0) for peer in peers]
-
-    plans = Plans(
-        "all_reduce",
-        [
-            Plan(1, [Step(to(1), add(1)), Step([], add(2))]),
-            Plan(1, [Step(to(0), add(2)), Step([], add(0)), Step(to(2))]),
-            Plan(1, [Step(to(0, 1)), Step([], to(1))]),
-        ],
-    )
-    plans.verify()
-    assert plans.bitwise_difference() == (
-        "rank 0 ends with (rank 0 + rank 1) + rank 2 in chunk 0, and rank 1 with "
-        "rank 0 + (rank 1 + rank 2)"
-    )
-    assert plan.all_reduce("ring", world_size=5).bitwise_difference() == ""
-    assert plan.broadcast(world_size=5).bitwise_difference() == ""
-    with pytest.raises(PlanError, match="all_reduce promises"):
-        Plans("all_reduce", [Plan(1, [])] * 2).bitwise_difference()

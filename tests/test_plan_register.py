@@ -100,6 +100,55 @@ def test_commands_find_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "exchange" in capsys.readouterr().out
 
 
+def drifting(world_size: int) -> list[Plan]:
+    """Rank 0 computes (0 + 1) + 2, rank 1 computes 0 + (1 + 2), and rank 2 copies that."""
+
+    def add(peer: int) -> list[Transfer]:
+        return [Transfer(peer, 0, reduce=True)]
+
+    def to(*peers: int) -> list[Transfer]:
+        return [Transfer(peer, 0) for peer in peers]
+
+    return [
+        Plan(1, [Step(to(1), add(1)), Step([], add(2))]),
+        Plan(1, [Step(to(0), add(2)), Step([], add(0)), Step(to(2))]),
+        Plan(1, [Step(to(0, 1)), Step([], to(1))]),
+    ]
+
+
+def test_where_ranks_end_with_different_bits() -> None:
+    plan.register("all_reduce", "drifting", drifting)
+    plans = plan.all_reduce("drifting", world_size=3)
+    plans.verify()
+    assert plans.bitwise_difference() == (
+        "rank 0 ends with (rank 0 + rank 1) + rank 2 in chunk 0, and rank 1 with "
+        "rank 0 + (rank 1 + rank 2)"
+    )
+    for same in (plan.all_reduce("ring", world_size=5), plan.broadcast(world_size=5)):
+        assert same.bitwise_difference() == ""
+    with pytest.raises(PlanError, match="all_reduce promises"):
+        Plans("all_reduce", [Plan(1, [])] * 2).bitwise_difference()
+
+
+def test_explain_says_where_ranks_end_with_different_bits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan.register("all_reduce", "drifting", drifting)
+    page = tmp_path / "plan.html"
+    explain = ["explain", "--world-size", "3", "-o", str(page), "--algorithm"]
+    assert main([*explain, "drifting"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("not the same bits on all ranks: rank 0 ends with (rank 0 + rank 1)")
+    assert main([*explain, "ring"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_explain_refuses_a_wrong_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    plan.register("all_reduce", "nothing", lambda rank, world_size: Plan(1, []))
+    assert main(["explain", "--world-size", "2", "--algorithm", "nothing"]) == 1
+    assert "explain: rank 0 ends with the contributions of rank 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["explain", "simulate"])
 def test_commands_import_it(command: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
