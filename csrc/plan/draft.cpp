@@ -87,7 +87,7 @@ class Drafting {
       for_each_chunk({recvs_begin, recv}, [&](Parts parts) { add_recv(parts); });
     }
     for (const int c : contract_.promised_chunks(rank_)) {
-      const Chunk* const moved = find(c);
+      const Chunk* moved = find(c);
       if (moved != nullptr ? !stays(*moved) : !contract_.holds_before(rank_, c)) continue;
       Action& action = draft_.actions.emplace_back();
       action.chunk = c;
@@ -131,7 +131,7 @@ class Drafting {
   }
 
   // Of a chunk that this rank sends or receives; null for another.
-  const Chunk* find(int number) const {
+  Chunk* find(int number) {
     if (chunks_.empty()) return nullptr;
     const int place = number - chunks_.front().number;  // if it has all chunks in between
     if (place >= 0 && place < std::ssize(chunks_) && chunks_[place].number == number) {
@@ -140,7 +140,7 @@ class Drafting {
     const auto found = std::ranges::lower_bound(chunks_, number, {}, &Chunk::number);
     return found != chunks_.end() && found->number == number ? &*found : nullptr;
   }
-  Chunk& chunk(int number) { return const_cast<Chunk&>(*find(number)); }
+  Chunk& chunk(int number) { return *find(number); }
 
   bool is_of(int event, const Chunk& chunk) const {
     return event < static_cast<int>(events_.size()) && events_[event].chunk == chunk.number;

@@ -11,9 +11,9 @@ constexpr std::size_t kMostDense = std::size_t{1} << 24;  // 64 MB
 
 }  // namespace
 
-int Followed::place(std::int64_t first) const {
-  if (chunks_.empty()) return static_cast<int>(first);
-  return static_cast<int>(std::ranges::lower_bound(chunks_, first) - chunks_.begin());
+int Followed::place(std::int64_t chunk) const {
+  if (chunks_.empty()) return static_cast<int>(chunk);
+  return static_cast<int>(std::ranges::lower_bound(chunks_, chunk) - chunks_.begin());
 }
 
 Rendezvous::Rendezvous(const Contract& contract, const std::vector<Pairing>& pairings,

@@ -16,7 +16,7 @@ namespace ringcomm {
 class Followed {
  public:
   static Followed all(int num_chunks) { return Followed(num_chunks, {}); }
-  // Ascending, each once.
+  // At least one; ascending, each once.
   static Followed some(std::vector<int> chunks) {
     const auto size = static_cast<int>(chunks.size());
     return Followed(size, std::move(chunks));
@@ -26,7 +26,8 @@ class Followed {
   // The place-th of them.
   int chunk(int place) const { return chunks_.empty() ? place : chunks_[place]; }
   // The places of those among the chunks first, ..., last-1 begin here, for either end.
-  int place(std::int64_t first) const;
+  // The first place whose chunk is `chunk` or comes after it; size() if none does.
+  int place(std::int64_t chunk) const;
 
  private:
   Followed(int size, std::vector<int> chunks) : size_(size), chunks_(std::move(chunks)) {}

@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "plan/bitwise.h"
+#include "plan/direct.h"
 #include "plan_interpreter.h"
 #include "plans.h"
 
@@ -185,6 +186,15 @@ TEST(random_sums_of_the_same_parentheses_are_the_same_bits) {
   }
   CHECK(num_same > 10 && num_same < 390);
   CHECK(num_equal < 10);
+}
+
+// Of the two ranks that exchange their inputs, each has rounded the other's product and not its
+// own.
+TEST(nothing_is_said_of_sums_with_factors) {
+  const std::vector<Plan> plans = plans_of(2, one_shot_all_reduce);
+  CHECK_EQ(difference(plans), "");
+  CHECK_EQ(chunk_that_differs(plans, ReduceOp::kSum, 1), -1);
+  CHECK_EQ(chunk_that_differs(plans, ReduceOp::kPremulSum, 1), 0);
 }
 
 TEST(large_sums_are_shortened) {
