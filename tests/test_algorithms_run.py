@@ -201,6 +201,49 @@ def test_a_plan_with_too_many_slots_says_which_bound() -> None:
         assert "has at most 8192 of 64 bytes" in text
 
 
+def recursing(rank: int, world_size: int) -> Plan:
+    return plan.all_reduce("recursing", world_size=world_size)[rank]
+
+
+HOSTILE: dict[str, tuple[Callable[..., Any], str]] = {
+    "recursing": (recursing, "its generator raised RecursionError: maximum recursion depth"),
+    "nothing": (lambda rank, world_size: None, "must return its Plan, got a NoneType"),
+    "a_list": (lambda world_size: [1, 2], "returns[0] must be a Plan, got a int"),
+    "one_plan": (lambda world_size: [Plan(1, [])], "must have 2 plans, and there are 1"),
+    "two_sizes": (lambda rank, world_size: Plan(1 + rank, []), "rank 0 one of 1"),
+    "ten_million": (
+        lambda rank, world_size: Plan(10_000_000, []),
+        "has 20000000 results, and plans may have 2097152; at most 1048576 chunks would do",
+    ),
+    "largest": (lambda rank, world_size: Plan(2**31 - 1, []), "and plans may have 2097152"),
+    "steps": (
+        lambda rank, world_size: Plan(1, [Step()] * (3 << 20)),
+        "the plans have 6291456 steps, and plans may have 2097152",
+    ),
+    "nobody": (lambda rank, world_size: Plan(1, [Step([Transfer(7, 0)])]), "in a group of 2"),
+    "below": (lambda rank, world_size: Plan(1, [Step([Transfer(1 - rank, -1)])]), "of 1 chunks"),
+}
+
+
+def refuses_hostile_plans(rank: Rank) -> dict[str, str]:
+    join(rank)
+    said = {}
+    for name, (generator, _) in HOSTILE.items():
+        plan.register("all_reduce", name, generator)
+        group = ringcomm.new_group(algorithm=name)
+        with pytest.raises(PlanError) as caught:
+            dist.all_reduce(torch.ones(3), group=group)
+        said[name] = str(caught.value)
+        dist.barrier(group=group)  # it goes on
+    dist.destroy_process_group()
+    return said
+
+
+def test_every_rank_is_told_what_is_wrong_with_hostile_plans() -> None:
+    for said in on_processes(refuses_hostile_plans, 2):
+        assert {name for name, (_, text) in HOSTILE.items() if text not in said[name]} == set()
+
+
 def pattern(rank: int, world_size: int, count: int) -> torch.Tensor:
     return torch.arange(count, dtype=torch.int32) * world_size + rank
 

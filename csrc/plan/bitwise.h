@@ -9,8 +9,7 @@
 // ranks (plan/sums.h). That costs about as much.
 //
 // What is said of a sum holds for avg, which divides where the sum is complete, before it is
-// rounded. It does not hold for premul_sum below float32: a rank's own input enters its sums as a
-// product that is not rounded, and those of others as one that is.
+// rounded, and for premul_sum, to which a contribution is rounded before it is added.
 #pragma once
 
 #include <optional>
