@@ -220,7 +220,7 @@ HOSTILE: dict[str, tuple[Callable[..., Any], str]] = {
         lambda rank, world_size: Plan(1, [Step()] * (3 << 20)),
         "the plans have 6291456 steps, and plans may have 2097152",
     ),
-    "nobody": (lambda rank, world_size: Plan(1, [Step([Transfer(7, 0)])]), "in a group of 2"),
+    "no_rank": (lambda rank, world_size: Plan(1, [Step([Transfer(7, 0)])]), "in a group of 2"),
     "below": (lambda rank, world_size: Plan(1, [Step([Transfer(1 - rank, -1)])]), "of 1 chunks"),
 }
 
@@ -239,7 +239,7 @@ def refuses_hostile_plans(rank: Rank) -> dict[str, str]:
     return said
 
 
-def test_every_rank_is_told_what_is_wrong_with_hostile_plans() -> None:
+def test_every_rank_learns_what_is_wrong_with_hostile_plans() -> None:
     for said in on_processes(refuses_hostile_plans, 2):
         assert {name for name, (_, text) in HOSTILE.items() if text not in said[name]} == set()
 

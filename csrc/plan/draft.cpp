@@ -130,7 +130,7 @@ class Drafting {
     }
   }
 
-  // Of a chunk that this rank sends or receives; null for another.
+  // What is known of a chunk that this rank sends or receives; null for another.
   Chunk* find(int number) {
     if (chunks_.empty()) return nullptr;
     const int place = number - chunks_.front().number;  // if it has all chunks in between

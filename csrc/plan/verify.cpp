@@ -14,7 +14,7 @@
 namespace ringcomm {
 namespace {
 
-// The chunks of a barrier are one, which holds who has arrived.
+// A barrier has one chunk, which holds the ranks that have arrived.
 Followed all_chunks(const Contract& contract) {
   return Followed::all(contract.collective() == Collective::kBarrier ? 1 : contract.num_chunks());
 }
