@@ -1,8 +1,8 @@
 // How much the plans of a group may hold, so that looking at them takes seconds, and memory that
 // machines have.
 //
-// All that looks at the plans of a group (verify, compile, bitwise_difference) takes time and memory
-// for three numbers, whatever the plans do:
+// All that looks at the plans of a group (verify, compile, bitwise_difference) takes time and
+// memory for three numbers, whatever the plans do:
 //
 //     messages   a chunk of a send or of a receive; none at all counts as one
 //     steps      of all ranks, empty ones too
