@@ -47,7 +47,10 @@ def remember(group: ProcessGroup | None, ring: object) -> bool:
     known = cast(ProcessGroup, c10d._world.default_pg if group is None else group)
     if not isinstance(ring, ProcessGroup) or id(known) in _remembered:
         return False
-    _C.remember_group(known, ring._get_backend(_CPU))
+    try:
+        _C.remember_group(known, ring._get_backend(_CPU))
+    except MemoryError:  # the call can be made all the same, and other ranks wait for it
+        return False
     _remembered.add(id(known))
     weakref.finalize(known, _forget, id(known)).atexit = False
     return True

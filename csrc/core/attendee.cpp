@@ -5,7 +5,7 @@
 namespace ringcomm {
 namespace {
 
-const std::string kTag = "ringcomm-ticket-2";
+const std::string kTag = "ringcomm-ticket-3";
 
 }  // namespace
 
@@ -28,7 +28,9 @@ std::string Attendee::text() const {
        << boot << '\n'
        << is_host_given << '\n'
        << host.size() << '\n'
-       << host << '\n';
+       << refusal.size() << '\n'
+       << host << '\n'
+       << refusal << '\n';
   return text.str();
 }
 
@@ -36,14 +38,17 @@ std::optional<Attendee> Attendee::read(const std::string& text, std::string* res
   std::istringstream stream(text);
   std::string tag;
   Attendee a;
-  std::size_t length = 0;
+  std::size_t length = 0, refusal_length = 0;
   stream >> tag >> a.ticket >> a.rank >> a.world_size >> a.members >> a.process.pid >>
-      a.process.start_time >> a.process.pid_namespace >> a.boot >> a.is_host_given >> length;
+      a.process.start_time >> a.process.pid_namespace >> a.boot >> a.is_host_given >> length >>
+      refusal_length;
   if (!stream || tag != kTag || stream.get() != '\n') return std::nullopt;
   const auto at = static_cast<std::size_t>(stream.tellg());
-  if (length >= text.size() - at) return std::nullopt;
+  const std::size_t room = text.size() - at;
+  if (length >= room || refusal_length + 1 >= room - length) return std::nullopt;
   a.host = text.substr(at, length);
-  if (rest != nullptr) *rest = text.substr(at + length + 1);
+  a.refusal = text.substr(at + length + 1, refusal_length);
+  if (rest != nullptr) *rest = text.substr(at + length + 1 + refusal_length + 1);
   return a;
 }
 

@@ -18,6 +18,7 @@ struct Attendee {
   std::string boot = {};  // tells whether the process's number means anything here
   std::string host = {};  // as its user calls it, or as it calls itself
   bool is_host_given = false;
+  std::string refusal = {};       // why it will not come; empty: it will
   mutable bool was_seen = false;  // to run here, by this process
 
   // Those of whom this is the same may share memory.
@@ -29,7 +30,8 @@ struct Attendee {
   bool lives(const Attendee& onlooker) const;
 
   std::string text() const;
-  // Nothing if it is no ticket, or one of another build. `rest`: what stands behind it.
+  // Nothing if it is no ticket, or one of another build. `rest`: what stands behind it, but for a
+  // ticket's refusal.
   static std::optional<Attendee> read(const std::string& text, std::string* rest = nullptr);
 };
 

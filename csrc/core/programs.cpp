@@ -97,10 +97,6 @@ Prepared Programs::prepare(Collective collective, AlgorithmId id, int root) cons
                   "\" on " + std::to_string(world_size_) + " ranks: " + error.what()));
   } catch (const std::invalid_argument& error) {
     prepared.error = make_error(ErrorKind::kInvalidArgument, error.what());
-  } catch (const std::exception& error) {
-    // The call is announced all the same, so that the others learn of it at once.
-    prepared.error = std::make_exception_ptr(
-        PlanError(std::string(to_string(collective)) + " has no program: " + error.what()));
   }
   return prepared;
 }

@@ -58,7 +58,7 @@ std::string key_of(const char* kind, std::int64_t ticket, int place) {
 
 }  // namespace
 
-RollCall::RollCall(Store& store, const Invitation& invitation)
+RollCall::RollCall(Store& store, const Invitation& invitation, const std::string& refusal)
     : store_(store),
       invitation_(invitation),
       deadline_(Deadline::in(invitation.timeout)),
@@ -70,7 +70,8 @@ RollCall::RollCall(Store& store, const Invitation& invitation)
            .process = Process::self(),
            .boot = boot_id(),
            .host = invitation.host.empty() ? host_name() : invitation.host,
-           .is_host_given = !invitation.host.empty()},
+           .is_host_given = !invitation.host.empty(),
+           .refusal = refusal},
       letters_(store, list_of("letters", own_.ticket)),
       sleep_(kShortSleep) {
   tickets_.write(own_.ticket, own_.text());
@@ -79,6 +80,18 @@ RollCall::RollCall(Store& store, const Invitation& invitation)
   } else {
     deadline_.timeout += kRank0First;
   }
+}
+
+void decline(Store& store, const Invitation& invitation, const std::exception_ptr& error) noexcept {
+  error_of([&] {
+    const std::string why =
+        invitation.members.name(invitation.rank) + " could not join the group: " + text_of(error);
+    if (invitation.rank == 0) {
+      RollCall(store, invitation).refuse(Error(ErrorKind::kSystem, why));
+    } else {
+      RollCall(store, invitation, text_of(error));
+    }
+  });
 }
 
 std::string RollCall::who() const { return invitation_.members.name(invitation_.rank); }
@@ -237,6 +250,7 @@ std::string RollCall::why_lost(int rank) {
   const auto it = attendees_.find(rank);
   if (it == attendees_.end()) return "";
   const Attendee& attendee = it->second;
+  if (!attendee.refusal.empty() && is_meant(attendee, kOldRefusal)) return attendee.refusal;
   if (!attendee.lives(own_) && is_meant(attendee, kDoubt)) {
     return "its process " + std::to_string(attendee.process.pid) + " has ended (on host " +
            attendee.host + ")";

@@ -45,8 +45,8 @@ struct Letter {
 
 class RollCall {
  public:
-  // Takes a ticket. `store` and `invitation` must stay.
-  RollCall(Store& store, const Invitation& invitation);
+  // Takes a ticket, which may say why this rank will not come. `store` and `invitation` must stay.
+  RollCall(Store& store, const Invitation& invitation, const std::string& refusal = "");
 
   const Attendee& self() const { return own_; }
   // By rank, the last that came; not oneself. Rank 0's: all that it has seen; others': those whom
@@ -109,5 +109,8 @@ class RollCall {
   std::chrono::microseconds sleep_;
   Clock::time_point look_next_{};
 };
+
+// A rank has failed before others could know of it, or of why: takes another ticket, to say so.
+void decline(Store& store, const Invitation& invitation, const std::exception_ptr& error) noexcept;
 
 }  // namespace ringcomm

@@ -5,6 +5,8 @@
 #include <system_error>
 #include <utility>
 
+#include "core/roll_call.h"
+#include "core/thread.h"
 #include "shm/monitored_barrier.h"
 
 namespace ringcomm {
@@ -42,10 +44,10 @@ Invitation with_what_it_goes_by(Invitation invitation, const Selection& selectio
 }  // namespace
 
 Communicator::Communicator(Store& store, const Invitation& invitation, const Selection& selection,
-                           const links::MakeEngine& make_engine)
+                           const links::MakeEngine& make_engine, bool has_met) try
     : Collectives(invitation.rank, checked(invitation).world_size, selection),
       group_(store, with_what_it_goes_by(invitation, selection), make_engine),
-      joining_{&group_},
+      joining_{(has_met = true, &group_)},
       exchange_(group_),
       executor_(group_),
       mail_(group_),
@@ -56,6 +58,15 @@ Communicator::Communicator(Store& store, const Invitation& invitation, const Sel
     tune(group_.segment().tuned());
   }
   joining_.group = nullptr;
+} catch (const Error& error) {
+  // Where they met they have told each other.
+  if (dynamic_cast<const NoThread*>(&error) != nullptr && !has_met) {
+    decline(store, invitation, std::current_exception());
+  }
+  throw;
+} catch (...) {
+  if (!has_met) decline(store, invitation, std::current_exception());
+  throw;
 }
 
 // A rank that has failed here will not close the group, and the others would wait for it.

@@ -36,8 +36,9 @@ namespace ringcomm {
 class Communicator : public Collectives {
  public:
   // make_engine: for links to other hosts, if the ranks are on several.
+  // What fails on this rank the others raise, too; has_met is for that alone.
   Communicator(Store& store, const Invitation& invitation, const Selection& selection,
-               const links::MakeEngine& make_engine = nullptr);
+               const links::MakeEngine& make_engine = nullptr, bool has_met = false);
   // Leaves the group.
   ~Communicator() override;
 

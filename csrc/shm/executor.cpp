@@ -89,7 +89,7 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
           current_span_sink(),
           num_lanes_};
   job.pass = pass_for(job, call);
-  provide_scratch(program.num_scratch * job.slot_nbytes());
+  provide_scratch(program.num_scratch * job.stride);
   if (remote_) {
     chunk_nbytes_.clear();
     for (const Chunk& chunk : chunks) chunk_nbytes_.push_back(chunk.count * element_nbytes);
@@ -216,7 +216,7 @@ std::byte* Executor::at(const Job& job, int l, int chunk, const Location& locati
     case Location::kOutput:
       return job.chunks[chunk].output + offset;
     case Location::kScratch:
-      return lanes_[l].scratch + location.index * job.slot_nbytes();
+      return lanes_[l].scratch + location.index * job.stride;
     case Location::kNowhere:
       break;
   }

@@ -109,15 +109,8 @@ void Group::adopt_failure(int reporter, ErrorKind kind, const std::string& text)
   record_failure(reporter, kind, text);
 }
 
-// False: something else has broken the group before.
 bool Group::record_failure(int reporter, ErrorKind kind, std::string_view text) {
-  GroupHeader& header = segment_.header();
-  std::uint32_t nobody = 0;
-  if (!header.failed.compare_exchange_strong(nobody, 1, std::memory_order_acq_rel)) return false;
-  header.kind = kind;
-  header.reporter = reporter;
-  header.text.assign(text);
-  header.failed.store(2, std::memory_order_release);
+  if (!segment_.record_failure(reporter, kind, text)) return false;
   ring_all();
   return true;
 }

@@ -58,6 +58,17 @@ void Segment::make(Area area, int rank) {
   state(rank).areas.fetch_or(bit(area), std::memory_order_release);
 }
 
+bool Segment::record_failure(int reporter, ErrorKind kind, std::string_view text) {
+  GroupHeader& shared = header();
+  std::uint32_t none = 0;
+  if (!shared.failed.compare_exchange_strong(none, 1, std::memory_order_acq_rel)) return false;
+  shared.kind = kind;
+  shared.reporter = reporter;
+  shared.text.assign(text);
+  shared.failed.store(2, std::memory_order_release);
+  return true;
+}
+
 void Segment::make_mail_box(int from, int to) {
   if (mail_box_made(from, to)) return;
   const std::lock_guard lock(making_);

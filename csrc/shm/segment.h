@@ -13,6 +13,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/between.h"
@@ -69,6 +70,9 @@ class Segment {
   bool mail_box_made(int from, int to) {
     return (mailed(from, to).load(std::memory_order_acquire) >> to % 64 & 1) != 0;
   }
+
+  // Writes what has broken the group. False: something else has broken it before.
+  bool record_failure(int reporter, ErrorKind kind, std::string_view text);
 
   GroupHeader& header() { return at<GroupHeader>(0); }
   RankState& state(int rank) { return at<RankState>(geometry_.state_at(rank)); }

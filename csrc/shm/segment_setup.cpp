@@ -51,6 +51,8 @@ Segment::Segment(Store& store, const Invitation& invitation)
     // Of /dev/shm containers have 64 MiB, for all groups.
     if (file_.kind() == File::Kind::kNamed) geometry_.do_without_rotation();
   } catch (...) {
+    // The others may have their group already.
+    if (base_ != nullptr) record_failure(rank_, ErrorKind::kSystem, "it could not join the group");
     leave();
     throw;
   }

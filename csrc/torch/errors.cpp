@@ -1,7 +1,9 @@
 #include "torch/errors.h"
 
 #include <c10/util/Exception.h>
-#include <pybind11/pybind11.h>
+
+#include <new>
+#include <system_error>
 
 #include "core/status.h"
 
@@ -17,14 +19,15 @@ void rethrow_for_torch(std::exception_ptr error) {
 }
 
 void rethrow_from_call(std::exception_ptr error, const std::string& where) {
+  const auto named = [&] { return c10::str("ring: ", where, ": ", text_of(error)); };
   try {
     std::rethrow_exception(error);
-  } catch (const c10::Error&) {
-    throw;
-  } catch (const pybind11::error_already_set&) {
-    throw;
-  } catch (...) {
-    C10_THROW_ERROR(DistBackendError, c10::str("ring: ", where, ": ", text_of(error)));
+  } catch (const Error&) {
+    C10_THROW_ERROR(DistBackendError, named());
+  } catch (const std::bad_alloc&) {
+    C10_THROW_ERROR(DistBackendError, named());
+  } catch (const std::system_error&) {
+    C10_THROW_ERROR(DistBackendError, named());
   }
 }
 

@@ -14,9 +14,8 @@ namespace ringcomm {
 
 std::exception_ptr for_torch(std::exception_ptr error);
 
-// For a call that could not be made, `where` says on which rank and which: rethrows what torch and
-// Python have types for as it is, and everything else, such as a lack of memory, as
-// DistBackendError.
+// Rethrows what could not be done, by the rank and the call that `where` names: an error of the
+// core or the system, such as a lack of memory, as DistBackendError, and everything else as it is.
 [[noreturn]] void rethrow_from_call(std::exception_ptr error, const std::string& where);
 
 // What the error says, without torch's backtrace.

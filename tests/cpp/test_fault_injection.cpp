@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <barrier>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ constexpr int kLaterCalls = 3;
 struct Outcome {
   std::string error;              // of the call; empty: it was done
   bool is_right = false;          // its results
-  bool may_be_alone = false;  // it may be done though another rank raised
+  bool may_be_alone = false;      // it may be done though another rank raised
   std::vector<float> later = {};  // sums of later calls; fewer if one of them raised
 };
 
@@ -196,9 +197,10 @@ TEST(messages_of_two_ranks) {
 TEST(refusing_a_call) {
   struct Refusal {
     Communicator& communicator;
+    std::string reason = "its count is negative";
     void operator()() {
       if (communicator.rank() == kVictim) {
-        communicator.refuse("its count is negative", kPatience);
+        communicator.refuse(reason, kPatience);
         throw Error(ErrorKind::kInvalidArgument, "its count is negative");
       }
       communicator.barrier(kPatience);
@@ -271,9 +273,10 @@ TEST(making_a_group) {
       Invitation invitation = ranks::invite(rank, 2);
       invitation.timeout = 20s;
       if (rank == kVictim) faults::arm(kVictim, points + 1);
-      std::unique_ptr<Communicator> communicator;
+      const Selection selection;
+      std::optional<Communicator> communicator;
       const auto error = error_of([&] {
-        communicator = std::make_unique<Communicator>(store, invitation, Selection{});
+        communicator.emplace(store, invitation, selection);
         communicator->barrier(kPatience);
       });
       errors[rank] = text(error);

@@ -12,6 +12,7 @@ import ctypes
 import json
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -164,6 +165,7 @@ class Rank:
         url = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("ring", init_method=url, rank=rank, world_size=2, timeout=TIMEOUT)
         self.store = dist.PrefixStore("injected", dist.distributed_c10d._get_default_store())
+        self.store.set_timeout(10 * TIMEOUT)  # who was not told is to say so itself
         self.num_told = 0
         self.step = 0
         self.counted: Counter[str] = Counter()
@@ -249,8 +251,12 @@ class Rank:
 
     def all_points(self, name: str, call: Call) -> None:
         point = 1
+        began = time.monotonic()
         while self.fail_at(name, call, point):
             point += 1
+        if self.rank == 0 and "PROGRESS" in os.environ:
+            seconds = time.monotonic() - began
+            print(f"{name}: {point - 1} points, {seconds:.1f} s", file=sys.stderr, flush=True)
 
     def without_threads(self) -> None:
         """Rank 1 can make no thread for one call, which it makes again, or never."""
