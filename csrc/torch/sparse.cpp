@@ -1,5 +1,6 @@
 #include "torch/sparse.h"
 
+#include "reduce/float_mode.h"
 #include "torch/tensors.h"
 
 namespace ringcomm {
@@ -65,6 +66,7 @@ void all_reduce_sparse(Collectives& collectives, at::Tensor tensor,
   }
   const at::Tensor indices = gather_and_join(collectives, own._indices(), nonzeros, 1, timeout);
   const at::Tensor values = gather_and_join(collectives, own._values(), nonzeros, 0, timeout);
+  const DefaultFloatMode mode;  // torch adds them here, on each rank by itself
   const at::Tensor sum = at::_sparse_coo_tensor_unsafe(indices, values, own.sizes(),
                                                        values.options().layout(at::kSparse))
                              .coalesce();
