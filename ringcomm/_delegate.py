@@ -100,13 +100,18 @@ def announcing(
     The backend tells them what it refuses itself; this, what is refused before the backend is
     called. Not of tensors on a device, and not while calls are coalesced, which begin later.
     `names` are those of the function's parameters.
+
+    Torch refuses kinds of tensors with errors of any type (functorch's and tracers' are
+    RuntimeErrors), and some after the backend has had the call: then its number has changed.
     """
+    before = _num_calls(ring)
     try:
         if not is_compiling():
             check({**dict(zip(names, args, strict=False)), **kwargs})
         return function(*args, **kwargs)
-    except (TypeError, ValueError, NotImplementedError) as error:
+    except Exception as error:
         is_told = str(error).startswith("ring: ") or not isinstance(ring, ProcessGroup)
+        is_told = is_told or _num_calls(ring) != before
         devices = {tensor.device for tensor in _tensors([args, *kwargs.values()])}
         if not is_told and devices == {_CPU} and not c10d._world.pg_coalesce_state:
             # Lone surrogates, which an argument may hold, are no UTF-8, and are escaped.
@@ -116,16 +121,28 @@ def announcing(
         raise
 
 
+def _num_calls(ring: ProcessGroup) -> int:
+    """How many collectives the ring's backend has had."""
+    if is_compiling() or not isinstance(ring, ProcessGroup):
+        return 0
+    backend: Any = ring._get_backend(_CPU)  # whose stub lacks it
+    return int(backend._get_sequence_number_for_group())
+
+
 def check(arguments: dict[str, Any]) -> None:
     """Refuses what torch refuses with words about types of its own, or not at all.
 
-    Of a view that is still to be negated or conjugated torch gives the backend a copy; what is
-    written there is lost.
+    Of a view that is still to be negated or conjugated, and of a tensor on the lazy device, torch
+    gives the backend a copy; what is written there is lost.
     """
     op = arguments.get("op", ReduceOp.SUM)
     if not isinstance(op, ReduceOp | ReduceOp.RedOpType):
         raise TypeError(f"op must be a ReduceOp, such as ReduceOp.SUM, got {op!r}")
     for tensor in _tensors(arguments.values()):
+        if tensor.device.type == "lazy":
+            raise NotImplementedError(
+                f"got a tensor on {tensor.device}; only CPU and CUDA tensors can be sent"
+            )
         if tensor.is_neg():
             raise ValueError("got a view that is still to be negated; pass tensor.resolve_neg()")
         if tensor.is_conj():
