@@ -138,8 +138,9 @@ bool is_plain(const at::Tensor& tensor) {
                                       DispatchKeySet(DispatchKey::Negative) |
                                       DispatchKeySet(DispatchKey::Conjugate);
   const c10::impl::LocalDispatchKeySet thread = c10::impl::tls_local_dispatch_key_set();
-  return (tensor.key_set() - plain).empty() &&
-         (thread.included_ - c10::default_included_set).empty();
+  // A difference of key sets would keep the tensor's device, and be never empty.
+  return plain.isSupersetOf(tensor.key_set()) &&
+         c10::default_included_set.isSupersetOf(thread.included_);
 }
 
 void check_tensor(const at::Tensor& tensor, const char* what) {
