@@ -19,8 +19,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="tests/faults in its long form, which writes benchmarks/results/faults_*.json; and "
-        "hypothesis draws new examples in place of the same in every run",
+        help="tests/faults in its long form, which writes benchmarks/results/faults_*.json; "
+        "test_same_bits.py compares all combinations; and hypothesis draws new examples in place "
+        "of the same in every run",
     )
 
 
