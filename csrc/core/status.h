@@ -47,6 +47,12 @@ std::exception_ptr error_of(Body&& body) {
   }
 }
 
+// body() in a destructor: once more where it throws, as memory may be there then.
+template <typename Body>
+void at_the_end(Body&& body) noexcept {
+  if (error_of(body)) error_of(body);
+}
+
 // The first line of what an exception of any type says, for other ranks to read.
 std::string text_of(const std::exception_ptr& error);
 

@@ -76,7 +76,9 @@ Communicator::Joining::~Joining() {
   group->fail_with(std::make_exception_ptr(error), [] { return std::string("making the group"); });
 }
 
-Communicator::~Communicator() { close("the communicator is gone"); }
+Communicator::~Communicator() {
+  at_the_end([this] { close("the communicator is gone"); });
+}
 
 void Communicator::close(const std::string& reason) { close(reason, shm::Closed::kLeft); }
 

@@ -40,7 +40,11 @@ Group::Group(Store& store, const Invitation& invitation, const links::MakeEngine
   for (int peer = 0; peer < world_size; ++peer) {
     if (!is_local(peer)) remote_.push_back(peer);
   }
-  if (remote_.empty()) return;
+  if (!remote_.empty()) link(make_engine);
+  segment_.set_used();
+}
+
+void Group::link(const links::MakeEngine& make_engine) {
   if (!make_engine) {
     throw Error(ErrorKind::kInvalidArgument, members.name(rank) + " does not share memory with " +
                                                  members.names(remote_) +

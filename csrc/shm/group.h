@@ -118,6 +118,7 @@ class Group final : public ringcomm::Group {
   void close(const std::string& reason, Closed how = Closed::kLeft);
 
  private:
+  void link(const links::MakeEngine& make_engine);
   void make(Area area);
   bool record_failure(int reporter, ErrorKind kind, std::string_view text);
   Clock::time_point heard_at(int leader);

@@ -59,7 +59,7 @@ Mail::Mail(Group& group)
 }
 
 Mail::~Mail() {
-  close("the group is closed");
+  at_the_end([this] { close("the group is closed"); });
   if (background_.joinable()) background_.join();
 }
 

@@ -31,9 +31,12 @@ class Segment {
   // All ranks of a host map one file; see shm/meeting.h. Throws Error when memory does not suffice,
   // or when a rank does not come.
   Segment(Store& store, const Invitation& invitation);
-  ~Segment() { unmap(); }
+  ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
+
+  // The rank has made all else that it needs to be in the group.
+  void set_used() { is_used_ = true; }
 
   const Geometry& geometry() const { return geometry_; }
   // Found out when the group was made; all ranks have the same.
@@ -136,11 +139,13 @@ class Segment {
   // Of the rank that opened it. False: it is out of reach.
   bool join(const std::string& address, const Members& members, const Attendee& self);
   void leave();
+  void give_up();
   void map();
   void unmap();
   void introduce(const Members& members, const Attendee& self);
 
   const int rank_;
+  bool is_used_ = false;
   Geometry geometry_;
   Placement placement_;
   std::string name_;

@@ -50,12 +50,24 @@ Segment::Segment(Store& store, const Invitation& invitation)
     geometry_.spread(placement_, between_);
     // Of /dev/shm containers have 64 MiB, for all groups.
     if (file_.kind() == File::Kind::kNamed) geometry_.do_without_rotation();
+  } catch (const Error&) {
+    leave();
+    throw;
   } catch (...) {
-    // The others may have their group already.
-    if (base_ != nullptr) record_failure(rank_, ErrorKind::kSystem, "it could not join the group");
+    give_up();
     leave();
     throw;
   }
+}
+
+Segment::~Segment() {
+  if (!is_used_) give_up();
+  unmap();
+}
+
+// What failed on this rank alone: the others may have their group already.
+void Segment::give_up() {
+  if (base_ != nullptr) record_failure(rank_, ErrorKind::kSystem, "it could not join the group");
 }
 
 // The file is of the other kind where this one cannot be made.

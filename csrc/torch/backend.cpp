@@ -83,10 +83,10 @@ RingBackend::~RingBackend() {
     return;
   }
   remove_backend(this);
-  close("the process group is closed", /*abort=*/false);
+  at_the_end([this] { close("the process group is closed", /*abort=*/false); });
   // Here, as ending them waits for their threads.
   without_gil([&] {
-    flight_->end();
+    if (flight_) at_the_end([this] { flight_->end(); });
     device_group_.reset();
     queue_.reset();
     communicator_.reset();
@@ -326,9 +326,7 @@ RingBackend::WorkPtr RingBackend::endCoalescing() {
 RingBackend::WorkPtr RingBackend::join(Coalescing& coalesced, Operation operation) {
   try {
     return join_parts(coalesced, std::move(operation));
-  } catch (const c10::Error&) {
-    throw;
-  } catch (...) {
+  } catch (const std::bad_alloc&) {
     communicator_->group().fail_with(std::current_exception(),
                                      [] { return std::string("a coalesced call"); });
     throw;

@@ -28,6 +28,14 @@ auto AnnouncingBackend::announcing(const char* what, const at::Tensor& tensor,
       communicator()->group().note_unmade();
     }
     rethrow_from_call(std::current_exception(), where(what));
+  } catch (const std::bad_alloc&) {
+    const std::exception_ptr error = std::current_exception();
+    if (pending.count() > 0) {
+      announce_refusal(text_of(error), pending.count());
+    } else {  // the call is made, and its caller learns nothing of it
+      communicator()->group().fail_with(error, [&] { return std::string(what); });
+    }
+    rethrow_from_call(error, where(what));
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     if (pending.count() > 0) announce_refusal(reason_of(error), pending.count());

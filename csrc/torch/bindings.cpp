@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "core/flight_dump.h"
+#include "core/roll_call.h"
 #include "plan/matching.h"
 #include "torch/backend.h"
 #include "torch/backend_announcing.h"
 #include "torch/bench_bindings.h"
+#include "torch/errors.h"
 #include "torch/fast_path.h"
 #include "torch/flight.h"
 #include "torch/fused_bindings.h"
@@ -27,6 +29,7 @@
 #include "torch/reduce_bindings.h"
 #include "torch/shared_memory.h"
 #include "torch/status_bindings.h"
+#include "torch/store_adapter.h"
 #include "torch/stream_bindings.h"
 
 namespace py = pybind11;
@@ -87,11 +90,11 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
     std::chrono::milliseconds timeout, const std::vector<Choice>& algorithms,
     std::vector<int> host_of, int num_channels, std::size_t slice_nbytes, int max_ctas,
-    const std::string& group_name, std::vector<std::uint64_t> global_ranks, const std::string& host,
-    const std::string& links, bool graphs, const std::string& executor,
+    const std::string& group_name, const std::vector<std::uint64_t>& global_ranks,
+    const std::string& host, const std::string& links, bool graphs, const std::string& executor,
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
     const std::optional<Link>& across, const std::vector<Tuned>& tuned,
-    std::chrono::milliseconds silence) {
+    std::chrono::milliseconds silence) try {
   auto options = c10::make_intrusive<RingBackend::Options>(timeout);
   options->selection = selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned);
   options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
@@ -99,7 +102,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
   options->device.graphs = graphs;
   options->device.executor = streams::executor_named(executor);
   options->group_name = group_name;
-  options->global_ranks_in_group = std::move(global_ranks);
+  options->global_ranks_in_group = global_ranks;
   options->host = host;
   options->links = links;
   options->silence = silence;
@@ -113,6 +116,20 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
 #endif
   const py::gil_scoped_release release;
   return c10::make_intrusive<AnnouncingBackend>(store, rank, world_size, std::move(options));
+} catch (const std::bad_alloc&) {
+  // The others are not to wait for this rank.
+  const std::exception_ptr error = std::current_exception();
+  const Members members{.group = group_name, .global_ranks = global_ranks};
+  const py::gil_scoped_release release;
+  C10dStore adapter(store);
+  decline(adapter,
+          {.rank = rank,
+           .world_size = world_size,
+           .timeout = timeout,
+           .members = members,
+           .host = host},
+          error);
+  rethrow_from_call(error, members.name(rank) + ", making a group");
 }
 
 std::tuple<c10::intrusive_ptr<c10d::Backend>, std::vector<int>, std::string> shrink(

@@ -12,6 +12,7 @@
 
 #include "core/flight_recorder.h"
 #include "core/fork.h"
+#include "core/status.h"
 
 namespace ringcomm {
 
@@ -29,7 +30,9 @@ class GroupFlight {
   // Without global ranks, they are those of the group.
   GroupFlight(const std::string& name, std::vector<std::uint64_t> global_ranks, int rank,
               int world_size, FlightRecorder::Life life);
-  ~GroupFlight() { end(); }
+  ~GroupFlight() {
+    at_the_end([this] { end(); });
+  }
   GroupFlight(const GroupFlight&) = delete;
   GroupFlight& operator=(const GroupFlight&) = delete;
 

@@ -52,6 +52,8 @@ class C10dStore : public Store {
     };
     try {
       return ask();
+    } catch (const std::bad_alloc&) {
+      throw;  // this rank's fault, and not the store's
     } catch (const c10::Error& error) {
       throw failed(error.what_without_backtrace());
     } catch (const std::exception& error) {

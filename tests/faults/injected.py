@@ -116,10 +116,10 @@ def barrier(group: Any, step: int) -> bool:
     return True
 
 
-def calls() -> dict[str, Call]:
+def calls(counts: list[int]) -> dict[str, Call]:
     found: dict[str, Call] = {"barrier": barrier, "all_to_all": both_ways, "coalesced": coalesced}
     found["sparse all_reduce"] = sparse
-    for count in (3, 30_000, 400_000):
+    for count in counts:
         direct = summed(lambda x, g: ringcomm.all_reduce(x, group=g), count)
         found |= {
             f"all_reduce of {count}": direct,
@@ -236,6 +236,8 @@ class Rank:
         self.counted[kind] += 1
         if kind in ("silently wrong", "not told", "raised on one rank, and the group works"):
             self.faults.append(f"{where}: {kind}: {outcomes}, then {later}"[:600])
+            if self.rank == 0:
+                print(self.faults[-1], file=sys.stderr, flush=True)
 
     def set_up(self) -> None:
         """Making a group fails at every point."""
@@ -243,11 +245,14 @@ class Rank:
         def make(_: Any, step: int) -> bool:
             store = dist.PrefixStore(f"group {step}", self.store)
             group = ringcomm.ProcessGroupRing(store, self.rank, 2, TIMEOUT)
+            self.injector.injector_disarm()
             x = torch.full((3,), float(step))
             group.allreduce([x]).wait()
             return x.tolist() == [2.0 * step] * 3
 
+        self.injector.injector_spare_python(1)
         self.all_points("making a group", make)
+        self.injector.injector_spare_python(0)
 
     def all_points(self, name: str, call: Call) -> None:
         point = 1
@@ -292,11 +297,11 @@ class Rank:
         self.faults += [fault for faults in self.tell(self.faults)[1:] for fault in faults]
         self.make_group()
 
-    def run(self, rounds: int, names: str) -> None:
+    def run(self, rounds: int, counts: list[int], names: str) -> None:
         if names in "without threads":
             self.without_threads()
         for round_ in range(rounds):
-            for name, call in calls().items():
+            for name, call in calls(counts).items():
                 if names in name:
                     self.make_group()  # the first calls of a group need more
                     self.all_points(f"{name}, round {round_}", call)
@@ -308,7 +313,7 @@ def main() -> None:
     options = json.loads(sys.argv[3])
     torch.set_num_threads(1)
     rank = Rank(int(sys.argv[1]), int(sys.argv[2]), options["later"])
-    rank.run(options["rounds"], options.get("names", ""))
+    rank.run(options["rounds"], options["counts"], options.get("names", ""))
     if rank.rank == 0:
         print(json.dumps({"counted": rank.counted, "faults": rank.faults}), flush=True)
     rank.tell("done")

@@ -31,6 +31,7 @@ Range library, standard;
 std::atomic<long> points_left{0};  // 0: nothing is to fail
 std::atomic<bool> is_armed{false};
 std::atomic<bool> has_threads{true};
+std::atomic<bool> spares_python{false};
 
 int find(dl_phdr_info* info, std::size_t, void* wanted) {
   const auto& [name, range] = *static_cast<std::pair<const char*, Range*>*>(wanted);
@@ -63,8 +64,15 @@ _Unwind_Reason_Code look(_Unwind_Context* context, void* argument) {
   return search.frames <= 4 || standard.has(address) ? _URC_NO_REASON : _URC_END_OF_STACK;
 }
 
+// pybind11 makes objects of the library's types in functions that must not throw.
+bool is_in_python() {
+  static const auto has_gil = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+  return has_gil != nullptr && has_gil() != 0;
+}
+
 bool fails_here(void* caller) {
   if (!is_armed.load(std::memory_order_relaxed)) return false;
+  if (spares_python && is_in_python()) return false;
   const auto address = reinterpret_cast<std::uintptr_t>(caller);
   if (!library.has(address)) {
     if (!standard.has(address)) return false;
@@ -105,6 +113,9 @@ void injector_arm(long point) {
   points_left = point;
   is_armed = true;
 }
+
+// Whether what is asked for with Python's lock held never fails.
+void injector_spare_python(int is_spared) { spares_python = is_spared != 0; }
 
 // Whether threads can be made.
 void injector_threads(int can_be_made) { has_threads = can_be_made != 0; }

@@ -65,7 +65,12 @@ def run(injector: Path, **options: object) -> dict[str, object]:
 @pytest.mark.timeout(7200)
 def test_every_point_of_every_call(injector: Path, request: pytest.FixtureRequest) -> None:
     record = Record("injection", request.config.getoption("long"))
-    found = run(injector, rounds=record.scale(1, 6), later=record.scale(5, 100))
+    found = run(
+        injector,
+        rounds=record.scale(1, 15),
+        later=record.scale(5, 100),
+        counts=[3, 30_000, 400_000] if record.long else [3, 30_000],
+    )
     counted = found["counted"]
     assert isinstance(counted, dict)
     record.write(
