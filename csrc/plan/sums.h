@@ -29,8 +29,8 @@ class Sums : public Symbols {
   Symbol input(int rank) override;
   Symbol sum(const Addition& addition) override;
 
-  // "(rank 0 + rank 1) + rank 2": what parentheses hold is added in one step, and rounded. Some terms
-  // of a large sum are "...".
+  // "(rank 0 + rank 1) + rank 2": what parentheses hold is added in one step, and rounded. Some
+  // terms of a large sum are "...".
   std::string to_string(Symbol symbol) const;
 
  private:

@@ -8,6 +8,7 @@
 | `test_kills.py` | a rank is killed while all are at work in any operation |
 | `test_setup_deaths.py` | a rank dies while a group is made; all start again with the same store |
 | `test_stops.py` | a rank stands still, for less than the time-out or for more |
+| `test_injection.py` | each allocation, thread and system call of the library fails once |
 | `test_full_memory.py` | there is too little shared memory, or files may not grow |
 | `test_damaged_memory.py` | the memory that ranks share is overwritten while they are at work |
 | `test_programs.py` | random programs, right and wrong, bit for bit against plain torch |
