@@ -85,11 +85,11 @@ RollCall::RollCall(Store& store, const Invitation& invitation, const std::string
 void decline(Store& store, const Invitation& invitation, const std::exception_ptr& error) noexcept {
   error_of([&] {
     const std::string why =
-        invitation.members.name(invitation.rank) + " could not join the group: " + text_of(error);
+        invitation.members.name(invitation.rank) + " could not join the group: " + what_of(error);
     if (invitation.rank == 0) {
       RollCall(store, invitation).refuse(Error(ErrorKind::kSystem, why));
     } else {
-      RollCall(store, invitation, text_of(error));
+      RollCall(store, invitation, what_of(error));
     }
   });
 }

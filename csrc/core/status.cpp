@@ -8,7 +8,7 @@
 
 namespace ringcomm {
 
-std::string text_of(const std::exception_ptr& error) {
+std::string what_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::bad_alloc&) {

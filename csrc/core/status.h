@@ -54,7 +54,7 @@ void at_the_end(Body&& body) noexcept {
 }
 
 // The first line of what an exception of any type says, for other ranks to read.
-std::string text_of(const std::exception_ptr& error);
+std::string what_of(const std::exception_ptr& error);
 
 // "1.5 s", "90 s", "30 min", "2.5 h"
 std::string describe_seconds(double seconds);

@@ -102,7 +102,7 @@ void Communicator::settle(const std::exception_ptr& error, std::uint64_t before,
     return group_.fail_with(error, doing);
   }
   try {
-    exchange_.refuse(text_of(error), Deadline::in(timeout));
+    exchange_.refuse(what_of(error), Deadline::in(timeout));
   } catch (...) {
     group_.fail_with(error, doing);
   }
@@ -173,7 +173,7 @@ void Communicator::rethrow_named(const std::exception_ptr& error) {
   const auto named = [&] {
     return Error(ErrorKind::kSystem, group_.members.name(rank()) + " in collective #" +
                                          std::to_string(exchange_.announced()) + ": " +
-                                         text_of(error));
+                                         what_of(error));
   };
   try {
     std::rethrow_exception(error);

@@ -87,7 +87,7 @@ class Group final : public ringcomm::Group {
   void fail_with(const std::exception_ptr& error, Doing doing) noexcept {
     if (broken()) return;
     try {
-      fail(ErrorKind::kSystem, members.name(rank) + " in " + doing() + ": " + text_of(error));
+      fail(ErrorKind::kSystem, members.name(rank) + " in " + doing() + ": " + what_of(error));
     } catch (...) {
       record_failure(rank, ErrorKind::kSystem, "there is not enough memory");
     }

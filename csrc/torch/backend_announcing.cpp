@@ -23,7 +23,7 @@ auto AnnouncingBackend::announcing(const char* what, const at::Tensor& tensor,
     return body();
   } catch (const NoThread&) {
     if (pending.count() < num_calls) {
-      announce_refusal(text_of(std::current_exception()), pending.count());
+      announce_refusal(what_of(std::current_exception()), pending.count());
     } else {
       communicator()->group().note_unmade();
     }
@@ -31,7 +31,7 @@ auto AnnouncingBackend::announcing(const char* what, const at::Tensor& tensor,
   } catch (const std::bad_alloc&) {
     const std::exception_ptr error = std::current_exception();
     if (pending.count() > 0) {
-      announce_refusal(text_of(error), pending.count());
+      announce_refusal(what_of(error), pending.count());
     } else {  // the call is made, and its caller learns nothing of it
       communicator()->group().fail_with(error, [&] { return std::string(what); });
     }

@@ -19,7 +19,7 @@ void rethrow_for_torch(std::exception_ptr error) {
 }
 
 void rethrow_from_call(std::exception_ptr error, const std::string& where) {
-  const auto named = [&] { return c10::str("ring: ", where, ": ", text_of(error)); };
+  const auto named = [&] { return c10::str("ring: ", where, ": ", what_of(error)); };
   try {
     std::rethrow_exception(error);
   } catch (const Error&) {
@@ -37,7 +37,7 @@ std::string reason_of(std::exception_ptr error) {
   } catch (const c10::Error& e) {
     return e.what_without_backtrace();
   } catch (...) {
-    return text_of(error);
+    return what_of(error);
   }
 }
 

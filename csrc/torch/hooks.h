@@ -43,7 +43,7 @@ class HookTable {
     for (const auto& [id, hook] : *hooks) {
       const std::exception_ptr error = error_of([&] { (*hook)(args...); });
       if (error) {
-        error_of([&] { TORCH_WARN("ring: a hook failed: ", text_of(error)); });
+        error_of([&] { TORCH_WARN("ring: a hook failed: ", what_of(error)); });
       }
     }
   }

@@ -35,7 +35,7 @@ struct Outcome {
   std::vector<float> later = {};  // sums of later calls; fewer if one of them raised
 };
 
-std::string text(const std::exception_ptr& error) { return error ? text_of(error) : ""; }
+std::string text(const std::exception_ptr& error) { return error ? what_of(error) : ""; }
 
 std::vector<float> make_later_calls(Communicator& communicator) {
   std::vector<float> sums;
@@ -158,7 +158,7 @@ struct Exchanged {
     const auto error = error_of([&] { communicator.post(operation->message); });
     if (error) {
       const auto untold =
-          error_of([&] { communicator.refuse_message(kind, peer, 5, text_of(error), kPatience); });
+          error_of([&] { communicator.refuse_message(kind, peer, 5, what_of(error), kPatience); });
       if (untold) communicator.group().fail_with(untold, [] { return std::string("refusing"); });
       std::rethrow_exception(error);
     }

@@ -107,8 +107,8 @@ TEST(hosts_have_the_names_that_were_given) {
     invitation.members.global_ranks = {5, 6, 7};
     if (r == 1) invitation.host = "a name with spaces";
     shm::Segment group(store, invitation);
-    CHECK_EQ(std::string(group.state(0).host), host_name());
-    CHECK_EQ(std::string(group.state(1).host), "a name with spaces");
+    CHECK_EQ(group.state(0).host.str(), host_name());
+    CHECK_EQ(group.state(1).host.str(), "a name with spaces");
     CHECK_EQ(group.state(1).global_rank, 6u);
   });
 }
