@@ -317,7 +317,9 @@ def main() -> None:
     rank.run(options["rounds"], options["counts"], options.get("names", ""))
     if rank.rank == 0:
         print(json.dumps({"counted": rank.counted, "faults": rank.faults}), flush=True)
-    rank.tell("done")
+        rank.store.get("done")  # the store lives here
+    else:
+        rank.store.set("done", "")
     os._exit(0)
 
 
