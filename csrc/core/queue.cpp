@@ -13,7 +13,7 @@ void Queue::submit(Operation operation) {
   const auto last = std::prev(state.levels.end());
   auto level = last;
   while (level != state.levels.begin() && !state.is_callback(*level)) --level;
-  // Otherwise whoever has the turn, or runs a callback, sees to it afterwards.
+  // Otherwise the thread that has the turn, or runs a callback, sees to it afterwards.
   if (level == last && !state.is_taken()) state.provide_thread();
   level->operations.splice(level->operations.end(), added);
   state.turn.fetch_or(kMore);

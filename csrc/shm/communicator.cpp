@@ -59,7 +59,7 @@ Communicator::Communicator(Store& store, const Invitation& invitation, const Sel
   }
   joining_.group = nullptr;
 } catch (const Error& error) {
-  // Where they met they have told each other.
+  // Other errors of set-up have reached all ranks already.
   if (dynamic_cast<const NoThread*>(&error) != nullptr && !has_met) {
     decline(store, invitation, std::current_exception());
   }

@@ -48,10 +48,11 @@ class Communicator : public Collectives {
 
   void barrier(Timeout timeout);
 
-  // body(), which makes so many calls. What it throws by itself the other ranks are told: they
-  // raise it in the call that it has not made, and the group goes on; if it has begun that call, or
-  // has made them all, its tensors are not as theirs, and the group is broken. So no later call can
-  // meet one of another place in the program. The calls do the same, each for itself.
+  // Runs body(), which makes num_calls calls, and sends an error of this rank alone to all ranks.
+  // If the error comes before a call was announced, the others raise it in that call, and the group
+  // goes on. If a call has begun, or all are made, the tensors of the ranks differ, and the group
+  // is broken. So no later call meets one of another place in the program. Each call does the same
+  // by itself; this is for what surrounds calls.
   template <typename Body>
   void settled(int num_calls, Timeout timeout, Body&& body) {
     const std::uint64_t before = exchange_.announced();

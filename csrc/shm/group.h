@@ -81,8 +81,8 @@ class Group final : public ringcomm::Group {
     if (since.load(std::memory_order_relaxed) != 0) since.store(0, std::memory_order_release);
   }
   bool has_unmade(int peer, std::string* how);
-  // This rank cannot go on, for a reason of its own (mostly memory): the group is broken, and
-  // the others hear why. doing() says in what; it is not asked where memory does not suffice.
+  // Breaks the group because this rank cannot go on, mostly for want of memory; the other ranks
+  // raise the reason. doing() returns the name of the call. It is not asked if memory is short.
   template <typename Doing>
   void fail_with(const std::exception_ptr& error, Doing doing) noexcept {
     if (broken()) return;

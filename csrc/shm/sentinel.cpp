@@ -109,7 +109,7 @@ void Sentinel::look_at_processes() {
     if (state.ended.load(std::memory_order_relaxed) == 0 && !state.process.runs()) {
       state.ended.store(1, std::memory_order_release);
     }
-    // What others are told of this host's ranks does not say it.
+    // The status messages between hosts do not carry it.
     std::string how;
     if (group_.has_unmade(rank, &how) && !group_.broken()) {
       group_.fail(ErrorKind::kSystem, group_.members.name(rank) + " will not answer, " + how);

@@ -23,8 +23,8 @@
 namespace ringcomm {
 
 // Hooks of one kind, by torch's numbers for them. They are called, and destroyed, without the lock:
-// they may want Python's. So one may still be running when it has been removed. What a hook throws
-// is a warning: the operation that it is told of has ended as it has.
+// they may want Python's. So one may still be running when it has been removed. What a hook
+// throws becomes a warning, because the operation has ended by then.
 template <typename... Args>
 class HookTable {
  public:

@@ -25,7 +25,7 @@ RingWork::RingWork(int rank, Operation operation)
       timeout_(operation.timeout),
       report_(std::move(operation.report)) {}
 
-// Whoever waits for it is to hear of the end, whatever fails on the way.
+// A thread that waits for this work must wake up, whatever fails on the way.
 void RingWork::complete(std::exception_ptr error, int source) noexcept {
   if (error) {
     error_of([&] { error = for_torch(report_.failed(error)); });

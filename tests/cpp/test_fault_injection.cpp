@@ -2,7 +2,7 @@
 // made to fail once, in turn, in every collective, in messages, in the queue and in set-up.
 //
 // Afterwards the call was done, or every rank has raised, or the group is broken for all of them:
-// nobody waits for its time-out, and no later call meets one of another place in the program.
+// no rank waits for its time-out, and no later call meets one of another place in the program.
 #include <algorithm>
 #include <barrier>
 #include <cstdio>
@@ -243,7 +243,7 @@ TEST(submitting_to_the_queue) {
   std::printf("%ld points\n", points);
 }
 
-// Where no thread can be had, what is queued runs on whoever gives the turn back.
+// If no thread can be had, queued operations run on the thread that gives the turn back.
 TEST(a_queue_without_threads) {
   const faults::Working working(kVictim);
   int runs = 0;

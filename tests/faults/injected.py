@@ -165,7 +165,7 @@ class Rank:
         url = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("ring", init_method=url, rank=rank, world_size=2, timeout=TIMEOUT)
         self.store = dist.PrefixStore("injected", dist.distributed_c10d._get_default_store())
-        self.store.set_timeout(10 * TIMEOUT)  # who was not told is to say so itself
+        self.store.set_timeout(10 * TIMEOUT)  # longer than a call, whose own error says more
         self.num_told = 0
         self.step = 0
         self.counted: Counter[str] = Counter()
