@@ -1,4 +1,4 @@
-"""Samples of a product of factors in which every possible pair of values appears."""
+"""Samples of a product of factors in which every possible pair or triple of values appears."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 # Whether a value of one factor can go together with a value of another.
 Fits = Callable[[str, Any, str, Any], bool]
 Case = dict[str, Any]
-Pair = frozenset[tuple[str, Hashable]]
+Part = frozenset[tuple[str, Hashable]]
 
 _CANDIDATES = 8
 
@@ -20,33 +20,34 @@ def product(factors: Mapping[str, Sequence[Any]], fits: Fits) -> Iterator[Case]:
     return _filled(list(factors), factors, fits, {})
 
 
-def pairwise(factors: Mapping[str, Sequence[Any]], fits: Fits, seed: int = 0) -> list[Case]:
-    """Cases in which every pair of values appears that any case has."""
+def covering(
+    factors: Mapping[str, Sequence[Any]], fits: Fits, strength: int = 2, seed: int = 0
+) -> list[Case]:
+    """Cases in which all values of every `strength` factors meet that meet in any case."""
     rng = random.Random(seed)
     missing = [
-        {first: x, second: y}
-        for first, second in itertools.combinations(factors, 2)
-        for x, y in itertools.product(factors[first], factors[second])
-        if fits(first, x, second, y)
+        part
+        for names in itertools.combinations(factors, strength)
+        for part in product({name: factors[name] for name in names}, fits)
     ]
     rng.shuffle(missing)
-    wanted = {frozenset(pair.items()) for pair in missing}
+    wanted = {frozenset(part.items()) for part in missing}
     cases = []
-    for pair in missing:
-        if frozenset(pair.items()) not in wanted:
+    for part in missing:
+        if frozenset(part.items()) not in wanted:
             continue
-        candidates = [_random_case(factors, fits, pair, rng) for _ in range(_CANDIDATES)]
+        candidates = [_random_case(factors, fits, part, rng) for _ in range(_CANDIDATES)]
         found = [case for case in candidates if case is not None]
-        wanted.discard(frozenset(pair.items()))  # also one that no case has
+        wanted.discard(frozenset(part.items()))  # also one that no case has
         if found:
-            best = max(found, key=lambda case: len(wanted & pairs_of(case)))
-            wanted -= pairs_of(best)
+            best = max(found, key=lambda case: len(wanted & parts_of(case, strength)))
+            wanted -= parts_of(best, strength)
             cases.append(best)
     return cases
 
 
-def pairs_of(case: Case) -> set[Pair]:
-    return {frozenset(pair) for pair in itertools.combinations(case.items(), 2)}
+def parts_of(case: Case, strength: int = 2) -> set[Part]:
+    return {frozenset(part) for part in itertools.combinations(case.items(), strength)}
 
 
 def _random_case(

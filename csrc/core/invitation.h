@@ -26,6 +26,9 @@ struct Invitation {
   // What can carry bytes from here to other hosts, the best first; asked only where there are some.
   // Null: nobody needs to agree on that.
   std::function<std::vector<std::string>()> engines = {};
+  // Of a rank that fails when other hosts may have the group already. They find `why` where they
+  // look for this rank's address (links/address.h) in the meeting of that name. May throw.
+  std::function<void(const std::string& meeting, const std::string& why)> decline = {};
   // The network between hosts, and how long one of them may be silent; rank 0's count.
   Link across = {};
   std::chrono::milliseconds silence = kSilence;

@@ -5,6 +5,8 @@
 namespace ringcomm::links {
 namespace {
 
+const std::string kFailure = "none";  // in place of an engine's name
+
 std::string key_of(int rank) { return "link/" + std::to_string(rank); }
 
 }  // namespace
@@ -14,11 +16,18 @@ void publish_address(Store& store, int rank, const std::string& engine,
   store.set(key_of(rank), engine + "\n" + address);
 }
 
+void publish_failure(Store& store, int rank, const std::string& why) {
+  publish_address(store, rank, kFailure, why);
+}
+
 std::optional<std::string> find_address(Store& store, int peer, const std::string& engine) {
   const std::optional<std::string> found = store.find(key_of(peer));
   if (!found) return std::nullopt;
   const std::size_t end = found->find('\n');
   const std::string theirs = found->substr(0, end);
+  if (theirs == kFailure) {
+    throw Error(ErrorKind::kPeerDied, "it could not join the group: " + found->substr(end + 1));
+  }
   if (theirs != engine) {
     throw Error(ErrorKind::kMismatch, "it uses " + theirs + " between hosts, and this rank " +
                                           engine +

@@ -14,7 +14,11 @@ namespace ringcomm::links {
 // `engine`: its name, by which ranks see that they use the same.
 void publish_address(Store& store, int rank, const std::string& engine, const std::string& address);
 
-// Empty: the peer has not come so far. Throws Error (kMismatch) if it uses another engine.
+// In place of an address: this rank has none to give.
+void publish_failure(Store& store, int rank, const std::string& why);
+
+// Empty: the peer has not come so far. Throws Error: kMismatch if it uses another engine, kPeerDied
+// if it has published a failure.
 std::optional<std::string> find_address(Store& store, int peer, const std::string& engine);
 
 // Between looks into a store for a peer that has not come. Ever longer, for a large group has many

@@ -24,6 +24,7 @@ void Attempt::sit(const Seating& seating) {
   const std::vector<int> members = placement.ranks_on(placement.host_of[rank_]);
   const int number = seating.attempt_of(rank_);
   is_only_host_ = placement.num_hosts() == 1;
+  segment_.name_ = std::to_string(seating.tickets().front());
   if (number == number_ && members == members_) return;
   members_ = members;
   out_of_reach_.clear();

@@ -56,7 +56,7 @@ void Group::link(const links::MakeEngine& make_engine) {
     relay_ = std::make_unique<Relay>(*this);
     sentinel_ = std::make_unique<Sentinel>(*this, *relay_);
   } catch (...) {
-    fail_with(std::current_exception(), [] { return std::string("making the group"); });
+    segment_.give_up(std::current_exception());
     throw;
   }
 }

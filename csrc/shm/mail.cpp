@@ -265,7 +265,8 @@ void Mail::close(const std::string& reason) {
 // Whether anything can still come or go. What has begun to arrive is taken to its end though nobody
 // waits for it, so that its sender need not wait either.
 bool Mail::busy() const {
-  if (ferry_ && !(ferry_->is_empty() && group_.links()->flushed())) return !group_.broken();
+  const bool is_sending = ferry_ && !(ferry_->is_empty() && group_.links()->flushed());
+  if (is_sending && !group_.broken()) return true;
   return pending_ > 0 || std::ranges::any_of(incoming_, [](const Incoming& incoming) {
            return incoming.message.any();
          });

@@ -21,9 +21,9 @@ void MailFerry::open(int peer) {
   if (is_open(peer)) return;
   group_.segment().make_mail_box(group_.rank, peer);
   group_.segment().make_mail_box(peer, group_.rank);
-  Crossing& crossing = *crossings_.emplace(peer, new Crossing).first->second;
-  listen(peer, crossing);
-  take_slots(peer, crossing);
+  const auto crossing = crossings_.emplace(peer, std::make_unique<Crossing>()).first;
+  hear(peer, *crossing->second);
+  take_slots(peer, *crossing->second);
 }
 
 bool MailFerry::step() {
@@ -105,20 +105,27 @@ void MailFerry::tell(int peer, Crossing& crossing) {
   if (crossing.telling_request.pending()) return;
   const Note note = note_for(peer);
   if (note == crossing.told) return;
-  crossing.telling = crossing.told = note;
-  group_.links()->send(peer, {kNotes, crossing.notes_sent++ % kNumbers},
+  crossing.telling = note;
+  group_.links()->send(peer, {kNotes, crossing.notes_sent % kNumbers},
                        std::as_bytes(std::span(&crossing.telling, 1)), crossing.telling_request);
-}
-
-void MailFerry::listen(int peer, Crossing& crossing) {
-  group_.links()->recv(peer, {kNotes, crossing.notes_heard++ % kNumbers},
-                       std::as_writable_bytes(std::span(&crossing.hearing, 1)),
-                       crossing.hearing_request);
+  ++crossing.notes_sent;
+  crossing.told = note;
 }
 
 bool MailFerry::hear(int peer, Crossing& crossing) {
-  if (!crossing.hearing_request.done()) return false;
+  const bool is_awaited = crossing.notes_awaited > crossing.notes_heard;
+  if (is_awaited && !crossing.hearing_request.done()) return false;
+  if (is_awaited) take_note(peer, crossing);
+  group_.links()->recv(peer, {kNotes, crossing.notes_awaited % kNumbers},
+                       std::as_writable_bytes(std::span(&crossing.hearing, 1)),
+                       crossing.hearing_request);
+  ++crossing.notes_awaited;
+  return is_awaited;
+}
+
+void MailFerry::take_note(int peer, Crossing& crossing) {
   crossing.heard = crossing.hearing;
+  ++crossing.notes_heard;
   MailEdge& edge = group_.segment().mail_edge(group_.rank, peer);
   edge.wanted_count = crossing.heard.wanted_count;
   edge.wanted_users = crossing.heard.wanted_users;
@@ -126,8 +133,6 @@ bool MailFerry::hear(int peer, Crossing& crossing) {
   edge.wanted_none = crossing.heard.wanted_none;
   edge.refused.store(crossing.heard.refused, std::memory_order_release);
   edge.taken.store(crossing.heard.taken, std::memory_order_release);
-  listen(peer, crossing);
-  return true;
 }
 
 }  // namespace ringcomm::shm

@@ -61,15 +61,16 @@ class MailFerry {
     std::uint64_t came = 0;
     links::Request sending[kMailSlots], receiving[kMailSlots];
     Note told{}, telling{}, heard{}, hearing{};
-    std::uint64_t notes_sent = 0, notes_heard = 0;
+    std::uint64_t notes_sent = 0, notes_awaited = 0, notes_heard = 0;
     links::Request telling_request, hearing_request;
   };
 
   void send_slots(int peer, Crossing& crossing);
   bool take_slots(int peer, Crossing& crossing);
   void tell(int peer, Crossing& crossing);
+  // Takes the note that has come, if one has, and awaits the next.
   bool hear(int peer, Crossing& crossing);
-  void listen(int peer, Crossing& crossing);
+  void take_note(int peer, Crossing& crossing);
   Note note_for(int peer) const;
 
   Group& group_;

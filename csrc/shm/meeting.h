@@ -43,9 +43,7 @@ class Meeting {
   // Returns when all ranks of the group are in their places, this one's in the segment. Throws
   // Error otherwise.
   Placement hold();
-  // Afterwards: what no other group is called whose ranks meet through this store, and what they go
-  // by between their hosts.
-  std::string name() const { return std::to_string(seating_.tickets().front()); }
+  // Afterwards: what the ranks go by between their hosts.
   const Between& between() const { return between_; }
 
  private:

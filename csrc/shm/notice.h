@@ -44,7 +44,6 @@ class Notices {
   Notices(const Placement& placement, std::chrono::milliseconds silence)
       : placement_(placement), silence_(silence), last_(placement.num_hosts()) {}
 
-  void clear() { last_.assign(last_.size(), std::nullopt); }
   // The host's notice is this one now.
   void take(int host, const Notice& notice);
   // Since when it has been that; nothing if there is none.

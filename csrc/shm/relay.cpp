@@ -20,7 +20,10 @@ std::size_t padded(std::size_t nbytes) { return (nbytes + 7) / 8 * 8; }
 
 }  // namespace
 
-Relay::Relay(Group& group) : group_(group), ranks_(group.placement().ranks_on(group.host())) {
+Relay::Relay(Group& group, Empty)
+    : group_(group), ranks_(group.placement().ranks_on(group.host())) {}
+
+Relay::Relay(Group& group) : Relay(group, Empty()) {
   forwarded_.resize(ranks_.size());
   was_there_.resize(ranks_.size());
   const std::vector<int> leaders = group.other_leaders();

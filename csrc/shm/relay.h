@@ -76,6 +76,9 @@ class Relay {
     Place places[kAhead];      // in turn
   };
 
+  // If the other constructor throws, the destructor cancels what it has posted.
+  struct Empty {};
+  Relay(Group& group, Empty);
   void step(bool hurry);
   bool has_announced(std::size_t i);
   void forward(bool hurry);

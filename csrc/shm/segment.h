@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <string>
@@ -37,6 +39,8 @@ class Segment {
 
   // The rank has made all else that it needs to be in the group.
   void set_used() { is_used_ = true; }
+  // This rank fails for that before it has done so; the others may have their group already.
+  void give_up(const std::exception_ptr& error) noexcept;
 
   const Geometry& geometry() const { return geometry_; }
   // Found out when the group was made; all ranks have the same.
@@ -139,12 +143,12 @@ class Segment {
   // Of the rank that opened it. False: it is out of reach.
   bool join(const std::string& address, const Members& members, const Attendee& self);
   void leave();
-  void give_up();
   void map();
   void unmap();
   void introduce(const Members& members, const Attendee& self);
 
   const int rank_;
+  const std::function<void(const std::string&, const std::string&)> decline_;
   bool is_used_ = false;
   Geometry geometry_;
   Placement placement_;

@@ -39,13 +39,13 @@ std::string describe_rank(const Invitation& invitation) {
 
 Segment::Segment(Store& store, const Invitation& invitation)
     : rank_(invitation.rank),
+      decline_(invitation.decline),
       geometry_(invitation.world_size),
       usage_(describe_rank(invitation)),
       faulted_in_(invitation.world_size) {
   try {
     Meeting meeting(*this, store, invitation);
     placement_ = meeting.hold();
-    name_ = meeting.name();
     between_ = meeting.between();
     geometry_.spread(placement_, between_);
     // Of /dev/shm containers have 64 MiB, for all groups.
@@ -54,20 +54,25 @@ Segment::Segment(Store& store, const Invitation& invitation)
     leave();
     throw;
   } catch (...) {
-    give_up();
+    give_up(std::current_exception());
     leave();
     throw;
   }
 }
 
 Segment::~Segment() {
-  if (!is_used_) give_up();
+  if (!is_used_) give_up(make_error(ErrorKind::kSystem, "the rest of its set-up failed"));
   unmap();
 }
 
-// What failed on this rank alone: the others may have their group already.
-void Segment::give_up() {
-  if (base_ != nullptr) record_failure(rank_, ErrorKind::kSystem, "it could not join the group");
+// In memory for the ranks of this host, in the store for those of other hosts.
+void Segment::give_up(const std::exception_ptr& error) noexcept {
+  is_used_ = true;
+  at_the_end([&] {
+    const std::string why = "it could not join the group: " + what_of(error);
+    if (base_ != nullptr) record_failure(rank_, ErrorKind::kSystem, why);
+    if (decline_ && !name_.empty()) decline_(name_, why);
+  });
 }
 
 // The file is of the other kind where this one cannot be made.

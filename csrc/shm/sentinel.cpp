@@ -21,8 +21,10 @@ constexpr milliseconds kNap{1};
 
 }  // namespace
 
-Sentinel::Sentinel(Group& group, Relay& relay)
-    : group_(group), relay_(relay), ranks_(group.placement().ranks_on(group.host())) {
+Sentinel::Sentinel(Group& group, Relay& relay, Empty)
+    : group_(group), relay_(relay), ranks_(group.placement().ranks_on(group.host())) {}
+
+Sentinel::Sentinel(Group& group, Relay& relay) : Sentinel(group, relay, Empty()) {
   for (const int leader : group.other_leaders()) {
     const std::size_t num_ranks =
         group.placement().ranks_on(group.placement().host_of[leader]).size();
@@ -44,7 +46,17 @@ void Sentinel::leave() {
     leaves_ = true;
   }
   wake_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) {
+    thread_.join();
+    at_the_end([this] { say_last_word(); });
+  }
+  for (const auto& other : others_) {
+    group_.links()->cancel(other->sending);
+    for (Incoming& incoming : other->incoming) group_.links()->cancel(incoming.request);
+  }
+}
+
+void Sentinel::say_last_word() {
   const Clock::time_point start = Clock::now();
   int naps = 0;  // on a busy machine time passes without them
   const auto until = [&](auto&& is_done) {
@@ -56,10 +68,6 @@ void Sentinel::leave() {
   };
   until([&] { return speak(true); });
   until([&] { return has_spoken() && group_.links()->flushed(); });
-  for (const auto& other : others_) {
-    group_.links()->cancel(other->sending);
-    for (Incoming& incoming : other->incoming) group_.links()->cancel(incoming.request);
-  }
 }
 
 void Sentinel::run() {
@@ -125,8 +133,9 @@ void Sentinel::look_at_connections() {
 }
 
 void Sentinel::post(Other& other, Incoming& incoming) {
-  group_.links()->recv(other.leader, {kWords, other.posted++ % kNumbers},
+  group_.links()->recv(other.leader, {kWords, other.posted % kNumbers},
                        {incoming.bytes.get(), other.room}, incoming.request);
+  ++other.posted;
 }
 
 void Sentinel::listen() {
@@ -166,8 +175,9 @@ bool Sentinel::speak(bool all) {
       continue;
     }
     other->out = word.written();
-    group_.links()->send(other->leader, {kWords, other->sent++ % kNumbers}, other->out,
+    group_.links()->send(other->leader, {kWords, other->sent % kNumbers}, other->out,
                          other->sending);
+    ++other->sent;
   }
   if (!to_all) return false;
   note_told(word);

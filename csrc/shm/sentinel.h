@@ -57,7 +57,11 @@ class Sentinel {
     Incoming incoming[kAhead];
   };
 
+  // If the other constructor throws, the destructor cancels what it has posted.
+  struct Empty {};
+  Sentinel(Group& group, Relay& relay, Empty);
   void run();
+  void say_last_word();
   void tick();
   void excuse_others(Clock::time_point now);
   void look_at_processes();

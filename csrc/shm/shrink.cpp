@@ -44,25 +44,42 @@ using std::chrono::milliseconds;
 class Shrinking {
  public:
   Shrinking(Group& group, const ShrinkCall& call, const MakeGroup& make)
-      : group_(group), caller_(group, call), make_(make) {
-    RankState& own = state(group_.rank);
-    own.shrink_call.store(caller_.digest());
-    if (own.shrink_key.load() == 0) own.shrink_key.store(random_number() | 1);
+      : group_(group), caller_(group, call), make_(make), round_(verdict().load() / 2) {}
+
+  // What one rank raises for ends the round for all, unless the new group is there already.
+  Survivors run() {
+    first_round_ = round_ = open_round();
+    try {
+      agree();
+    } catch (const Error&) {
+      give_up(round_);
+      if (!is_made()) throw;
+    } catch (...) {
+      give_up_for_later_callers();
+      if (!is_made()) throw;
+    }
+    return std::move(survivors_);
   }
 
-  Survivors run() {
-    first_round_ = open_round();
-    for (;;) {
-      round_ = open_round();
-      check_not_left();
-      state(group_.rank).shrink_joined.store(round_ + 1);
-      check_not_left();
-      if (!gather()) continue;
-      if (make_and_vote() && end_together()) return survivors_;
-    }
+  // The ranks that call shrink after this do not wait for this rank, either.
+  void give_up_for_later_callers() {
+    give_up(round_);
+    give_up(verdict().load() / 2);
   }
 
  private:
+  void agree() {
+    RankState& own = state(group_.rank);
+    own.shrink_call.store(caller_.digest());
+    if (own.shrink_key.load() == 0) own.shrink_key.store(random_number() | 1);
+    do {
+      round_ = open_round();
+      check_not_left();
+      own.shrink_joined.store(round_ + 1);
+      check_not_left();
+    } while (!gather() || !make_and_vote() || !end_together());
+  }
+
   RankState& state(int rank) { return group_.segment().state(rank); }
   std::atomic<std::uint64_t>& verdict() { return group_.segment().header().shrink_verdict; }
 
@@ -81,7 +98,15 @@ class Shrinking {
     }
     return now / 2;
   }
+  void give_up(std::uint64_t round) {
+    if (state(group_.rank).closed.load() == Closed::kLeft) return;  // the others see that
+    state(group_.rank).shrink_gave_up.store(round + 1);
+    come_to_nothing();
+  }
   bool is_open() { return verdict().load() == 2 * round_; }
+  bool is_made() {
+    return state(group_.rank).shrink_built.load() == round_ + 1 && verdict().load() == made();
+  }
   void come_to_nothing() {
     std::uint64_t open = 2 * round_;
     verdict().compare_exchange_strong(open, 2 * round_ + 2);
@@ -117,24 +142,24 @@ class Shrinking {
           if (state(r).shrink_gave_up.load() > first_round_) gave_up.push_back(r);
         }
       }
-      if (const auto error = caller_.gone_too(dead)) give_up(*error);
+      if (const auto error = caller_.gone_too(dead)) throw *error;
       if (at_odds.empty() && awaited.empty()) {
         accept(joined);
         return true;
       }
       if (trouble.lasts(!at_odds.empty() || !gave_up.empty())) {
-        give_up(at_odds.empty() ? caller_.error(ErrorKind::kMismatch,
-                                                caller_.names(gave_up) +
-                                                    " gave up, for a reason that is told there")
-                                : caller_.differ(at_odds));
+        throw at_odds.empty()
+            ? caller_.error(ErrorKind::kMismatch,
+                            caller_.names(gave_up) + " gave up, for a reason that is told there")
+            : caller_.differ(at_odds);
       }
       if (caller_.is_late()) {
         // Who has given up may call again. Whom all wait for is another one, if there is one.
         std::vector<int> silent;
         std::ranges::set_difference(awaited, gave_up, std::back_inserter(silent));
         if (silent.empty()) silent = awaited;
-        give_up(caller_.late(silent.empty() ? caller_.to_exclude_the_same(at_odds)
-                                            : caller_.to_call(silent)));
+        throw caller_.late(silent.empty() ? caller_.to_exclude_the_same(at_odds)
+                                          : caller_.to_call(silent));
       }
       sleep(pause);
     }
@@ -156,7 +181,6 @@ class Shrinking {
         last_trouble_ = error.what();
         return false;
       }
-      give_up();
       throw;
     }
     state(group_.rank).shrink_built.store(round_ + 1);
@@ -182,11 +206,7 @@ class Shrinking {
         continue;
       }
       if (end_if_survivor_is_gone()) continue;
-      if (caller_.is_late()) {
-        come_to_nothing();
-        if (verdict().load() == made()) return true;
-        give_up(late_votes());
-      }
+      if (caller_.is_late()) throw late_votes();
       sleep(pause);
     }
   }
@@ -215,29 +235,15 @@ class Shrinking {
   }
 
   void sleep(milliseconds pause) {
-    try {
-      check_interrupt();
-    } catch (...) {
-      give_up();
-      throw;
-    }
+    check_interrupt();
     std::this_thread::sleep_for(pause);
-  }
-
-  void give_up() {
-    state(group_.rank).shrink_gave_up.store(round_ + 1);
-    come_to_nothing();
-  }
-  [[noreturn]] void give_up(const Error& error) {
-    give_up();
-    throw error;
   }
 
   Group& group_;
   const ShrinkCaller caller_;
   const MakeGroup& make_;
   std::uint64_t first_round_ = 0;
-  std::uint64_t round_ = 0;
+  std::uint64_t round_;
   Survivors survivors_;
   std::string last_trouble_;  // for which the round before came to nothing
 };
@@ -247,6 +253,15 @@ class Shrinking {
 Survivors shrink(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make) {
   if (group.placement().num_hosts() > 1) return shrink_hosts(group, store, call, make);
   return Shrinking(group, call, make).run();
+}
+
+void decline_to_shrink(Group& group, Store& store, const ShrinkCall& call,
+                       const std::exception_ptr& error) noexcept {
+  if (group.placement().num_hosts() > 1) {
+    at_the_end([&] { decline_to_shrink_hosts(group, store, call, error); });
+  } else {
+    Shrinking(group, call, nullptr).give_up_for_later_callers();
+  }
 }
 
 }  // namespace ringcomm::shm

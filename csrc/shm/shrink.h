@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -41,5 +42,9 @@ struct ShrinkCall {
 // where it spans hosts the ranks agree in `store` (shm/shrink_hosts.h), the one in which it has
 // met. There, what one rank gives up for is thrown by all.
 Survivors shrink(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make);
+
+// This rank raises `error` before it can call shrink. The other ranks' calls raise it, too.
+void decline_to_shrink(Group& group, Store& store, const ShrinkCall& call,
+                       const std::exception_ptr& error) noexcept;
 
 }  // namespace ringcomm::shm

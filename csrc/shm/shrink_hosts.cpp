@@ -37,34 +37,43 @@ class Shrinking {
         caller_(group, call),
         make_(make),
         pause_(std::max(1, group.world_size / kRanksPerMillisecond)),
-        turn_(kTurnPerHost * group.placement().num_hosts()),
-        notices_(group.placement(), group.silence()) {
-    state(group_.rank).shrink_call.store(caller_.digest());
-    while (is_over_before()) ++round_;
-  }
+        turn_(kTurnPerHost * group.placement().num_hosts()) {}
 
   Survivors run() {
     if (state(group_.rank).closed.load() == Closed::kLeft) throw caller_.left();
-    for (;; ++round_) {
-      begin();
-      try {
-        if (!take_part()) continue;
-      } catch (const Error& error) {
-        if (!give_up(error)) throw;
-      } catch (const std::exception& error) {
-        if (!give_up(Error(ErrorKind::kSystem, error.what()))) throw;
+    try {
+      state(group_.rank).shrink_call.store(caller_.digest());
+      for (find_round(); !take_part(); ++round_) {
       }
-      return survivors_;
+    } catch (const Error& error) {
+      at_the_end([&] { give_up(error); });
+      if (!is_made()) throw;
+    } catch (...) {
+      const std::exception_ptr error = std::current_exception();
+      at_the_end([&] { give_up_for_later_callers(error); });
+      if (!is_made()) throw;
     }
+    return std::move(survivors_);
+  }
+
+  void give_up_for_later_callers(const std::exception_ptr& error) {
+    const Error shown(ErrorKind::kSystem, what_of(error));
+    find_round();
+    if (may_end_the_round()) store_.set_once(key("absent", round_ + 1), verdict_for(shown));
+    give_up(shown);
   }
 
  private:
   RankState& state(int rank) { return group_.segment().state(rank); }
-  std::string key(const std::string& what) const {
-    return "shrink/" + group_.segment().name() + "/" + std::to_string(round_) + "/" + what;
+  std::string key(const std::string& what) const { return key(what, round_); }
+  std::string key(const std::string& what, std::uint64_t round) const {
+    return "shrink/" + group_.segment().name() + "/" + std::to_string(round) + "/" + what;
   }
   std::string notice_key(int host) const { return key("notices/" + std::to_string(host)); }
 
+  void find_round() {
+    while (is_over_before()) ++round_;
+  }
   bool is_over_before() {
     const auto verdict = store_.find(key("verdict"));
     return verdict && *verdict != kMade;
@@ -73,13 +82,15 @@ class Shrinking {
   void begin() {
     survivors_ = {};
     verdict_ = {};
-    notices_.clear();
+    notices_.emplace(group_.placement(), group_.silence());
     began_ = Clock::now();
     trouble_ = {};
+    is_missed_ = {};
   }
 
   // True: the group is made. False: another round begins.
   bool take_part() {
+    begin();
     state(group_.rank).shrink_joined.store(round_ + 1);
     group_.segment().header().shrink_turn.store(0);
     if (!wait_until([&] { return !survivors_.ranks.empty(); })) return false;
@@ -110,11 +121,18 @@ class Shrinking {
   bool is_over() const {
     if (!verdict_ || *verdict_ == kMade) return false;
     if (*verdict_ == kAgain) return true;
-    const int rank = std::stoi(*verdict_);
-    if (caller_.excludes(rank)) return true;
-    const auto why = read_refusal(verdict_->substr(verdict_->find('\n') + 1));
-    if (!why) throw caller_.error(ErrorKind::kSystem, "the store holds no verdict: " + *verdict_);
-    throw caller_.error(why->kind(), caller_.names({rank}) + " gave up: " + why->what());
+    if (caller_.excludes(std::stoi(*verdict_))) return true;
+    throw error_in(*verdict_);
+  }
+
+  std::string verdict_for(const Error& error) const {
+    return std::to_string(group_.rank) + "\n" + write_refusal(error);
+  }
+  Error error_in(const std::string& verdict) const {
+    const auto why = read_refusal(verdict.substr(verdict.find('\n') + 1));
+    if (!why) return caller_.error(ErrorKind::kSystem, "the store holds no verdict: " + verdict);
+    return caller_.error(why->kind(),
+                         caller_.names({std::stoi(verdict)}) + " gave up: " + why->what());
   }
 
   bool make_and_vote() {
@@ -166,16 +184,16 @@ class Shrinking {
     for (int host = 0; host < group_.placement().num_hosts(); ++host) {
       const auto text = store_.find(notice_key(host));
       const auto notice = text ? Notice::read(*text, group_.world_size) : std::nullopt;
-      if (notice) notices_.take(host, *notice);
+      if (notice) notices_->take(host, *notice);
     }
-    const Notice* last = notices_.of(group_.host());
+    const Notice* last = notices_->of(group_.host());
     if (last != nullptr && last->says_the_same_as(own) &&
-        Clock::now() - *notices_.since(group_.host()) < kRenew) {
+        Clock::now() - *notices_->since(group_.host()) < kRenew) {
       return;
     }
     own.number = random_number();
     store_.set(notice_key(group_.host()), own.text());
-    notices_.take(group_.host(), own);
+    notices_->take(group_.host(), own);
   }
 
   Notice own_notice() {
@@ -224,10 +242,10 @@ class Shrinking {
     const bool may_appear = Clock::now() - began_ < kToAppear;
     for (int r = 0; r < group_.world_size; ++r) {
       if (caller_.excludes(r)) continue;
-      const Known known = notices_.known(r);
+      const Known known = notices_->known(r);
       if (known == Known::kJoined || known == Known::kVoted) {
         count.joined.push_back(r);
-        const Notice* notice = notices_.of(group_.placement().host_of[r]);
+        const Notice* notice = notices_->of(group_.placement().host_of[r]);
         const bool agrees = notice != nullptr && notice->calls.contains(r) &&
                             notice->calls.at(r) == caller_.digest();
         if (!agrees) count.at_odds.push_back(r);
@@ -243,10 +261,11 @@ class Shrinking {
   void decide_who_survives() {
     const Count count = this->count();
     if (trouble_.lasts(!count.at_odds.empty())) throw caller_.differ(count.at_odds);
+    if (is_missed_.lasts(!count.awaited.empty())) check_absent(count.awaited);
     if (!count.at_odds.empty() || !count.awaited.empty()) return;
     // When all are in the round, who then all raise it.
     if (const auto error = caller_.gone_too(count.gone)) throw *error;
-    const std::vector<int> part = notices_.largest_part(count.joined);
+    const std::vector<int> part = notices_->largest_part(count.joined);
     if (!std::ranges::binary_search(part, group_.rank)) return;
     std::vector<int> others;
     std::ranges::set_difference(count.joined, part, std::back_inserter(others));
@@ -257,19 +276,26 @@ class Shrinking {
     accept(store_.set_once(key("survivors"), text.str()));
   }
 
+  // Throws if one of them has given up before this round.
+  void check_absent(const std::vector<int>& awaited) {
+    const auto absent = store_.find(key("absent"));
+    if (absent && std::ranges::binary_search(awaited, std::stoi(*absent))) throw error_in(*absent);
+  }
+
   void accept(const std::optional<std::string>& text) {
     if (!text) return;
     std::istringstream stream(*text);
-    std::string number;
-    stream >> number;
-    for (int rank = 0; stream >> rank;) survivors_.ranks.push_back(rank);
-    survivors_.key = number + "/" + std::to_string(round_);
+    Survivors found;
+    stream >> found.key;
+    found.key += "/" + std::to_string(round_);
+    for (int rank = 0; stream >> rank;) found.ranks.push_back(rank);
+    survivors_ = std::move(found);
   }
 
   void decide_whether_made() {
     const std::vector<int> missing = missing_votes();
     const bool is_one_gone = std::ranges::any_of(missing, [&](int r) {
-      const Known known = notices_.known(r);
+      const Known known = notices_->known(r);
       return known == Known::kGone || known == Known::kSilent;
     });
     if (missing.empty()) judge(kMade);
@@ -279,23 +305,25 @@ class Shrinking {
   std::vector<int> missing_votes() {
     std::vector<int> missing;
     for (const int r : survivors_.ranks) {
-      if (notices_.known(r) != Known::kVoted) missing.push_back(r);
+      if (notices_->known(r) != Known::kVoted) missing.push_back(r);
     }
     return missing;
   }
 
   void judge(const std::string& verdict) { verdict_ = store_.set_once(key("verdict"), verdict); }
 
-  // For all that are in the round, unless it has ended. True: the group was made after all.
-  bool give_up(const Error& error) {
-    if (verdict_) return false;
-    if (!survivors_.ranks.empty() && !is_survivor()) return false;
-    try {
-      judge(std::to_string(group_.rank) + "\n" + write_refusal(error));
-    } catch (const std::exception&) {
-      return false;  // the store fails, which will be told
-    }
-    return verdict_ == kMade;
+  bool may_end_the_round() const {
+    return !verdict_ && (survivors_.ranks.empty() || is_survivor());
+  }
+
+  // For all that are in the round, unless it has ended.
+  void give_up(const Error& error) {
+    if (may_end_the_round()) judge(verdict_for(error));
+  }
+
+  // Of this rank and the other survivors.
+  bool is_made() {
+    return verdict_ == kMade && state(group_.rank).shrink_built.load() == round_ + 1;
   }
 
   void check_not_late() {
@@ -315,11 +343,11 @@ class Shrinking {
   const milliseconds pause_;
   const milliseconds turn_;
   std::uint64_t round_ = 0;
-  Notices notices_;
+  std::optional<Notices> notices_;  // of the round
   Survivors survivors_;
   std::optional<std::string> verdict_;
   Clock::time_point began_;  // the round
-  Trouble trouble_;
+  Trouble trouble_, is_missed_;
   Clock::time_point look_next_{};
 };
 
@@ -327,6 +355,12 @@ class Shrinking {
 
 Survivors shrink_hosts(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make) {
   return Shrinking(group, store, call, make).run();
+}
+
+void decline_to_shrink_hosts(Group& group, Store& store, const ShrinkCall& call,
+                             const std::exception_ptr& error) {
+  const MakeGroup none;
+  Shrinking(group, store, call, none).give_up_for_later_callers(error);
 }
 
 }  // namespace ringcomm::shm

@@ -12,6 +12,8 @@
 //   verdict     once      made: they have a new group, and no other round begins
 //                         again: one of them died before; the next round begins
 //                         R, why: rank R has given up; all that are in the round raise that
+//   absent      once      likewise, written in the round before: who comes later waits for R no
+//                         longer than a second
 //
 // A rank
 //
@@ -48,5 +50,9 @@ namespace ringcomm::shm {
 
 // As shm::shrink.
 Survivors shrink_hosts(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make);
+
+// As shm::decline_to_shrink; throws if the store fails.
+void decline_to_shrink_hosts(Group& group, Store& store, const ShrinkCall& call,
+                             const std::exception_ptr& error);
 
 }  // namespace ringcomm::shm

@@ -283,6 +283,12 @@ class RingBackend : public c10d::Backend {
   // This group's options for a group of some of its ranks.
   c10::intrusive_ptr<Options> options_of(
       const std::vector<int>& ranks, const c10::intrusive_ptr<c10d::Backend::Options>& opts) const;
+  // Ascending; throws ValueError.
+  std::vector<int> members_to_exclude(const std::vector<int64_t>& excluded) const;
+  c10::intrusive_ptr<RingBackend> successor(const shm::Survivors& survivors,
+                                            const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+                                            std::chrono::milliseconds timeout,
+                                            const std::function<void()>& watch) const;
   // Throws if there are no members: before the first reconfigure, and after one that failed.
   void check_has_members() const;
 

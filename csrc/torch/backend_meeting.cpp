@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/patient_store.h"
+#include "links/address.h"
 #include "torch/links.h"
 #include "torch/store_adapter.h"
 
@@ -35,14 +36,20 @@ Invitation invite(int rank, int world_size, const RingBackend::Options& options)
   return invitation;
 }
 
-std::shared_ptr<Communicator> meet(Store& store, const Invitation& invitation,
+std::shared_ptr<Communicator> meet(Store& store, Invitation invitation,
                                    const c10::intrusive_ptr<c10d::Store>& links_store,
                                    const RingBackend::Options& options) {
+  const auto store_of = [&](const std::string& meeting) {
+    return std::make_shared<C10dStore>(
+        c10::make_intrusive<c10d::PrefixStore>("links " + meeting, links_store));
+  };
   const auto make_links = [&](const std::string& engine, const std::string& meeting, int rank,
                               int world_size) {
-    auto prefixed = c10::make_intrusive<c10d::PrefixStore>("links " + meeting, links_store);
-    return make_engine(agreed(engine, options.links),
-                       std::make_shared<C10dStore>(std::move(prefixed)), rank, world_size);
+    return make_engine(agreed(engine, options.links), store_of(meeting), rank, world_size);
+  };
+  invitation.decline = [&, rank = invitation.rank](const std::string& meeting,
+                                                   const std::string& why) {
+    links::publish_failure(*store_of(meeting), rank, why);
   };
   return std::make_shared<Communicator>(store, invitation, options.selection, make_links);
 }

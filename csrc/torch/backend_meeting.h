@@ -16,7 +16,7 @@ Invitation invite(int rank, int world_size, const RingBackend::Options& options)
 
 // Blocks until all ranks have come. Where they are on several hosts, they exchange addresses in
 // `links_store`, now and later; nobody else has met there. Throws Error.
-std::shared_ptr<Communicator> meet(Store& store, const Invitation& invitation,
+std::shared_ptr<Communicator> meet(Store& store, Invitation invitation,
                                    const c10::intrusive_ptr<c10d::Store>& links_store,
                                    const RingBackend::Options& options);
 

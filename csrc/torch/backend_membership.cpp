@@ -65,48 +65,73 @@ RingBackend::Shrunk RingBackend::shrink_to_living(
     std::optional<std::chrono::milliseconds> timeout,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
   check_has_members();
-  shm::ShrinkCall call{
-      {excluded.begin(), excluded.end()}, exact, timeout.value_or(options_->timeout)};
-  std::sort(call.excluded.begin(), call.excluded.end());
-  for (const int r : call.excluded) {
+  Shrunk made;
+  shm::ShrinkCall call{{}, exact, timeout.value_or(options_->timeout)};
+  const auto patience = store_patience(call.timeout);
+  std::optional<PatientStore> old_meeting;
+  shm::MakeGroup make;
+  const auto prepare = [&] {
+    call.excluded = members_to_exclude(excluded);
+    make = [&](const auto& survivors, const auto& watch) {
+      made.backend = successor(survivors, opts, call.timeout, watch);
+    };
+    check_store_answers(store_, patience);
+    old_meeting.emplace(std::make_shared<C10dStore>(met_in_), patience);
+  };
+  const auto run = [&] {
+    if (const std::exception_ptr error = error_of(prepare)) {
+      at_the_end([&] {
+        PatientStore meeting(std::make_shared<C10dStore>(met_in_), patience);
+        shm::decline_to_shrink(communicator_->group(), meeting, call, error);
+      });
+      std::rethrow_exception(error);
+    }
+    made.survivors = shm::shrink(communicator_->group(), *old_meeting, call, make);
+  };
+  with_torch_errors([&] { without_gil(std::ref(run)); });  // without an allocation
+  // The new group is there: nothing may keep this rank from it.
+  const auto close_for = [&](const std::string& reason) {
+    close(reason, /*abort=*/true);
+    close(reason, /*abort=*/false);
+  };
+  at_the_end([&] {
+    close_for("the group was shrunk to " +
+              communicator_->group().members.names(made.survivors.ranks) + "; use the new group");
+  });
+  return made;
+}
+
+std::vector<int> RingBackend::members_to_exclude(const std::vector<int64_t>& excluded) const {
+  std::vector<int> ranks(excluded.begin(), excluded.end());
+  std::sort(ranks.begin(), ranks.end());
+  for (const int r : ranks) {
     TORCH_CHECK_VALUE(r >= 0 && r < size_, "ring: shrink: rank ", r, " is to be excluded, but the ",
                       "group has ranks 0 to ", size_ - 1);
     TORCH_CHECK_VALUE(r != rank_, "ring: shrink: rank ", r, " is to be excluded, and calls it; ",
                       "only the ranks that stay do");
   }
-  Shrunk made;
-  without_gil([&] {
-    with_torch_errors([&] {
-      const auto patience = store_patience(call.timeout);
-      check_store_answers(store_, patience);
-      PatientStore old_meeting(std::make_shared<C10dStore>(met_in_), patience);
-      made.survivors = shm::shrink(
-          communicator_->group(), old_meeting, call,
-          [&](const shm::Survivors& survivors, const std::function<void()>& watch) {
-            const std::vector<int>& ranks = survivors.ranks;
-            const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank_) - ranks.begin();
-            const int rank = static_cast<int>(at);
-            const int world_size = static_cast<int>(ranks.size());
-            auto options = options_of(ranks, opts);
-            if (options_->global_ranks_in_group.empty()) options->global_ranks_in_group.clear();
-            options->relative.reset();  // this group, in which who aborts is gone
-            const c10::intrusive_ptr<c10d::Store> store =
-                c10::make_intrusive<c10d::PrefixStore>("shrunk " + survivors.key, store_);
-            WatchedStore meeting(store, patience, watch);
-            Invitation invitation = invite(rank, world_size, *options);
-            invitation.timeout = call.timeout;
-            auto communicator = meet(meeting, invitation, store, *options);
-            made.backend = c10::make_intrusive<AnnouncingBackend>(
-                store, rank, world_size, std::move(communicator), std::move(options));
-          });
-    });
-  });
-  const std::vector<int>& left = made.survivors.ranks;
-  const std::string reason = "the group was shrunk to " +
-                             communicator_->group().members.names(left) + "; use the new group";
-  close(reason, /*abort=*/true);
-  close(reason, /*abort=*/false);
-  return made;
+  return ranks;
+}
+
+// The backend of the group that the survivors make, which this rank is one of.
+c10::intrusive_ptr<RingBackend> RingBackend::successor(
+    const shm::Survivors& survivors, const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+    std::chrono::milliseconds timeout, const std::function<void()>& watch) const {
+  const std::vector<int>& ranks = survivors.ranks;
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank_) - ranks.begin();
+  const int rank = static_cast<int>(at);
+  const int world_size = static_cast<int>(ranks.size());
+  auto options = options_of(ranks, opts);
+  if (options_->global_ranks_in_group.empty()) options->global_ranks_in_group.clear();
+  options->relative.reset();  // this group, in which who aborts is gone
+  const c10::intrusive_ptr<c10d::Store> store =
+      c10::make_intrusive<c10d::PrefixStore>("shrunk " + survivors.key, store_);
+  WatchedStore meeting(store, store_patience(timeout), watch);
+  Invitation invitation = invite(rank, world_size, *options);
+  invitation.timeout = timeout;
+  auto communicator = meet(meeting, invitation, store, *options);
+  return c10::make_intrusive<AnnouncingBackend>(store, rank, world_size, std::move(communicator),
+                                                std::move(options));
 }
 
 void RingBackend::check_has_members() const {

@@ -101,7 +101,8 @@ class GlooEngine : public links::Engine {
     const auto [low, high] = std::minmax(rank_, peer);
     const std::string prefix =
         "link/gloo/" + std::to_string(low) + "-" + std::to_string(high) + "/";
-    return gloo_->merge(c10::make_intrusive<GlooStore>(store_, prefix, closed),
+    const auto check_peer = [store = store_, peer] { links::find_address(*store, peer, "gloo"); };
+    return gloo_->merge(c10::make_intrusive<GlooStore>(store_, prefix, closed, check_peer),
                         gloo_->getBackendOptions(), rank_ == low ? 0 : 1, 2);
   }
 

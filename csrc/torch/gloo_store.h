@@ -1,9 +1,10 @@
-// The core's store as one of c10d's, for gloo to find a peer by. Whoever waits for a key waits for
-// its peer, until it comes, or until this is closed.
+// The core's store as one of c10d's, for gloo to find a peer by. A wait for a key is a wait for the
+// peer. It ends when the peer comes, when check_peer() throws, or when this is closed.
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,11 +21,14 @@ namespace ringcomm {
 class GlooStore : public c10d::Store {
  public:
   GlooStore(std::shared_ptr<ringcomm::Store> store, std::string prefix,
-            std::shared_ptr<const std::atomic<bool>> closed)
-      : store_(std::move(store)), prefix_(std::move(prefix)), closed_(std::move(closed)) {}
+            std::shared_ptr<const std::atomic<bool>> closed, std::function<void()> check_peer)
+      : store_(std::move(store)),
+        prefix_(std::move(prefix)),
+        closed_(std::move(closed)),
+        check_peer_(std::move(check_peer)) {}
 
   c10::intrusive_ptr<c10d::Store> clone() override {
-    return c10::make_intrusive<GlooStore>(store_, prefix_, closed_);
+    return c10::make_intrusive<GlooStore>(store_, prefix_, closed_, check_peer_);
   }
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
@@ -56,6 +60,7 @@ class GlooStore : public c10d::Store {
   std::string wait_for(const std::string& key) {
     for (links::LookPause pause; !*closed_; std::this_thread::sleep_for(pause.next())) {
       if (auto found = store_->find(prefix_ + key)) return *std::move(found);
+      check_peer_();
     }
     throw Error(ErrorKind::kClosed, "the connection was closed before it was made");
   }
@@ -63,6 +68,7 @@ class GlooStore : public c10d::Store {
   const std::shared_ptr<ringcomm::Store> store_;
   const std::string prefix_;
   const std::shared_ptr<const std::atomic<bool>> closed_;
+  const std::function<void()> check_peer_;
 };
 
 }  // namespace ringcomm

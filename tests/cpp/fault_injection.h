@@ -9,59 +9,24 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <new>
 
+#include "fault_points.h"
+
 namespace faults {
-
-inline constexpr int kNoRank = -1;
-
-// The rank that this thread works for; threads that it starts inherit it.
-inline thread_local int rank_here = kNoRank;
-
-inline std::atomic<int> armed_rank{kNoRank};
-inline std::atomic<long> points_left{0};
-inline std::atomic<long> num_injected{0};
-inline std::atomic<bool> has_threads{true};  // for those who work for a rank
-
-// To be asked at each point where something may fail: whether it does now.
-inline bool fails_here() {
-  if (rank_here == kNoRank || armed_rank.load() != rank_here) return false;
-  if (points_left.fetch_sub(1) != 1) return false;
-  ++num_injected;
-  return true;
-}
-
-inline void arm(int rank, long point) {
-  points_left = point;
-  armed_rank = rank;
-}
-
-// Whether the point was reached.
-inline bool disarm() {
-  armed_rank = kNoRank;
-  return points_left <= 0;
-}
-
-// For as long as it lives, this thread works for the rank.
-class Working {
- public:
-  explicit Working(int rank) { rank_here = rank; }
-  ~Working() { rank_here = kNoRank; }
-};
 
 struct Start {
   void* (*body)(void*);
   void* argument;
-  int rank;
+  Victim* victim;
 };
 
 inline void* begin(void* start) {
   const Start here = *static_cast<Start*>(start);
   std::free(start);
-  rank_here = here.rank;
+  victim_here = here.victim;
   return here.body(here.argument);
 }
 
@@ -86,12 +51,12 @@ void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); 
 
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*body)(void*), void* argument) noexcept {
-  const bool has_threads = faults::has_threads || faults::rank_here == faults::kNoRank;
+  const bool has_threads = faults::victim_here == nullptr || faults::victim_here->has_threads;
   if (!has_threads || faults::fails_here()) return EAGAIN;
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
   auto* const start = static_cast<faults::Start*>(std::malloc(sizeof(faults::Start)));
-  *start = {body, argument, faults::rank_here};
+  *start = {body, argument, faults::victim_here};
   return create(thread, attributes, faults::begin, start);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "fault_points.h"
 #include "memory_network.h"
 
 namespace ranks {
@@ -14,6 +15,7 @@ class MemoryEngine : public Engine {
       : network_(std::move(network)), rank_(rank) {}
 
   ~MemoryEngine() override {
+    const faults::Spared spared;
     std::lock_guard lock(network_->mutex_);
     for (const MemoryNetwork::Key& key : unpushed_) network_->messages_.erase(key);
     while (!pending_.empty()) drop(*pending_.begin()->first);
@@ -28,6 +30,8 @@ class MemoryEngine : public Engine {
   std::string describe() const override { return "memory"; }
 
   void send(int peer, Tag tag, std::span<const std::byte> bytes, Request& request) override {
+    faults::may_fail();
+    const faults::Spared spared;
     std::lock_guard lock(network_->mutex_);
     if (refuse(peer, request)) return;
     const MemoryNetwork::Key key{peer, rank_, tag.stream, tag.number};
@@ -50,6 +54,8 @@ class MemoryEngine : public Engine {
   }
 
   void recv(int peer, Tag tag, std::span<std::byte> room, Request& request) override {
+    faults::may_fail();
+    const faults::Spared spared;
     std::lock_guard lock(network_->mutex_);
     if (refuse(peer, request)) return;
     const MemoryNetwork::Key key{rank_, peer, tag.stream, tag.number};
@@ -60,14 +66,17 @@ class MemoryEngine : public Engine {
   }
 
   void cancel(Request& request) override {
+    const faults::Spared spared;
     std::lock_guard lock(network_->mutex_);
     if (request.pending()) drop(request);
   }
 
   bool advance() override {
+    const faults::Spared spared;
     std::lock_guard lock(network_->mutex_);
     push();
     match();
+    network_->spread_failures(rank_);
     if (network_->taken_.empty() && network_->lost_.empty()) return false;
     for (const auto& [request, of] : std::map(pending_)) {
       const int peer = of.is_send ? std::get<0>(of.key) : std::get<1>(of.key);

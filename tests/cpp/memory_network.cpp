@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "fault_points.h"
+
 namespace ranks {
 
 std::shared_ptr<MemoryNetwork> MemoryNetwork::make(NetworkOptions options) {
@@ -19,8 +21,23 @@ MemoryNetwork::~MemoryNetwork() = default;
 // The store is not needed.
 ringcomm::links::MakeEngine MemoryNetwork::maker() {
   return [network = shared_from_this()](const std::string&, const std::string&, int rank, int) {
+    faults::may_fail();
+    const faults::Spared spared;
     return network->engine(rank);
   };
+}
+
+void MemoryNetwork::decline(int rank, const std::string& why) {
+  const faults::Spared spared;
+  std::lock_guard lock(mutex_);
+  declined_.try_emplace(rank, why);
+  changed_.notify_all();
+}
+
+void MemoryNetwork::spread_failures(int rank) {
+  for (const auto& [other, why] : declined_) {
+    if (other != rank) lost_.try_emplace({rank, other}, why);
+  }
 }
 
 void MemoryNetwork::lose(int rank, int peer, const std::string& why) {

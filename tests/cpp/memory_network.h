@@ -51,6 +51,9 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
   // that is said, too; but between them nothing moves any more.
   void lose(int rank, int peer, const std::string& why);
 
+  // All other ranks find their connection to that one lost, now and later.
+  void decline(int rank, const std::string& why);
+
   // Messages of this stream and of those behind it, so far.
   std::size_t num_sent_from(std::uint8_t stream);
 
@@ -84,6 +87,7 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
   };
 
   void use(const Key& key, bool is_send);
+  void spread_failures(int rank);
   bool cut(int from, int to) const;
 
   const NetworkOptions options_;
@@ -97,6 +101,7 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
   std::map<Key, Receive> receives_;
   std::set<Request*> taken_;  // large sends whose bytes were received
   std::map<Pair, std::string> lost_;
+  std::map<int, std::string> declined_;  // by rank
   std::set<Pair> silent_;
   std::map<int, Clock::time_point> held_until_;  // by sender
   std::set<Pair> connected_;                     // receiver, sender: a message was sent

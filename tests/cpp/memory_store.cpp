@@ -3,6 +3,8 @@
 #include <exception>
 #include <thread>
 
+#include "fault_points.h"
+
 namespace ranks {
 
 ringcomm::Invitation invite(int rank, int world_size, const std::string& group) {
@@ -22,6 +24,8 @@ MemoryStore::MemoryStore() = default;
 MemoryStore::~MemoryStore() = default;
 
 void MemoryStore::set(const std::string& key, const std::string& value) {
+  faults::may_fail();
+  const faults::Spared spared;
   if (on_set) on_set(key, value);
   std::lock_guard lock(mutex_);
   values_[key] = value;
@@ -34,11 +38,15 @@ std::optional<std::string> MemoryStore::find(const std::string& key) {
 }
 
 std::string MemoryStore::set_once(const std::string& key, const std::string& value) {
+  faults::may_fail();
+  const faults::Spared spared;
   std::lock_guard lock(mutex_);
   return values_.try_emplace(key, value).first->second;
 }
 
 std::int64_t MemoryStore::add(const std::string& key, std::int64_t amount) {
+  faults::may_fail();
+  const faults::Spared spared;
   std::lock_guard lock(mutex_);
   return counters_[key] += amount;
 }

@@ -7,12 +7,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "check.h"
+#include "fault_points.h"
 #include "hosts.h"
 #include "shm/shrink.h"
 
@@ -65,6 +67,9 @@ class Mortal {
     for (const int r : members) {
       invitation.members.global_ranks.push_back(static_cast<std::uint64_t>(r));
     }
+    invitation.decline = [&](const std::string&, const std::string& why) {
+      meeting.network->decline(static_cast<int>(at), why);
+    };
     View view(*this, meeting.store, watch_);
     groups_.push_back({&meeting, std::make_unique<Communicator>(view, invitation, Selection{},
                                                                 meeting.network->maker())});
@@ -76,6 +81,7 @@ class Mortal {
   // The survivors by their numbers in the world; the new group is theirs.
   Ranks shrink(Ranks excluded = {}, bool exact = false,
                std::chrono::milliseconds timeout = kPatience) {
+    std::optional<faults::Spared> spared(std::in_place);
     const Ranks members = members_;
     const auto global = [&](const Ranks& ranks) {
       Ranks numbers;
@@ -84,16 +90,28 @@ class Mortal {
     };
     Communicator& old = group();
     const std::size_t num_groups = groups_.size();
+    const auto drop_new_groups = [&] {
+      while (groups_.size() > num_groups) groups_.pop_back();
+      members_ = members;
+    };
     View view(*this, groups_.back().meeting->store, nullptr);
-    const shm::Survivors survivors =
-        shm::shrink(old.group(), view, {std::move(excluded), exact, timeout},
-                    [&](const shm::Survivors& found, const std::function<void()>& watch) {
-                      if (fails_to_make) throw Error(ErrorKind::kSystem, "no memory");
-                      while (groups_.size() > num_groups) groups_.pop_back();
-                      watch_ = watch;
-                      join(global(found.ranks), found.key);
-                      watch_ = nullptr;
-                    });
+    const shm::ShrinkCall call{std::move(excluded), exact, timeout};
+    const shm::MakeGroup make = [&](const shm::Survivors& found,
+                                    const std::function<void()>& watch) {
+      if (fails_to_make) throw Error(ErrorKind::kSystem, "no memory");
+      drop_new_groups();
+      watch_ = watch;
+      join(global(found.ranks), found.key);
+      watch_ = nullptr;
+    };
+    spared.reset();
+    shm::Survivors survivors;
+    const auto error = error_of([&] { survivors = shm::shrink(old.group(), view, call, make); });
+    spared.emplace();
+    if (error) {
+      drop_new_groups();
+      std::rethrow_exception(error);
+    }
     old.close("it was shrunk");
     return global(survivors.ranks);
   }

@@ -17,6 +17,7 @@
 #include "fault_injection.h"
 #include "memory_store.h"
 #include "messages.h"
+#include "mortal_ranks.h"
 
 namespace {
 
@@ -72,6 +73,12 @@ void judge(const std::vector<Outcome>& outcomes, const std::string& where) {
   }
 }
 
+void with_group(const Placement& placement, const std::string& algorithm,
+                const std::function<void(Communicator&)>& body) {
+  if (placement.num_hosts() == 1) return ranks::with_group(placement, algorithm, body);
+  ranks::on_hosts(placement.host_of, algorithm, ranks::MemoryNetwork::make(), body);
+}
+
 // body(communicator) is carried out by all ranks of a new group for each point at which the victim
 // can fail; returns how many there were.
 template <typename Prepare>
@@ -80,19 +87,20 @@ long fail_at_each_point(const Placement& placement, const std::string& algorithm
   const int n = static_cast<int>(placement.host_of.size());
   for (long point = 1;; ++point) {
     bool was_reached = false;
+    faults::Victim victim;
     std::vector<Outcome> outcomes(n);
     std::barrier together(n);
-    ranks::with_group(placement, algorithm, [&](Communicator& communicator) {
+    with_group(placement, algorithm, [&](Communicator& communicator) {
       const int rank = communicator.rank();
-      const faults::Working working(rank);
+      const faults::Working working(rank == kVictim ? &victim : nullptr);
       Outcome& outcome = outcomes[rank];
       auto call = prepare(communicator);
       together.arrive_and_wait();
-      if (rank == 0) faults::arm(kVictim, point);
+      if (rank == 0) victim.arm(point);
       together.arrive_and_wait();
       const std::exception_ptr error = error_of([&] { call(); });
       together.arrive_and_wait();
-      if (rank == 0) was_reached = faults::disarm();
+      if (rank == 0) was_reached = victim.disarm();
       together.arrive_and_wait();
       outcome.error = text(error);
       outcome.is_right = error || call.is_right();
@@ -118,32 +126,43 @@ struct CollectiveCall {
   bool may_be_alone() const { return false; }
 };
 
-void fail_in_collectives(int world_size, const std::string& algorithm) {
+constexpr std::size_t kEager = 64, kOneSlice = 64 << 10, kSlices = 1 << 20;  // bytes
+
+void fail_in_collectives(const std::vector<int>& host_of, const std::string& algorithm,
+                         const std::vector<std::size_t>& sizes) {
+  const Placement placement = Placement::of(host_of);
+  const int world_size = static_cast<int>(host_of.size());
   long points = 0;
   std::mt19937_64 random(7);
   for (const Collective collective : cases::kCollectives) {
     if (algorithm != "auto" && collective != Collective::kAllReduce) continue;
-    for (const std::size_t nbytes : {64, 64 << 10, 1 << 20}) {
-      if (collective == Collective::kBarrier && nbytes > 64) continue;
+    for (const std::size_t nbytes : sizes) {
+      if (collective == Collective::kBarrier && nbytes != sizes.front()) continue;
       const Case c = cases::random_case(collective, world_size, nbytes, random);
-      points += fail_at_each_point(Placement::one_host(world_size), algorithm, c.name(world_size),
-                                   [&](Communicator& communicator) {
-                                     std::unique_ptr<cases::Part> part;
-                                     if (collective != Collective::kBarrier) {
-                                       part = std::make_unique<cases::Part>(c, communicator.rank(),
-                                                                            world_size);
-                                       part->fill();
-                                     }
-                                     return CollectiveCall{communicator, std::move(part)};
-                                   });
+      points += fail_at_each_point(
+          placement, algorithm, c.name(world_size), [&](Communicator& communicator) {
+            std::unique_ptr<cases::Part> part;
+            if (collective != Collective::kBarrier) {
+              part = std::make_unique<cases::Part>(c, communicator.rank(), world_size);
+              part->fill();
+            }
+            return CollectiveCall{communicator, std::move(part)};
+          });
     }
   }
-  std::printf("%ld points, %d ranks, %s\n", points, world_size, algorithm.c_str());
+  std::printf("%ld points, %d ranks, %d hosts, %s\n", points, world_size, placement.num_hosts(),
+              algorithm.c_str());
 }
 
-TEST(collectives_of_two_ranks) { fail_in_collectives(2, "auto"); }
-TEST(collectives_of_three_ranks) { fail_in_collectives(3, "auto"); }
-TEST(a_selected_algorithm) { fail_in_collectives(3, "ring"); }
+TEST(collectives_of_two_ranks) {
+  fail_in_collectives({0, 0}, "auto", {kEager, kOneSlice, kSlices});
+}
+TEST(collectives_of_three_ranks) { fail_in_collectives({0, 0, 0}, "auto", {kEager, kSlices}); }
+TEST(a_selected_algorithm) { fail_in_collectives({0, 0, 0}, "ring", {kOneSlice, kSlices}); }
+TEST(collectives_of_two_hosts) { fail_in_collectives({0, 1}, "auto", {kEager, kSlices}); }
+TEST(collectives_of_a_host_of_two_and_one_of_one) {
+  fail_in_collectives({0, 1, 0}, "auto", {kOneSlice});
+}
 
 // Rank 0 and the victim exchange a message; who fails to post its own refuses it.
 struct Exchanged {
@@ -170,7 +189,7 @@ struct Exchanged {
   bool may_be_alone() const { return is_send; }
 };
 
-TEST(messages_of_two_ranks) {
+void fail_in_messages(const Placement& placement) {
   long points = 0;
   for (const bool victim_sends : {true, false}) {
     for (const bool is_awaited : {true, false}) {
@@ -178,21 +197,23 @@ TEST(messages_of_two_ranks) {
         const std::string name = std::string(victim_sends ? "send" : "recv") +
                                  (is_awaited ? "" : " in the background") + " of " +
                                  std::to_string(count);
-        points += fail_at_each_point(
-            Placement::one_host(2), "auto", name, [&](Communicator& communicator) {
-              const bool is_send = (communicator.rank() == kVictim) == victim_sends;
-              const int peer = 1 - communicator.rank();
-              auto operation = messages::prepare(
-                  is_send ? shm::Message::Kind::kSend : shm::Message::Kind::kRecv, peer, 5,
-                  is_send ? messages::numbers(count, 0) : std::vector<std::int32_t>(count));
-              operation->message->is_awaited = is_awaited;
-              return Exchanged{communicator, is_send, is_awaited, std::move(operation)};
-            });
+        points += fail_at_each_point(placement, "auto", name, [&](Communicator& communicator) {
+          const bool is_send = (communicator.rank() == kVictim) == victim_sends;
+          const int peer = 1 - communicator.rank();
+          auto operation = messages::prepare(
+              is_send ? shm::Message::Kind::kSend : shm::Message::Kind::kRecv, peer, 5,
+              is_send ? messages::numbers(count, 0) : std::vector<std::int32_t>(count));
+          operation->message->is_awaited = is_awaited;
+          return Exchanged{communicator, is_send, is_awaited, std::move(operation)};
+        });
       }
     }
   }
   std::printf("%ld points\n", points);
 }
+
+TEST(messages_of_two_ranks) { fail_in_messages(Placement::one_host(2)); }
+TEST(messages_between_hosts) { fail_in_messages(Placement::of(std::vector<int>{0, 1})); }
 
 TEST(refusing_a_call) {
   struct Refusal {
@@ -218,12 +239,13 @@ TEST(submitting_to_the_queue) {
   long points = 0;
   for (const bool is_busy : {false, true}) {
     for (bool was_reached = true; was_reached; ++points) {
-      const faults::Working working(kVictim);
+      faults::Victim victim;
+      const faults::Working working(&victim);
       std::atomic<int> runs{0}, completions{0}, expected{0};
       {
         Queue queue;
         if (is_busy) CHECK(queue.try_enter());
-        faults::arm(kVictim, points + 1);
+        victim.arm(points + 1);
         const auto submit = [&] {
           queue.submit({[&] { ++runs; }, [&] { ++completions; }});
           ++expected;
@@ -232,7 +254,7 @@ TEST(submitting_to_the_queue) {
         if (is_busy) queue.leave();
         while (queue.help()) {
         }
-        was_reached = faults::disarm();
+        was_reached = victim.disarm();
         for (int i = 0; i < 10; ++i) submit();
       }
       CHECK_EQ(runs.load(), expected.load());
@@ -245,15 +267,13 @@ TEST(submitting_to_the_queue) {
 
 // If no thread can be had, queued operations run on the thread that gives the turn back.
 TEST(a_queue_without_threads) {
-  const faults::Working working(kVictim);
+  faults::Victim victim;
+  const faults::Working working(&victim);
   int runs = 0;
   Queue queue;
   CHECK(queue.try_enter());
   for (int i = 0; i < 3; ++i) queue.submit({[&] { ++runs; }, [] {}});
-  struct NoThreads {
-    NoThreads() { faults::has_threads = false; }
-    ~NoThreads() { faults::has_threads = true; }
-  } no_threads;
+  victim.has_threads = false;
   queue.leave();
   CHECK_EQ(runs, 3);
   CHECK(queue.is_idle());
@@ -262,36 +282,108 @@ TEST(a_queue_without_threads) {
   CHECK_EQ(runs, 3);
 }
 
-TEST(making_a_group) {
-  long points = 0;
-  for (bool was_reached = true; was_reached; ++points) {
-    std::vector<std::string> errors(2);
-    ranks::MemoryStore store;
-    std::barrier together(2);
-    ranks::on_threads(2, [&](int rank) {
-      const faults::Working working(rank);
-      Invitation invitation = ranks::invite(rank, 2);
-      invitation.timeout = 20s;
-      if (rank == kVictim) faults::arm(kVictim, points + 1);
-      const Selection selection;
-      std::optional<Communicator> communicator;
-      const auto error = error_of([&] {
-        communicator.emplace(store, invitation, selection);
-        communicator->barrier(kPatience);
-      });
-      errors[rank] = text(error);
-      together.arrive_and_wait();
-      if (rank == kVictim) was_reached = faults::disarm();
-      together.arrive_and_wait();
-      if (!error) communicator->close("done");
-    });
-    const std::string where = "point " + std::to_string(points + 1) + ": ";
-    CHECK_WITH(errors[0].empty() == errors[1].empty(), where + errors[0] + " / " + errors[1]);
-    for (const std::string& error : errors) {
-      CHECK_WITH(error.find("imed out") == std::string::npos, where + error);
-    }
+// Whether the victim came to the point.
+bool fail_in_making_a_group(const Placement& placement, long point) {
+  const std::string where = "point " + std::to_string(point) + ": ";
+  std::vector<std::string> errors(2);
+  ranks::MemoryStore store;
+  const auto network = ranks::MemoryNetwork::make();
+  const auto make_engine = network->maker();
+  faults::Victim victim;
+  bool was_reached = false;
+  std::barrier together(2);
+  ranks::on_threads(2, [&](int rank) {
+    const bool is_victim = rank == kVictim;
+    const faults::Working working(is_victim ? &victim : nullptr);
+    Invitation invitation = ranks::invite(rank, placement);
+    invitation.timeout = 20s;
+    invitation.decline = [&](const std::string&, const std::string& why) {
+      network->decline(rank, why);
+    };
+    const Selection selection;
+    std::optional<Communicator> communicator;
+    if (is_victim) victim.arm(point);
+    auto error = error_of([&] { communicator.emplace(store, invitation, selection, make_engine); });
+    if (is_victim) was_reached = victim.disarm();
+    if (!error) error = error_of([&] { communicator->barrier(20s); });
+    errors[rank] = text(error);
+    together.arrive_and_wait();
+    if (!error) communicator->close("done");
+  });
+  CHECK_WITH(errors[0].empty() == errors[1].empty(), where + errors[0] + " / " + errors[1]);
+  for (const std::string& error : errors) {
+    CHECK_WITH(error.find("imed out") == std::string::npos, where + error);
   }
-  std::printf("%ld points\n", points - 1);
+  return was_reached;
+}
+
+// As ranks mostly wait, many points at once. fail(point) returns whether there is such a point.
+void fail_at_many_points_at_once(const std::function<bool(long point)>& fail) {
+  constexpr int kAtOnce = 12;
+  std::atomic<long> points{0};
+  ranks::on_threads(kAtOnce, [&](int i) {
+    for (long point = 1 + i; fail(point); point += kAtOnce) ++points;
+  });
+  std::printf("%ld points\n", points.load());
+}
+
+TEST(making_a_group) {
+  fail_at_many_points_at_once(
+      [](long point) { return fail_in_making_a_group(Placement::one_host(2), point); });
+}
+TEST(making_a_group_of_two_hosts) {
+  fail_at_many_points_at_once([](long point) {
+    return fail_in_making_a_group(Placement::of(std::vector<int>{0, 1}), point);
+  });
+}
+
+// All ranks shrink their group, although all of them live, and again if that raised. Returns
+// whether the victim came to the point.
+bool fail_in_shrinking(const std::vector<int>& host_of, long point) {
+  const std::string where = "point " + std::to_string(point) + ": ";
+  mortal::World world(host_of);
+  const int n = world.world_size();
+  faults::Victim victim;
+  bool was_reached = false;
+  std::vector<std::string> errors(n);
+  std::vector<std::vector<float>> later(n);
+  std::barrier together(n);
+  mortal::with_world(world, [&](mortal::Mortal& rank) {
+    const bool is_victim = rank.rank == kVictim;
+    const faults::Working working(is_victim ? &victim : nullptr);
+    together.arrive_and_wait();
+    if (is_victim) victim.arm(point);
+    std::vector<int> survivors;
+    const auto error = error_of([&] { survivors = rank.shrink({}, false, 20s); });
+    if (is_victim) was_reached = victim.disarm();
+    errors[rank.rank] = text(error);
+    together.arrive_and_wait();
+    const auto has_raised = [](const std::string& own) { return !own.empty(); };
+    if (rank.rank == 0) {
+      std::string all = where;
+      for (const std::string& own : errors) all += own + " / ";
+      CHECK_WITH(all.find("imed out") == std::string::npos, all);
+      CHECK_WITH(std::ranges::count_if(errors, has_raised) % n == 0, all);
+    }
+    if (std::ranges::count_if(errors, has_raised) % n != 0) return;
+    if (error) survivors = rank.shrink();
+    CHECK_WITH(survivors == mortal::all_of(world), where + Members{}.names(survivors) + errors[0]);
+    later[rank.rank] = make_later_calls(rank.group());
+    together.arrive_and_wait();
+  });
+  // The new group may end, on all ranks: a thread that serves it can be what failed.
+  CHECK_WITH(std::ranges::all_of(later, [&](const auto& sums) { return sums == later[0]; }), where);
+  for (std::size_t step = 0; step < later[0].size(); ++step) {
+    CHECK_EQ(later[0][step], static_cast<float>((step + 1) * n));
+  }
+  return was_reached;
+}
+
+TEST(shrinking_on_one_host) {
+  fail_at_many_points_at_once([](long point) { return fail_in_shrinking({0, 0, 0}, point); });
+}
+TEST(shrinking_two_hosts) {
+  fail_at_many_points_at_once([](long point) { return fail_in_shrinking({0, 1, 0}, point); });
 }
 
 }  // namespace

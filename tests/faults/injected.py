@@ -255,11 +255,27 @@ class Rank:
         self.all_points("making a group", make)
         self.injector.injector_spare_python(0)
 
-    def all_points(self, name: str, call: Call) -> None:
+    def shrink(self) -> None:
+        """Making a group of those that live, here all, fails at every point."""
+
+        def go_on(group: Any, step: int) -> bool:
+            self.group = ringcomm.shrink(group)
+            self.injector.injector_disarm()
+            x = torch.full((3,), float(step))
+            ringcomm.all_reduce(x, group=self.group)
+            return x.tolist() == [2.0 * step] * 3
+
+        self.injector.injector_spare_python(1)
+        self.all_points("shrinking", go_on, each=self.make_group)
+        self.injector.injector_spare_python(0)
+
+    def all_points(self, name: str, call: Call, each: Callable[[], None] | None = None) -> None:
         point = 1
         began = time.monotonic()
         while self.fail_at(name, call, point):
             point += 1
+            if each:
+                each()
         if self.rank == 0 and "PROGRESS" in os.environ:
             seconds = time.monotonic() - began
             print(f"{name}: {point - 1} points, {seconds:.1f} s", file=sys.stderr, flush=True)
@@ -308,6 +324,9 @@ class Rank:
                     self.all_points(f"{name}, round {round_}", call)
             if names in "making a group":
                 self.set_up()
+            if names in "shrinking":
+                self.make_group()
+                self.shrink()
 
 
 def main() -> None:
