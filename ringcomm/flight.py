@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 
+import torch.distributed.distributed_c10d as c10d
+
 from ringcomm import _C
 from ringcomm.environment import natural, switch
 
@@ -25,11 +27,22 @@ def start() -> None:
         ValueError: an environment variable holds what it must not.
     """
     asked_for = any(os.environ.get(name) for name in _PREFIXES)
+    records = natural("RINGCOMM_FLIGHT_RECORDS", DEFAULT_RECORDS)
     _C.start_flight_recorder(
-        natural("RINGCOMM_FLIGHT_RECORDS", DEFAULT_RECORDS),
-        switch("RINGCOMM_FLIGHT_STACKS"),
-        switch("RINGCOMM_FLIGHT_DUMP", asked_for),
+        records, switch("RINGCOMM_FLIGHT_STACKS"), switch("RINGCOMM_FLIGHT_DUMP", asked_for)
     )
+    _tell_torch(records > 0)
+
+
+def _tell_torch(is_recorded_here: bool) -> None:
+    """From version 2.15 on, torch records every group whose backend does not record itself.
+
+    That takes as long as a small call does, and its file has the same name as this one. torch's own
+    backends say by this table that they record themselves. A torch without it records them, too.
+    """
+    table = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", None)
+    if isinstance(table, set):
+        (table.add if is_recorded_here else table.discard)("ring")
 
 
 def dump(path: str | os.PathLike[str] | None = None) -> str:

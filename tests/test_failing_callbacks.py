@@ -85,14 +85,11 @@ def completion_hooks_that_raise(rank: Rank) -> None:
         raise LookupError("a hook that fails")
 
     if rank.rank == RAISES:
-        backend.register_completion_hook(-5, refuse)
+        backend._register_on_completion_hook(refuse)
     with warnings.catch_warnings(record=True):
         still_the_same_calls(rank)
 
 
-@pytest.mark.skipif(
-    not hasattr(c10d.Backend, "register_completion_hook"), reason="torch 2.15 and newer have them"
-)
 def test_completion_hooks_that_raise() -> None:
     on_processes(completion_hooks_that_raise, 2, backend="ring")
 

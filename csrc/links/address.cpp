@@ -26,7 +26,7 @@ std::optional<std::string> find_address(Store& store, int peer, const std::strin
   const std::size_t end = found->find('\n');
   const std::string theirs = found->substr(0, end);
   if (theirs == kFailure) {
-    throw Error(ErrorKind::kPeerDied, "it could not join the group: " + found->substr(end + 1));
+    throw Error(ErrorKind::kPeerDied, found->substr(end + 1));
   }
   if (theirs != engine) {
     throw Error(ErrorKind::kMismatch, "it uses " + theirs + " between hosts, and this rank " +

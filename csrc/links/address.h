@@ -14,7 +14,7 @@ namespace ringcomm::links {
 // `engine`: its name, by which ranks see that they use the same.
 void publish_address(Store& store, int rank, const std::string& engine, const std::string& address);
 
-// In place of an address: this rank has none to give.
+// In place of an address: this rank cannot be connected to, as `why` says.
 void publish_failure(Store& store, int rank, const std::string& why);
 
 // Empty: the peer has not come so far. Throws Error: kMismatch if it uses another engine, kPeerDied

@@ -10,6 +10,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unordered_map>
 #include <vector>
 
 #include "core/fork.h"
@@ -155,6 +156,27 @@ class RingBackend : public c10d::Backend {
   void abort() override;
   void shutdown() override;
 
+  // What torch asks of a backend beside communication: backend_services.cpp.
+  //
+  // From torch 2.15 on this overrides Backend::isInitialized.
+  virtual bool isInitialized() { return communicator_ != nullptr; }
+  // Works that are made from now on know how long they took. Their calls are not the fastest.
+  void enableCollectivesTiming() override { hooks_->times_calls = true; }
+  // For each operation that succeeds, until the backend ends. There can be one such hook.
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  // Returns when all works are complete, and their hooks have been called.
+  void waitForPendingWorks() override;
+  // Tensors on the CPU that the ranks of this host reach where they are: shared_memory.h.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  // In bytes.
+  std::unordered_map<std::string, std::uint64_t> getMemoryStats() override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& opts,
+                                          const int& rank, const int& size) override;
+
   // From torch 2.14 on, and 2.15, these override those of Backend.
   virtual bool supportsAbortHooks() const { return true; }
   virtual void registerAbortHook(int64_t id, std::function<void()> hook) {
@@ -258,11 +280,16 @@ class RingBackend : public c10d::Backend {
   template <typename Options>
   bool goes_now(const Options& opts) const {
     return !opts.asyncOp && opts.timeout <= std::chrono::milliseconds(0) && !held_ &&
-           nobody_listens();
+           !hooks_->times_calls && !is_profiled();
   }
-  bool nobody_listens() const;
+  static bool is_profiled();
+  // Of a call that was carried out at once. Completion hooks know of it when this returns.
   WorkPtr done(c10d::OpType type, const at::Tensor& output) const {
-    return c10::make_intrusive<DoneWork>(rank_, type, sequence_, output, options_->timeout);
+    const std::uint64_t key = next_completion_key();
+    auto work =
+        c10::make_intrusive<DoneWork>(rank_, type, sequence_, output, options_->timeout, key);
+    call_completion_hooks(*hooks_, key, std::nullopt);
+    return work;
   }
 
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {

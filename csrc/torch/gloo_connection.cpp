@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/thread.h"
+#include "torch/errors.h"
 
 namespace ringcomm {
 namespace {
@@ -49,11 +50,22 @@ GlooConnection::GlooConnection(Connect connect, int peer, std::function<void()> 
   connector_ = start_thread([this, connect = std::move(connect)] { this->connect(connect); });
 }
 
+// why() returns the text; where memory is short there is none.
+template <typename Why>
+void GlooConnection::lose(Why why) noexcept {
+  if (!is_lost_) error_of([&] { failure_ = why(); });
+  is_lost_ = true;
+  for (auto& [of, direction] : directions_) {
+    for (Posted& message : direction.messages) abort(message);
+    direction.changed.notify_one();
+  }
+}
+
 GlooConnection::~GlooConnection() {
   {
     std::lock_guard lock(mutex_);
     *closed_ = true;
-    lose("the connection was closed");
+    lose([] { return std::string("the connection was closed"); });
   }
   connector_.join();
   for (auto& [of, direction] : directions_) {
@@ -62,21 +74,14 @@ GlooConnection::~GlooConnection() {
 }
 
 void GlooConnection::connect(const Connect& connect) {
-  std::string error;
   c10::intrusive_ptr<c10d::Backend> backend;
-  try {
-    backend = connect(closed_);
-  } catch (const c10::Error& caught) {
-    error = caught.what_without_backtrace();
-  } catch (const std::exception& caught) {
-    error = caught.what();
-  }
+  const std::exception_ptr error = error_of([&] { backend = connect(closed_); });
   std::lock_guard lock(mutex_);
-  if (!backend) return lose(error);
+  if (error) return lose([&] { return reason_of(error); });
   backend_ = std::move(backend);
   for (auto& [of, direction] : directions_) {
     for (Posted& message : direction.messages) {
-      if (failure_.empty()) start(message);
+      if (!is_lost_) start(message);
     }
     direction.changed.notify_one();
   }
@@ -85,7 +90,7 @@ void GlooConnection::connect(const Connect& connect) {
 void GlooConnection::post(bool is_send, links::Tag tag, std::byte* data, std::size_t nbytes,
                           Request& request) {
   std::lock_guard lock(mutex_);
-  if (!failure_.empty()) {
+  if (is_lost_) {
     request.state.store(Request::State::kFailed, std::memory_order_release);
     return;
   }
@@ -127,19 +132,16 @@ void GlooConnection::start(Posted& message) {
       const auto nbytes = static_cast<std::int64_t>(message.nbytes);
       message.bytes_work = hand_over(at::from_blob(message.data, {nbytes}, at::kByte), true);
     }
-  } catch (const c10::Error& error) {
-    lose(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    lose(error.what());
+  } catch (...) {
+    lose([] { return reason_of(std::current_exception()); });
   }
 }
 
 void GlooConnection::wait_for_messages(Direction& direction) {
   std::unique_lock lock(mutex_);
   while (true) {
-    direction.changed.wait(lock, [&] {
-      return *closed_ || (!direction.messages.empty() && (backend_ || !failure_.empty()));
-    });
+    direction.changed.wait(
+        lock, [&] { return *closed_ || (!direction.messages.empty() && (backend_ || is_lost_)); });
     if (direction.messages.empty()) return;  // closed
     Posted& message = direction.messages.front();
     bool done = false;
@@ -148,7 +150,7 @@ void GlooConnection::wait_for_messages(Direction& direction) {
       done = wait_for(message);
       lock.lock();
     }
-    if (!message.error.empty()) lose(message.error);
+    if (message.error) lose([&] { return reason_of(message.error); });
     finish(message, done ? Request::State::kDone : Request::State::kFailed);
     direction.messages.pop_front();
     finished_.notify_all();
@@ -174,10 +176,8 @@ bool GlooConnection::wait_for(Posted& message) {
     if (content.nbytes > sizeof(content.bytes)) return message.bytes_work->wait(kForever);
     if (content.nbytes > 0) std::memcpy(message.data, content.bytes, content.nbytes);
     return true;
-  } catch (const c10::Error& error) {
-    message.error = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    message.error = error.what();
+  } catch (...) {
+    message.error = std::current_exception();
   }
   return false;
 }
@@ -195,14 +195,6 @@ void GlooConnection::abort(Posted& message) {
   if (message.bytes_work) message.bytes_work->abort();
 }
 
-void GlooConnection::lose(const std::string& why) {
-  if (failure_.empty()) failure_ = why;
-  for (auto& [of, direction] : directions_) {
-    for (Posted& message : direction.messages) abort(message);
-    direction.changed.notify_one();
-  }
-}
-
 void GlooConnection::cancel(Request& request) {
   std::unique_lock lock(mutex_);
   if (!request.pending()) return;
@@ -213,8 +205,10 @@ void GlooConnection::cancel(Request& request) {
     if (found == direction.messages.end()) continue;
     if (found == direction.messages.begin()) {
       // Gloo cannot stop in the middle of a message.
-      if (found->under_way) lose("a message was cancelled that was under way");
-      if (!backend_ && failure_.empty()) {
+      if (found->under_way) {
+        lose([] { return std::string("a message was cancelled that was under way"); });
+      }
+      if (!backend_ && !is_lost_) {
         finish(*found, Request::State::kFailed);
         direction.messages.pop_front();
         return;
@@ -239,7 +233,7 @@ bool GlooConnection::is_sending() {
 
 std::string GlooConnection::failure() {
   std::lock_guard lock(mutex_);
-  return failure_;
+  return is_lost_ && failure_.empty() ? "there is not enough memory" : failure_;
 }
 
 }  // namespace ringcomm

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <list>
 #include <map>
@@ -54,7 +55,7 @@ class GlooConnection {
     at::Tensor header = {};
     c10::intrusive_ptr<c10d::Work> header_work = {}, bytes_work = {};
     bool under_way = false;  // it may be: its header has gone, or come, or it has none
-    std::string error = {};
+    std::exception_ptr error = {};
 
     bool has_header() const;
     bool has_bytes() const;
@@ -74,7 +75,8 @@ class GlooConnection {
   bool wait_for(Posted& message);
   void abort(Posted& message);
   void finish(Posted& message, links::Request::State state);
-  void lose(const std::string& why);
+  template <typename Why>
+  void lose(Why why) noexcept;
 
   const int peer_;
   const std::function<void()> on_end_;
@@ -82,7 +84,8 @@ class GlooConnection {
   std::mutex mutex_;                           // of all that follows
   std::condition_variable finished_;           // a message, for who cancels it
   c10::intrusive_ptr<c10d::Backend> backend_;  // null: not connected yet
-  std::string failure_;
+  bool is_lost_ = false;
+  std::string failure_;  // why
   std::map<std::pair<std::uint8_t, bool>, Direction> directions_;
   std::thread connector_;
 };

@@ -79,7 +79,7 @@ class GlooEngine : public links::Engine {
     std::unique_ptr<GlooConnection>& connection = connections_[peer];
     if (!connection) {
       connection = std::make_unique<GlooConnection>(
-          [this, peer](const Closed& closed) { return connect(peer, closed); },
+          [this, peer](const Closed& closed) { return connect_or_say_so(peer, closed); },
           /*peer=*/rank_ < peer ? 1 : 0,
           [this] {
             {
@@ -90,6 +90,20 @@ class GlooEngine : public links::Engine {
           });
     }
     return *connection;
+  }
+
+  // The peer waits in the store for what this rank has not written.
+  c10::intrusive_ptr<c10d::Backend> connect_or_say_so(int peer, const Closed& closed) {
+    c10::intrusive_ptr<c10d::Backend> connected;
+    const std::exception_ptr error = error_of([&] { connected = connect(peer, closed); });
+    if (!error) return connected;
+    if (!*closed) {
+      at_the_end([&] {
+        links::publish_failure(*store_, rank_,
+                               "it could not connect to other hosts: " + what_of(error));
+      });
+    }
+    std::rethrow_exception(error);
   }
 
   c10::intrusive_ptr<c10d::Backend> connect(int peer, const Closed& closed) {

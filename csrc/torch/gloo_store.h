@@ -2,10 +2,12 @@
 // peer. It ends when the peer comes, when check_peer() throws, or when this is closed.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -14,9 +16,23 @@
 
 #include "core/status.h"
 #include "core/store.h"
+#include "core/thread.h"
 #include "links/address.h"
 
 namespace ringcomm {
+
+// body(), and once more where memory or a thread was short: if one rank gives up in the middle of
+// connecting, gloo lets the other one wait for its whole timeout.
+template <typename Body>
+auto once_more(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return body();
+  } catch (const NoThread&) {
+    return body();
+  }
+}
 
 class GlooStore : public c10d::Store {
  public:
@@ -32,23 +48,27 @@ class GlooStore : public c10d::Store {
   }
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
-    store_->set(prefix_ + key, std::string(value.begin(), value.end()));
+    once_more([&] { store_->set(prefix_ + key, std::string(value.begin(), value.end())); });
   }
   std::vector<uint8_t> get(const std::string& key) override {
-    const std::string value = wait_for(key);
-    return {value.begin(), value.end()};
+    return once_more([&] {
+      const std::string value = wait_for(key);
+      return std::vector<uint8_t>(value.begin(), value.end());
+    });
   }
   int64_t add(const std::string& key, int64_t value) override {
     return store_->add(prefix_ + key, value);
   }
   bool check(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) {
-      if (!store_->find(prefix_ + key)) return false;
-    }
-    return true;
+    return once_more([&] {
+      return std::ranges::all_of(
+          keys, [&](const std::string& key) { return store_->find(prefix_ + key).has_value(); });
+    });
   }
   void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) wait_for(key);
+    once_more([&] {
+      for (const std::string& key : keys) wait_for(key);
+    });
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
     wait(keys);

@@ -11,7 +11,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
 #include "core/status.h"
@@ -76,6 +78,25 @@ struct Hooks {
 #ifdef RINGCOMM_WITH_COMPLETION_HOOKS
   HookTable<const c10d::CompletionHookArgs&> completion;
 #endif
+  // Of operations that have succeeded, for one user.
+  HookTable<const std::shared_ptr<c10d::WorkInfo>&> work_info;
+  std::atomic<bool> times_calls = false;  // that begin from now on
+  // Works that are not complete hold it, too.
+  std::shared_ptr<const char> under_way = std::make_shared<const char>();
 };
+
+// By this, completion hooks know a work; no two works have the same.
+inline std::uint64_t next_completion_key() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
+inline void call_completion_hooks([[maybe_unused]] const Hooks& hooks,
+                                  [[maybe_unused]] std::uint64_t key,
+                                  [[maybe_unused]] std::optional<float> milliseconds) noexcept {
+#ifdef RINGCOMM_WITH_COMPLETION_HOOKS
+  if (!hooks.completion.is_empty()) hooks.completion.call({key, milliseconds});
+#endif
+}
 
 }  // namespace ringcomm

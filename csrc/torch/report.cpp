@@ -1,6 +1,5 @@
 #include "torch/report.h"
 
-#include <atomic>
 #include <utility>
 
 #include "core/flight_dump.h"
@@ -28,10 +27,8 @@ bool ends_group(const std::exception_ptr& error) {
 
 }  // namespace
 
-Report::Report(std::shared_ptr<const Hooks> hooks) : hooks_(std::move(hooks)) {
-  static std::atomic<std::uint64_t> last_key = 0;
-  completion_key_ = ++last_key;
-}
+Report::Report(std::shared_ptr<const Hooks> hooks)
+    : hooks_(std::move(hooks)), completion_key_(next_completion_key()) {}
 
 void Report::started() const {
   for (const FlightMark& mark : marks_) mark.start();
@@ -39,12 +36,6 @@ void Report::started() const {
 
 void Report::succeeded(int source) const {
   for (const FlightMark& mark : marks_) mark.complete(source);
-}
-
-void Report::call_completion_hooks() const noexcept {
-#ifdef RINGCOMM_WITH_COMPLETION_HOOKS
-  if (hooks_) hooks_->completion.call({completion_key_, std::nullopt});
-#endif
 }
 
 std::exception_ptr Report::failed(std::exception_ptr error) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 
 #include "core/flight_recorder.h"
 #include "core/status.h"
@@ -24,15 +25,24 @@ class Report {
   void add(const FlightMark& mark) { marks_.push_back(mark); }
   void add(const Report& other) { marks_.append(other.marks_); }
 
-  // By this, completion hooks know a work; no two reports have the same.
   std::uint64_t completion_key() const { return completion_key_; }
 
   void started() const;
   // `source`: of a message. To be called before the work is complete: who has waited for that is to
   // find it recorded.
   void succeeded(int source = FlightRecorder::kAnybody) const;
-  // And this when it is: hooks may ask it.
-  void call_completion_hooks() const noexcept;
+  // And this when it is: hooks may ask it. `milliseconds`: what it took, if that was measured.
+  void call_completion_hooks(std::optional<float> milliseconds = std::nullopt) const noexcept {
+    if (hooks_) ringcomm::call_completion_hooks(*hooks_, completion_key_, milliseconds);
+  }
+  // Whether what it takes is to be measured.
+  bool is_timed() const { return hooks_ && hooks_->times_calls; }
+  bool wants_work_info() const { return hooks_ && !hooks_->work_info.is_empty(); }
+  void call_work_info_hook(const std::shared_ptr<c10d::WorkInfo>& info) const noexcept {
+    hooks_->work_info.call(info);
+  }
+  // To be held until the hooks of the operation have been called.
+  std::shared_ptr<const char> under_way() const { return hooks_ ? hooks_->under_way : nullptr; }
   // The operation was not made: it has no place in the record.
   void withdrawn() const {
     for (const FlightMark& mark : marks_) mark.withdraw();

@@ -10,6 +10,13 @@ namespace ringcomm {
 void begin_shared_memory();
 void end_shared_memory();
 
+struct SharedMemoryBlock {
+  SharedMemoryBlock() { begin_shared_memory(); }
+  ~SharedMemoryBlock() { end_shared_memory(); }
+  SharedMemoryBlock(const SharedMemoryBlock&) = delete;
+  SharedMemoryBlock& operator=(const SharedMemoryBlock&) = delete;
+};
+
 // Whether the tensor lies in memory of this process that peers can map.
 bool is_shared(const at::Tensor& tensor);
 

@@ -16,6 +16,22 @@ namespace {
 
 constexpr milliseconds kLookEvery{100};  // whether a signal came
 
+c10d::WorkResult outcome_of(const std::exception_ptr& error) {
+  if (!error) return c10d::WorkResult::SUCCESS;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& cause) {
+    const bool is_late = cause.kind() == ErrorKind::kTimeout;
+    return is_late ? c10d::WorkResult::TIMEOUT : c10d::WorkResult::COMM_ERROR;
+  } catch (...) {
+    return c10d::WorkResult::COMM_ERROR;
+  }
+}
+
+c10::IValue as_int(c10d::WorkResult outcome) {
+  return c10::IValue(static_cast<std::int64_t>(outcome));
+}
+
 }  // namespace
 
 RingWork::RingWork(int rank, Operation operation)
@@ -23,17 +39,27 @@ RingWork::RingWork(int rank, Operation operation)
       sequence_(operation.sequence),
       outputs_(std::move(operation.outputs)),
       timeout_(operation.timeout),
-      report_(std::move(operation.report)) {}
+      report_(std::move(operation.report)),
+      under_way_(report_.under_way()) {
+  if (report_.is_timed()) stopwatch_.emplace();
+}
 
 // A thread that waits for this work must wake up, whatever fails on the way.
 void RingWork::complete(std::exception_ptr error, int source) noexcept {
+  outcome_ = outcome_of(error);
   if (error) {
     error_of([&] { error = for_torch(report_.failed(error)); });
   } else {
     error_of([&] { report_.succeeded(source); });
   }
+  const auto ended = steady_clock::now();
+  if (stopwatch_ && !error) {
+    stopwatch_->milliseconds =
+        std::chrono::duration<float, std::milli>(ended - stopwatch_->began).count();
+  }
   error_of([&] { finish(error); });
-  if (!error) report_.call_completion_hooks();
+  if (!error) call_hooks(ended);
+  under_way_.reset();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   std::vector<std::function<void(std::exception_ptr)>> next;
   {
@@ -53,6 +79,16 @@ void RingWork::complete(std::exception_ptr error, int source) noexcept {
   }
   for (const auto& call : next) {
     error_of([&] { call(error); });
+  }
+}
+
+void RingWork::call_hooks(steady_clock::time_point ended) noexcept {
+  report_.call_completion_hooks(stopwatch_ ? stopwatch_->milliseconds : std::nullopt);
+  if (stopwatch_ && report_.wants_work_info()) {
+    error_of([&] {
+      report_.call_work_info_hook(std::make_shared<c10d::WorkInfo>(
+          opType_, sequence_, stopwatch_->began, ended, ended - stopwatch_->began));
+    });
   }
 }
 
@@ -95,6 +131,15 @@ void RingWork::abort() {
       false, "ring: a single operation cannot be aborted; abort its process group");
 }
 
+float RingWork::getDuration() const {
+  TORCH_CHECK(stopwatch_,
+              "ring: the duration of an operation is measured only in groups whose "
+              "backend has had enableCollectivesTiming() called before");
+  TORCH_CHECK(const_cast<RingWork*>(this)->isCompleted() && stopwatch_->milliseconds,
+              "ring: the duration of an operation that has not completed, or has failed");
+  return *stopwatch_->milliseconds;
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFuture() {
   std::lock_guard lock(mutex_);
   if (!future_) {
@@ -107,6 +152,20 @@ c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFuture() {
     }
   }
   return future_;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFutureResult() {
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+  then([future, self = c10::intrusive_ptr<RingWork>::reclaim_copy(this)](std::exception_ptr) {
+    future->markCompleted(as_int(self->outcome_));
+  });
+  return future;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> DoneWork::getFutureResult() {
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+  future->markCompleted(as_int(c10d::WorkResult::SUCCESS));
+  return future;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> DoneWork::getFuture() {

@@ -3,8 +3,10 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -19,7 +21,10 @@ class RingWork : public c10d::Work {
  public:
   RingWork(int rank, Operation operation);
 
-  void start() const { report_.started(); }
+  void start() {
+    if (stopwatch_) stopwatch_->began = std::chrono::steady_clock::now();
+    report_.started();
+  }
   // `source`: of a message.
   void complete(std::exception_ptr error, int source = FlightRecorder::kAnybody) noexcept;
   // Calls `next` when the work is complete, at once if it already is.
@@ -30,12 +35,16 @@ class RingWork : public c10d::Work {
   void synchronize() override { wait(kNoTimeout); }
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  // Of a c10d::WorkResult, as an int; it never fails.
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   std::vector<at::Tensor> result() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
   // From torch 2.13 on this overrides Work::getTimeout.
   virtual std::chrono::milliseconds getTimeout() const { return timeout_; }
   // From torch 2.15 on this overrides Work::getCompletionKey.
   virtual std::uint64_t getCompletionKey() const { return report_.completion_key(); }
+  // Milliseconds from its start to its completion, of a group with enableCollectivesTiming().
+  float getDuration() const override;
 
  protected:
   // Helps the operation along for at most `patience`, or not at all. Returns when it is complete or
@@ -43,36 +52,53 @@ class RingWork : public c10d::Work {
   virtual void help(std::chrono::milliseconds patience) = 0;
 
  private:
+  void call_hooks(std::chrono::steady_clock::time_point ended) noexcept;
+
   const std::uint64_t sequence_;
   const std::vector<at::Tensor> outputs_;
   const std::chrono::milliseconds timeout_;
   const Report report_;
+  std::shared_ptr<const char> under_way_;
+  c10d::WorkResult outcome_ = c10d::WorkResult::UNKNOWN;  // until it is complete
+  struct Stopwatch {
+    std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+    std::optional<float> milliseconds = {};
+  };
+  std::optional<Stopwatch> stopwatch_;  // guarded as completed_ is
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::vector<std::function<void(std::exception_ptr)>> next_;
   bool told_ = false;  // complete() has seen future_ and next_: later ones are told at once
 };
 
-// One that was complete before torch was given it, and of which nobody but the caller hears.
+// One that was complete before torch was given it.
 class DoneWork final : public c10d::Work {
  public:
   DoneWork(int rank, c10d::OpType type, std::uint64_t sequence, at::Tensor output,
-           std::chrono::milliseconds timeout)
-      : Work(rank, type), sequence_(sequence), output_(std::move(output)), timeout_(timeout) {}
+           std::chrono::milliseconds timeout, std::uint64_t completion_key)
+      : Work(rank, type),
+        sequence_(sequence),
+        output_(std::move(output)),
+        timeout_(timeout),
+        completion_key_(completion_key) {}
 
   bool isCompleted() override { return true; }
   bool isSuccess() const override { return true; }
   bool wait(std::chrono::milliseconds) override { return true; }
   void synchronize() override {}
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   std::vector<at::Tensor> result() override { return {output_}; }
   std::uint64_t getSequencenumber() const override { return sequence_; }
   // From torch 2.13 on this overrides Work::getTimeout.
   virtual std::chrono::milliseconds getTimeout() const { return timeout_; }
+  // From torch 2.15 on this overrides Work::getCompletionKey.
+  virtual std::uint64_t getCompletionKey() const { return completion_key_; }
 
  private:
   const std::uint64_t sequence_;
   const at::Tensor output_;
   const std::chrono::milliseconds timeout_;
+  const std::uint64_t completion_key_;
 };
 
 class CollectiveWork : public RingWork {

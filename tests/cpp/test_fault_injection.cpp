@@ -5,6 +5,7 @@
 // no rank waits for its time-out, and no later call meets one of another place in the program.
 #include <algorithm>
 #include <barrier>
+#include <csignal>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -13,7 +14,9 @@
 #include "check.h"
 #include "collective_cases.h"
 #include "core/flight_recorder.h"
+#include "core/flight_signal.h"
 #include "core/queue.h"
+#include "core/thread.h"
 #include "fault_injection.h"
 #include "memory_store.h"
 #include "messages.h"
@@ -280,6 +283,25 @@ TEST(a_queue_without_threads) {
   CHECK_THROWS(queue.submit({[&] { ++runs; }, [] {}}), Error);
   CHECK(!queue.help());
   CHECK_EQ(runs, 3);
+}
+
+TEST(a_refused_thread_leaves_the_signal_mask_as_it_was) {
+  FlightRecorder recorder(1);
+  sigset_t one, before, after;
+  sigemptyset(&one);
+  sigaddset(&one, SIGUSR2);
+  CHECK_EQ(pthread_sigmask(SIG_BLOCK, &one, &before), 0);
+  faults::Victim victim;
+  victim.has_threads = false;
+  {
+    const faults::Working working(&victim);
+    CHECK_THROWS(dump_on_signal(recorder), NoThread);
+  }
+  CHECK_EQ(pthread_sigmask(SIG_SETMASK, &before, &after), 0);
+  for (int signal = 1; signal < NSIG; ++signal) {
+    const bool was_blocked = sigismember(&before, signal) == 1 || signal == SIGUSR2;
+    CHECK_EQ(sigismember(&after, signal) == 1, was_blocked);
+  }
 }
 
 // Whether the victim came to the point.

@@ -164,15 +164,20 @@ class Rank:
             raise RuntimeError("the injector does not find the library")
         url = f"tcp://127.0.0.1:{port}"
         dist.init_process_group("ring", init_method=url, rank=rank, world_size=2, timeout=TIMEOUT)
-        self.store = dist.PrefixStore("injected", dist.distributed_c10d._get_default_store())
-        self.store.set_timeout(10 * TIMEOUT)  # longer than a call, whose own error says more
+        # A connection of its own: links between hosts use the group's, which a wait would block.
+        own = dist.TCPStore("127.0.0.1", port, is_master=False)
+        own.set_timeout(10 * TIMEOUT)  # longer than a call, whose own error says more
+        self.store = dist.PrefixStore("injected", own)
         self.num_told = 0
         self.step = 0
         self.counted: Counter[str] = Counter()
         self.faults: list[str] = []
+        self.group: Any = None
         self.make_group()
 
     def make_group(self) -> None:
+        if self.group is not None:
+            dist.destroy_process_group(self.group)
         self.group = dist.new_group(timeout=TIMEOUT)
 
     def tell(self, own: Any) -> list[Any]:
@@ -255,8 +260,8 @@ class Rank:
         self.all_points("making a group", make)
         self.injector.injector_spare_python(0)
 
-    def shrink(self) -> None:
-        """Making a group of those that live, here all, fails at every point."""
+    def shrink(self, stride: int) -> None:
+        """Making a group of those that live, here all, fails at every point, or some."""
 
         def go_on(group: Any, step: int) -> bool:
             self.group = ringcomm.shrink(group)
@@ -266,16 +271,22 @@ class Rank:
             return x.tolist() == [2.0 * step] * 3
 
         self.injector.injector_spare_python(1)
-        self.all_points("shrinking", go_on, each=self.make_group)
+        self.all_points("shrinking", go_on, stride, before_each=self.make_group)
         self.injector.injector_spare_python(0)
 
-    def all_points(self, name: str, call: Call, each: Callable[[], None] | None = None) -> None:
+    def all_points(
+        self,
+        name: str,
+        call: Call,
+        stride: int = 1,
+        before_each: Callable[[], None] = lambda: None,
+    ) -> None:
         point = 1
         began = time.monotonic()
+        before_each()
         while self.fail_at(name, call, point):
-            point += 1
-            if each:
-                each()
+            point += stride
+            before_each()
         if self.rank == 0 and "PROGRESS" in os.environ:
             seconds = time.monotonic() - began
             print(f"{name}: {point - 1} points, {seconds:.1f} s", file=sys.stderr, flush=True)
@@ -314,7 +325,7 @@ class Rank:
         self.faults += [fault for faults in self.tell(self.faults)[1:] for fault in faults]
         self.make_group()
 
-    def run(self, rounds: int, counts: list[int], names: str) -> None:
+    def run(self, rounds: int, counts: list[int], names: str, stride: int) -> None:
         if names in "without threads":
             self.without_threads()
         for round_ in range(rounds):
@@ -325,15 +336,14 @@ class Rank:
             if names in "making a group":
                 self.set_up()
             if names in "shrinking":
-                self.make_group()
-                self.shrink()
+                self.shrink(stride)
 
 
 def main() -> None:
     options = json.loads(sys.argv[3])
     torch.set_num_threads(1)
     rank = Rank(int(sys.argv[1]), int(sys.argv[2]), options["later"])
-    rank.run(options["rounds"], options["counts"], options.get("names", ""))
+    rank.run(options["rounds"], options["counts"], options["names"], options["stride"])
     if rank.rank == 0:
         print(json.dumps({"counted": rank.counted, "faults": rank.faults}), flush=True)
         rank.store.get("done")  # the store lives here

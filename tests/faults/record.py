@@ -11,9 +11,11 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+Form = TypeVar("Form")
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
@@ -48,7 +50,7 @@ class Record:
         self.campaign = campaign
         self.long = long
 
-    def scale(self, short: int, long: int) -> int:
+    def scale(self, short: Form, long: Form) -> Form:
         return long if self.long else short
 
     def write(self, **figures: Any) -> None:

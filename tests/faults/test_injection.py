@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,14 +40,17 @@ def free_port() -> int:
         return port
 
 
-def run(injector: Path, **options: object) -> dict[str, object]:
-    """What rank 0 has counted."""
+def run(injector: Path, links: str | None = None, **options: object) -> dict[str, Any]:
+    """What rank 0 has counted. `links`: between hosts, of which each rank plays one."""
     port = free_port()
     environment = {**os.environ, "LD_PRELOAD": str(injector), "OMP_NUM_THREADS": "1"}
+    hosts = [
+        {"RINGCOMM_HOSTID": f"host{r}", "RINGCOMM_LINKS": links} if links else {} for r in (0, 1)
+    ]
     ranks = [
         subprocess.Popen(
             [sys.executable, str(HERE / "injected.py"), str(rank), str(port), json.dumps(options)],
-            env=environment,
+            env={**environment, **hosts[rank]},
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -58,8 +62,17 @@ def run(injector: Path, **options: object) -> dict[str, object]:
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0], output
-    counted: dict[str, object] = json.loads(output[0].splitlines()[-1])
+    counted: dict[str, Any] = json.loads(output[0].splitlines()[-1])
     return counted
+
+
+def check(record: Record, found: dict[str, Any], least: int) -> None:
+    counted = found["counted"]
+    record.write(
+        injections=sum(counted.values()), further_calls_each=record.scale(5, 100), outcomes=counted
+    )
+    assert not found["faults"], "\n".join(map(str, found["faults"]))
+    assert sum(counted.values()) >= least
 
 
 @pytest.mark.timeout(7200)
@@ -70,11 +83,22 @@ def test_every_point_of_every_call(injector: Path, request: pytest.FixtureReques
         rounds=record.scale(1, 15),
         later=record.scale(5, 100),
         counts=[3, 30_000, 400_000] if record.long else [3, 30_000],
+        names="",
+        stride=record.scale(11, 1),
     )
-    counted = found["counted"]
-    assert isinstance(counted, dict)
-    record.write(
-        injections=sum(counted.values()), further_calls_each=record.scale(5, 100), outcomes=counted
+    check(record, found, record.scale(500, LEAST))
+
+
+@pytest.mark.timeout(7200)
+def test_every_point_between_hosts(injector: Path, request: pytest.FixtureRequest) -> None:
+    record = Record("injection_hosts", request.config.getoption("long"))
+    found = run(
+        injector,
+        links="gloo",
+        rounds=1,
+        later=record.scale(5, 100),
+        counts=[3],
+        names=record.scale("all_reduce of 3", ""),
+        stride=record.scale(11, 1),
     )
-    assert not found["faults"], "\n".join(map(str, found["faults"]))
-    assert sum(counted.values()) >= record.scale(500, LEAST)
+    check(record, found, record.scale(20, 500))
