@@ -68,6 +68,7 @@ void RingWork::complete(std::exception_ptr error, int source) noexcept {
     future = future_;
     next.swap(next_);
   }
+  cv_.notify_all();
   if (future && !future->completed()) {
     std::exception_ptr failure = error;
     if (!failure) {
@@ -107,7 +108,7 @@ bool RingWork::wait(milliseconds timeout) {
   const Inside inside;
   const bool bounded = timeout > milliseconds(0);
   const auto end = steady_clock::now() + (bounded ? timeout : milliseconds(0));
-  while (!isCompleted()) {
+  while (!is_told()) {
     const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
     if (bounded && left <= milliseconds(0)) {
       C10_THROW_ERROR(DistBackendError,
@@ -120,10 +121,15 @@ bool RingWork::wait(milliseconds timeout) {
     check_interrupt();
     const auto look = steady_clock::now() + kLookEvery;
     std::unique_lock lock(mutex_);
-    cv_.wait_until(lock, bounded ? std::min(look, end) : look, [&] { return completed_; });
+    cv_.wait_until(lock, bounded ? std::min(look, end) : look, [&] { return told_; });
   }
   if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
   return true;
+}
+
+bool RingWork::is_told() {
+  const std::lock_guard lock(mutex_);
+  return told_;
 }
 
 void RingWork::abort() {

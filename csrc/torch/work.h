@@ -52,6 +52,7 @@ class RingWork : public c10d::Work {
   virtual void help(std::chrono::milliseconds patience) = 0;
 
  private:
+  bool is_told();
   void call_hooks(std::chrono::steady_clock::time_point ended) noexcept;
 
   const std::uint64_t sequence_;
@@ -67,7 +68,8 @@ class RingWork : public c10d::Work {
   std::optional<Stopwatch> stopwatch_;  // guarded as completed_ is
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::vector<std::function<void(std::exception_ptr)>> next_;
-  bool told_ = false;  // complete() has seen future_ and next_: later ones are told at once
+  // Hooks have been called, and complete() has seen future_ and next_: later ones are told at once.
+  bool told_ = false;
 };
 
 // One that was complete before torch was given it.
