@@ -4,8 +4,9 @@
 
 * finding that environment's torch, which build isolation hides (packaging/find_torch.py), or asking
   the installer for one where there is none;
-* choosing between a CUDA and a CPU-only extension, and saying why (`configure`); asking for
-  NVIDIA's wheels of nvcc where `.[cuda]` is installed and there is none (`needed_to_build`);
+* choosing between a CUDA and a CPU-only extension, and saying why (`configure`): with
+  RINGCOMM_WITH_CUDA=0 the CUDA half is left out, with 1 it must be possible; asking for NVIDIA's
+  wheels of nvcc where `.[cuda]` is installed and there is none (`needed_to_build`);
 * a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
 * what ccache, which torch 2.13 and newer put before the compilers, needs to know objects again;
 * headers that most sources include, compiled once (packaging/precompile.py);
@@ -33,7 +34,8 @@ ROOT = Path(__file__).resolve().parent
 VERSION = "0.1.0"
 TORCH_REQUIREMENT = "torch>=2.11,<2.16"  # the range, never the one torch built against
 DEPENDENCIES = ["numpy", "rich", "scikit-learn"]
-FOR_ONE_TORCH = "RINGCOMM_WHEEL_FOR_TORCH"  # an environment variable
+FOR_ONE_TORCH = "RINGCOMM_WHEEL_FOR_TORCH"  # environment variables
+WITH_CUDA = "RINGCOMM_WITH_CUDA"
 # By these it knows what it has compiled in another clone, and may keep precompiled headers.
 CCACHE = {
     "CCACHE_BASEDIR": str(ROOT),
@@ -93,6 +95,8 @@ def needed_to_build(environment: finding.Environment | None, installer: Path) ->
     The extra's own wheels come too late: installers build first and install dependencies then.
     """
     needed = [] if environment else [TORCH_REQUIREMENT]
+    if wanted_cuda() is False:
+        return needed
     cuda = environment.cuda() if environment else "13"  # whatever the torch to come requires
     if cuda and cuda.startswith("13") and asks_for("cuda", installer):
         sys.path.extend(environment.path if environment else [])
@@ -127,6 +131,11 @@ def switched_on(name: str) -> bool:
     if value not in ("0", "1"):
         raise SystemExit(f"{name} is {value!r}; it must be 0 or 1")
     return value == "1"
+
+
+def wanted_cuda() -> bool | None:
+    """Whether the CUDA half is to be built; None: if torch and nvcc make it possible."""
+    return switched_on(WITH_CUDA) if os.environ.get(WITH_CUDA) else None
 
 
 # ---- Choosing what to build -------------------------------------------------------------------
@@ -193,6 +202,10 @@ def configure() -> Config:
     nvcc = toolchain.find_nvcc(config.torch_cuda)
     nvcc_version = toolchain.nvcc_version(nvcc) if nvcc else None
     reason = toolchain.cpu_only_reason(config.torch_version, config.torch_cuda, nvcc_version)
+    if wanted_cuda() is False:
+        reason = f"{WITH_CUDA} is 0"
+    elif reason and wanted_cuda():
+        raise SystemExit(f"{WITH_CUDA} is 1, but {reason}.")
     if reason and config.torch_cuda and config.any_patch:
         raise SystemExit(f"A wheel for a CUDA build of torch has both halves, but {reason}.")
     if reason:

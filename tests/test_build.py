@@ -52,6 +52,20 @@ def test_cpu_only_reason():
     assert reason == "nvcc 12.4.131 does not fit torch's CUDA 13.0"
 
 
+def test_cuda_can_be_left_out_or_insisted_on(setup_script, monkeypatch):
+    monkeypatch.setattr(setup_script.toolchain, "find_nvcc", lambda cuda: None)
+    monkeypatch.setenv("RINGCOMM_WITH_CUDA", "0")
+    assert setup_script.configure().cpu_only_reason == "RINGCOMM_WITH_CUDA is 0"
+    monkeypatch.setenv("RINGCOMM_WITH_CUDA", "1")
+    with pytest.raises(SystemExit, match=r"RINGCOMM_WITH_CUDA is 1, but .*\."):
+        setup_script.configure()
+    monkeypatch.setenv("RINGCOMM_WITH_CUDA", "")
+    assert setup_script.configure().cpu_only_reason not in (None, "RINGCOMM_WITH_CUDA is 0")
+    monkeypatch.setenv("RINGCOMM_WITH_CUDA", "no")
+    with pytest.raises(SystemExit, match="RINGCOMM_WITH_CUDA is 'no'; it must be 0 or 1"):
+        setup_script.configure()
+
+
 def test_machine_code_is_compressed(setup_script):
     """`size` is for drivers of CUDA 12.4 and newer; older ones read what -compress-all writes."""
     flags = {"12.6.85": "-Xfatbin=-compress-all", "12.9.41": "-Xfatbin=-compress-all"}

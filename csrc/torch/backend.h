@@ -171,8 +171,8 @@ class RingBackend : public c10d::Backend {
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
-  // In bytes.
-  std::unordered_map<std::string, std::uint64_t> getMemoryStats() override;
+  // In bytes. From torch 2.13 on, at the latest, this overrides Backend::getMemoryStats.
+  virtual std::unordered_map<std::string, std::uint64_t> getMemoryStats();
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts,
                                           const int& rank, const int& size) override;
