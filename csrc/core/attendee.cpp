@@ -1,6 +1,6 @@
 #include "core/attendee.h"
 
-#include <sstream>
+#include "core/text_stream.h"
 
 namespace ringcomm {
 namespace {
@@ -16,7 +16,7 @@ bool Attendee::lives(const Attendee& onlooker) const {
 }
 
 std::string Attendee::text() const {
-  std::ostringstream text;
+  TextWriter text;
   text << kTag << '\n'
        << ticket << '\n'
        << rank << '\n'
@@ -35,7 +35,7 @@ std::string Attendee::text() const {
 }
 
 std::optional<Attendee> Attendee::read(const std::string& text, std::string* rest) {
-  std::istringstream stream(text);
+  TextReader stream(text);
   std::string tag;
   Attendee a;
   std::size_t length = 0, refusal_length = 0;

@@ -2,7 +2,8 @@
 
 #include <array>
 #include <charconv>
-#include <sstream>
+
+#include "core/text_stream.h"
 
 namespace ringcomm {
 namespace {
@@ -27,7 +28,7 @@ std::string Between::text() const {
 }
 
 Between Between::read(const std::string& line) {
-  std::istringstream words(line);
+  TextReader words(line);
   std::string latency, overhead, bandwidth;
   Between between;
   std::chrono::milliseconds::rep silence = 0;

@@ -1,12 +1,12 @@
 #include "core/roll_call.h"
 
 #include <algorithm>
-#include <sstream>
 #include <thread>
 
 #include "core/digest.h"
 #include "core/interrupt.h"
 #include "core/refusal.h"
+#include "core/text_stream.h"
 
 namespace ringcomm {
 namespace {
@@ -203,7 +203,7 @@ std::vector<Letter> RollCall::letters() {
   std::vector<Letter> letters;
   letters_.read([&](std::int64_t, const std::string& text) {
     const std::size_t line = text.find('\n');
-    std::istringstream sender(text.substr(0, line));
+    TextReader sender(text.substr(0, line));
     int rank = -1;
     std::int64_t ticket = -1;
     sender >> rank >> ticket;

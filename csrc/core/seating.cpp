@@ -1,8 +1,9 @@
 #include "core/seating.h"
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
+
+#include "core/text_stream.h"
 
 namespace ringcomm {
 
@@ -40,7 +41,7 @@ bool Seating::is_complete() const {
 }
 
 std::string Seating::text() const {
-  std::ostringstream text;
+  TextWriter text;
   text << attempt_of_.size() << '\n';
   for (std::size_t rank = 0; rank < attempt_of_.size(); ++rank) {
     text << tickets_[rank] << ' ' << attempt_of_[rank] << '\n';
@@ -50,7 +51,7 @@ std::string Seating::text() const {
 }
 
 Seating Seating::read(const std::string& text) {
-  std::istringstream stream(text);
+  TextReader stream(text);
   std::size_t world_size = 0;
   stream >> world_size;
   Seating seating;

@@ -1,7 +1,8 @@
 #include "shm/attempt.h"
 
 #include <algorithm>
-#include <sstream>
+
+#include "core/text_stream.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -80,7 +81,7 @@ std::optional<Attempt::Outcome> Attempt::outcome() {
 }
 
 std::string Attempt::Outcome::text() const {
-  std::ostringstream text;
+  TextWriter text;
   text << kOutcome << ' ' << attempt << ' ' << named;
   for (const int rank : out_of_reach) text << ' ' << rank;
   text << '\n';
@@ -90,7 +91,7 @@ std::string Attempt::Outcome::text() const {
 
 std::optional<Attempt::Outcome> Attempt::Outcome::read(const std::string& text) {
   const std::size_t line = std::min(text.find('\n'), text.size());
-  std::istringstream stream(text.substr(0, line)), engines(text.substr(line));
+  TextReader stream(text.substr(0, line)), engines(text.substr(line));
   std::string kind;
   Outcome outcome;
   stream >> kind >> outcome.attempt >> outcome.named;

@@ -1,8 +1,7 @@
 #include "shm/meeting.h"
 
-#include <sstream>
-
 #include "core/refusal.h"
+#include "core/text_stream.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -35,7 +34,7 @@ std::string Meeting::made_word(const Between& between, const std::vector<std::st
 bool Meeting::is_made(const std::string& word, Between* between,
                       std::vector<std::string>* host_names) {
   if (!word.starts_with(kMade)) return false;
-  std::istringstream names(word.substr(kMade.size()));
+  TextReader names(word.substr(kMade.size()));
   std::string line;
   std::getline(names, line);
   *between = Between::read(line);

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
+
+#include "core/text_stream.h"
 
 namespace ringcomm::shm {
 
 std::string Notice::text() const {
-  std::ostringstream text;
+  TextWriter text;
   text << number << ' ' << listens << ' ';
   for (const Known known : ranks) text << static_cast<char>(known);
   for (const auto& [rank, digest] : calls) text << ' ' << rank << ' ' << digest;
@@ -15,7 +16,7 @@ std::string Notice::text() const {
 }
 
 std::optional<Notice> Notice::read(const std::string& text, int world_size) {
-  std::istringstream stream(text);
+  TextReader stream(text);
   Notice notice;
   std::string ranks;
   stream >> notice.number >> notice.listens >> ranks;

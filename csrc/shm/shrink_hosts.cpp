@@ -1,12 +1,12 @@
 #include "shm/shrink_hosts.h"
 
 #include <algorithm>
-#include <sstream>
 #include <thread>
 
 #include "core/interrupt.h"
 #include "core/refusal.h"
 #include "core/store.h"
+#include "core/text_stream.h"
 #include "shm/notice.h"
 #include "shm/shrink_caller.h"
 
@@ -270,7 +270,7 @@ class Shrinking {
     std::vector<int> others;
     std::ranges::set_difference(count.joined, part, std::back_inserter(others));
     if (const auto error = caller_.gone_too(others)) throw *error;
-    std::ostringstream text;
+    TextWriter text;
     text << random_number();
     for (const int r : part) text << ' ' << r;
     accept(store_.set_once(key("survivors"), text.str()));
@@ -284,7 +284,7 @@ class Shrinking {
 
   void accept(const std::optional<std::string>& text) {
     if (!text) return;
-    std::istringstream stream(*text);
+    TextReader stream(*text);
     Survivors found;
     stream >> found.key;
     found.key += "/" + std::to_string(round_);

@@ -10,13 +10,13 @@
 
 #include <algorithm>
 #include <random>
-#include <sstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
 #include "core/attendee.h"
 #include "core/digest.h"
 #include "core/process.h"
+#include "core/text_stream.h"
 #include "torch/backend_meeting.h"
 #include "torch/errors.h"
 #include "torch/python.h"
@@ -38,7 +38,7 @@ std::vector<Handle> in_rank_order(const c10d::ReconfigureOptions& opts) {
 }
 
 Attendee attendee_of(const Handle& handle) {
-  std::istringstream text(handle);
+  TextReader text(handle);
   std::string name;
   Attendee attendee;
   Process& process = attendee.process;
@@ -64,7 +64,7 @@ std::string key_of(std::int64_t uuid, const std::vector<Handle>& handles) {
 std::string new_handle() {
   const Process self = Process::self();
   std::random_device random;
-  std::ostringstream handle;
+  TextWriter handle;
   handle << kHandle << ' ' << self.pid << ' ' << self.start_time << ' ' << self.pid_namespace << ' '
          << boot_id() << ' ' << host_name() << ' ' << random() << random();
   return handle.str();

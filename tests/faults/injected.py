@@ -335,7 +335,7 @@ class Rank:
                     self.all_points(f"{name}, round {round_}", call)
             if names in "making a group":
                 self.set_up()
-            if names in "shrinking":
+            if names in "shrinking" and round_ == 0:  # a point takes more than a second
                 self.shrink(stride)
 
 
