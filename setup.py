@@ -33,7 +33,7 @@ import setuptools
 ROOT = Path(__file__).resolve().parent
 VERSION = "0.1.0"
 TORCH_REQUIREMENT = "torch>=2.11,<2.16"  # the range, never the one torch built against
-DEPENDENCIES = ["numpy", "rich", "scikit-learn"]
+DEPENDENCIES = ["rich"]  # for the commands
 FOR_ONE_TORCH = "RINGCOMM_WHEEL_FOR_TORCH"  # environment variables
 WITH_CUDA = "RINGCOMM_WITH_CUDA"
 # By these it knows what it has compiled in another clone, and may keep precompiled headers.

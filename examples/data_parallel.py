@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 from launch import device, launch, say, title
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset
 
+from ringcomm.cli.training import read_digits
 from ringcomm.parallel import GradientAverager, average_hook
 
 EPOCHS = 2
@@ -31,8 +31,8 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 @functools.cache
 def digits() -> Dataset[Batch]:
     """1797 images of handwritten digits, (64,) float64 from 0 to 1, and their labels."""
-    images, labels = load_digits(return_X_y=True)
-    return TensorDataset(torch.from_numpy(images) / 16, torch.from_numpy(labels).long())
+    images, labels = read_digits()
+    return TensorDataset(images.double() / 16, labels.long())
 
 
 def make_network() -> nn.Module:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from programs import python
@@ -274,6 +273,6 @@ def test_sums_are_exact_in_every_dtype(dtype: torch.dtype) -> None:
 
 
 def test_statistics() -> None:
-    seconds = np.arange(1.0, 101.0)
+    seconds = torch.arange(1.0, 101.0, dtype=torch.float64)
     result = Result(seconds, seconds / 2, 0)
     assert (result.median, result.minimum, result.p99, result.ratio) == (50.5, 1, 100, 25.25)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -27,26 +26,31 @@ class Result:
         wrong: elements, over all ranks and checks.
     """
 
-    seconds: np.ndarray
-    ratios: np.ndarray
+    seconds: torch.Tensor
+    ratios: torch.Tensor
     wrong: int
 
     @property
     def median(self) -> float:
-        return float(np.median(self.seconds))
+        return _median(self.seconds)
 
     @property
     def minimum(self) -> float:
-        return float(np.min(self.seconds))
+        return float(self.seconds.min())
 
     @property
     def p99(self) -> float:
         """The smallest sample that 99 % of the samples do not exceed."""
-        return float(np.percentile(self.seconds, 99, method="higher"))
+        return float(self.seconds.quantile(0.99, interpolation="higher"))
 
     @property
     def ratio(self) -> float:
-        return float(np.median(self.ratios))
+        return _median(self.ratios)
+
+
+def _median(samples: torch.Tensor) -> float:
+    """Of an even number, half way between the two in the middle."""
+    return float(samples.quantile(0.5))
 
 
 class _Buffers:
@@ -176,11 +180,11 @@ def measure(
     if entries:
         ringcomm.all_reduce(taken, ringcomm.ReduceOp.MAX)
         ringcomm.all_reduce(wrong)
-    seconds = taken[warmups:].T.numpy()
+    seconds = taken[warmups:].T
     by_key = dict(zip(entries, seconds, strict=True))
     results = {}
     for index, (name, in_place) in enumerate(entries):
-        first = by_key.get((contenders[0].name, in_place), np.full(samples, np.nan))
+        first = by_key.get((contenders[0].name, in_place), torch.full((samples,), torch.nan))
         results[name, in_place] = Result(seconds[index], seconds[index] / first, int(wrong[index]))
     return results, left_out
 

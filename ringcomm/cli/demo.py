@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 
-from ringcomm._toolchain import pip_install
 from ringcomm.arguments import number
 
 
@@ -28,15 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Is one rank if a launcher started it, else starts the ranks. Returns the exit code."""
-    try:
-        import sklearn  # noqa: F401
-    except ModuleNotFoundError:
-        print(
-            "The demo trains on scikit-learn's digits, and scikit-learn is not installed. "
-            f"Install it: {pip_install()} scikit-learn",
-            file=sys.stderr,
-        )
-        return 1
     from ringcomm.cli import demo_rank
     from ringcomm.launch import RanksFailedError, run_ranks
     from ringcomm.launchers import launched
