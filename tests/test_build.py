@@ -74,10 +74,10 @@ def test_machine_code_is_compressed(setup_script):
 
 
 def test_module_is_small():
-    """Compressed, an architecture's machine code is about 1.3 MB, and the host's code 4.1 MB."""
+    """Compressed, an architecture's machine code is about 1.3 MB; the host's code is 5.1 MB."""
     (module,) = (ROOT / "ringcomm").glob("_C.*.so")
     images = re.findall(r"\d+\.\d|PTX", _build_info.ARCH_LIST or "")
-    assert module.stat().st_size < (5 + 3 * len(images)) * 1e6
+    assert module.stat().st_size < (5.5 + 3 * len(images)) * 1e6
 
 
 def test_the_source_distribution_is_whole(tmp_path):
