@@ -148,7 +148,8 @@ def test_a_failure_leaves_no_file_unless_that_is_asked_for(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == []
     prefix = {"TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "rank_")}
     on_processes(fails, 2, tmp_path, {**prefix, "RINGCOMM_FLIGHT_DUMP": "0"})
-    on_processes(fails, 2, tmp_path, {**prefix, "RINGCOMM_FLIGHT_RECORDS": "0"})
+    nothing = {"RINGCOMM_FLIGHT_RECORDS": "0", "TORCH_FR_BUFFER_SIZE": "0"}  # else torch records
+    on_processes(fails, 2, tmp_path, {**prefix, **nothing})
     assert os.listdir(tmp_path) == []
     error = on_processes(fails, 2, tmp_path, {"RINGCOMM_FLIGHT_DUMP": "1"})[0]
     path = tmp_path / ".cache" / "torch" / "comm_lib_trace_rank_0"

@@ -25,6 +25,9 @@ needs_abort_hooks = pytest.mark.skipif(
 needs_completion_hooks = pytest.mark.skipif(
     not hasattr(c10d.Backend, "supports_abort_hooks"), reason="torch 2.15 and newer have them"
 )
+needs_python_methods = pytest.mark.skipif(
+    not hasattr(c10d.Backend, "options"), reason="torch 2.14 and newer show these to Python"
+)
 
 
 def init(rank: Rank) -> dist.ProcessGroup:
@@ -153,6 +156,7 @@ def is_timed(rank: Rank) -> None:
     dist.all_reduce(torch.ones(10))
 
 
+@needs_python_methods
 def test_works_know_how_long_they_took() -> None:
     on_processes(is_timed, 2)
 
@@ -176,6 +180,7 @@ def is_told_of_completion(rank: Rank) -> list[int]:
     return [info.seq for info in told if info.op_type == c10d.OpType.ALLREDUCE]
 
 
+@needs_python_methods
 def test_the_hook_for_all_works() -> None:
     for sequence in on_processes(is_told_of_completion, 2):
         assert sequence == [1, 2, 3, 4, 5, 6]
@@ -215,6 +220,7 @@ def allocates(rank: Rank) -> None:
     assert backend.memory_stats()["shared_memory"] > 0
 
 
+@needs_python_methods
 def test_tensors_that_the_backend_allocates() -> None:
     on_processes(allocates, 2)
 
@@ -229,5 +235,6 @@ def merges(rank: Rank) -> None:
     assert merged.rank() == 1 - rank.rank
 
 
+@needs_python_methods
 def test_a_merged_group() -> None:
     on_processes(merges, 2)
