@@ -137,7 +137,7 @@ class CudaGroup : public DeviceGroup {
 
 }  // namespace
 
-std::string missing_for_cuda() { return ""; }
+const char* missing_for_cuda() { return ""; }
 
 std::unique_ptr<DeviceGroup> make_cuda_group(Group& group, at::Device device,
                                              const streams::DeviceOptions& options) {

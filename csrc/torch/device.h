@@ -44,7 +44,7 @@ class DeviceGroup {
 };
 
 // Why this build cannot send CUDA tensors, and what to do; empty if it can.
-std::string missing_for_cuda();
+const char* missing_for_cuda();
 
 // Waits for nobody. Throws Error.
 std::unique_ptr<DeviceGroup> make_cuda_group(Group& group, at::Device device,

@@ -5,12 +5,12 @@
 namespace ringcomm {
 
 #ifdef RINGCOMM_WITH_CUDA
-std::string missing_for_cuda() {
+const char* missing_for_cuda() {
   return "ringcomm was built where NCCL was not installed. Install the wheel that fits torch's "
          "CUDA, nvidia-nccl-cu13 or nvidia-nccl-cu12, and build ringcomm again";
 }
 #else
-std::string missing_for_cuda() {
+const char* missing_for_cuda() {
   return "ringcomm was built for CPUs only; `python -m ringcomm doctor` says why";
 }
 #endif
