@@ -22,6 +22,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from covering import Case, covering, parts_of
+from faults.record import Record
 from ranks import Rank, on_processes
 from torch.distributed import ReduceOp
 from values import COMPLEX, FLOATS, MOVED, REDUCED
@@ -644,4 +645,8 @@ def triples(request: pytest.FixtureRequest) -> list[Case]:
 def test_every_triple(placement: tuple[int, ...], links: str, triples: list[Case]) -> None:
     if links == "ucx" and (len(placement) == 1 or not has_ucx()):
         pytest.skip("the placement has no links, or there is no UCX here")
-    check([case for case in triples if case["placement"] == placement], links, timeout=3600)
+    chosen = [case for case in triples if case["placement"] == placement]
+    check(chosen, links, timeout=3600)
+    sizes = "+".join(map(str, placement))
+    row = f"one host of {sizes}" if len(placement) == 1 else f"hosts of {sizes}, {links}"
+    Record("same_bits", long=True).write_row(row, combinations=len(chosen), different=0)
