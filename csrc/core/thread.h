@@ -3,6 +3,7 @@
 
 #include <signal.h>
 
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -15,8 +16,15 @@ namespace ringcomm {
 struct NoThread : Error {
   explicit NoThread(const std::string& why)
       : Error(ErrorKind::kSystem, "the system makes no further thread for this process: " + why +
-                                      " (see ulimit -u and the container's pids limit). The call "
-                                      "was not made, and may be made again") {}
+                                      " (see ulimit -u and the container's pids limit)" + kAgain) {}
+  // The same of what cannot be made again by this rank alone.
+  Error for_good() const {
+    const std::string_view text = what();
+    return {kind(), text.substr(0, text.size() - std::string_view(kAgain).size())};
+  }
+
+ private:
+  static constexpr const char* kAgain = ". The call was not made, and may be made again";
 };
 
 // A std::thread that runs body(). Throws NoThread.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/thread.h"
 #include "shm/read_once.h"
 #include "shm/relay.h"
 #include "shm/sentinel.h"
@@ -55,6 +56,9 @@ void Group::link(const links::MakeEngine& make_engine) {
     if (rank != own_leader()) return;
     relay_ = std::make_unique<Relay>(*this);
     sentinel_ = std::make_unique<Sentinel>(*this, *relay_);
+  } catch (const NoThread& error) {  // the others have their group
+    segment_.give_up(std::make_exception_ptr(error.for_good()));
+    throw error.for_good();
   } catch (...) {
     segment_.give_up(std::current_exception());
     throw;
