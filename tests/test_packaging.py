@@ -31,7 +31,7 @@ DEVICE = f"cu{torch.version.cuda.replace('.', '')}" if torch.version.cuda else "
 
 @pytest.fixture(autouse=True)
 def nothing_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch and nvcc make possible is built, whatever this run's own build was told."""
+    """Each test chooses by itself whether the CUDA half is built."""
     monkeypatch.delenv("RINGCOMM_WITH_CUDA", raising=False)
 
 
