@@ -68,7 +68,8 @@ class RingWork : public c10d::Work {
   std::optional<Stopwatch> stopwatch_;  // guarded as completed_ is
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::vector<std::function<void(std::exception_ptr)>> next_;
-  // Hooks have been called, and complete() has seen future_ and next_: later ones are called at once.
+  // Hooks have been called, and complete() has seen future_ and next_: later ones are called at
+  // once.
   bool told_ = false;
 };
 
