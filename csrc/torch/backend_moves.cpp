@@ -223,7 +223,7 @@ void RingBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_a
   report.started();
   with_reported_errors(report, [&] { communicator_->monitored_barrier(wait_all_ranks, timeout); });
   report.succeeded();
-  report.call_completion_hooks(std::nullopt);
+  report.call_completion_hooks();
 }
 
 }  // namespace ringcomm
