@@ -9,7 +9,7 @@
   wheels of nvcc where `.[cuda]` is installed and there is none (`needed_to_build`);
 * a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
 * what ccache, which torch 2.13 and newer put before the compilers, needs to know objects again;
-* headers that most sources include, compiled once (packaging/precompile.py);
+* sources that belong together, compiled as one (packaging/unity.py);
 * where the sources came from, as the metadata's address (packaging/address.py);
 * ringcomm/_build_info.py, by which `import ringcomm` recognises a torch it was not built for;
 * wheels to be given to others: with RINGCOMM_WHEEL_FOR_TORCH=1 in the environment the version names
@@ -36,12 +36,8 @@ TORCH_REQUIREMENT = "torch>=2.11,<2.16"  # the range, never the one torch built 
 DEPENDENCIES = ["rich"]  # for the commands
 FOR_ONE_TORCH = "RINGCOMM_WHEEL_FOR_TORCH"  # environment variables
 WITH_CUDA = "RINGCOMM_WITH_CUDA"
-# By these it knows what it has compiled in another clone, and may keep precompiled headers.
-CCACHE = {
-    "CCACHE_BASEDIR": str(ROOT),
-    "CCACHE_NOHASHDIR": "1",
-    "CCACHE_SLOPPINESS": "pch_defines,time_macros",
-}
+# By these it knows what it has compiled in another clone.
+CCACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 FINDS_BACKENDS = (2, 14)
 
@@ -60,7 +56,7 @@ def load(path: Path) -> ModuleType:
 
 toolchain = load(ROOT / "ringcomm" / "_toolchain.py")
 finding = load(ROOT / "packaging" / "find_torch.py")
-precompile = load(ROOT / "packaging" / "precompile.py")
+unity = load(ROOT / "packaging" / "unity.py")
 address = load(ROOT / "packaging" / "address.py")
 
 # ---- Which torch ------------------------------------------------------------------------------
@@ -148,7 +144,6 @@ class Config:
     torch_version: str
     torch_cuda: str | None
     compiler: str
-    precompiles: bool = False  # headers, in GCC's way
     cpu_only_reason: str | None = None
     cuda_home: str | None = None
     nvcc_version: str | None = None
@@ -196,7 +191,6 @@ def configure() -> Config:
         str(torch.__version__),
         torch.version.cuda,
         compiler.splitlines()[0],
-        precompiles="Free Software Foundation" in compiler,
         any_patch=switched_on(FOR_ONE_TORCH),
     )
     nvcc = toolchain.find_nvcc(config.torch_cuda)
@@ -272,7 +266,7 @@ def extension(config: Config) -> setuptools.Extension:
     return setuptools.Extension(
         "ringcomm._C",
         [source for source in sources(".cpp", ".cu") if not source.startswith(left_out(config))],
-        depends=sources(".h"),
+        depends=sources(".h", ".cpp"),
         include_dirs=[str(ROOT / "csrc")],
         define_macros=[("RINGCOMM_WITH_CUDA", "1")] if config.cuda_home else [],
         libraries=libraries,
@@ -297,11 +291,10 @@ def build_command(config: Config) -> type[setuptools.Command]:
             self.build_temp = str(ROOT / "build" / f"{variant}-{config.nvcc_version or 'cpu'}")
 
         def build_extension(self, extension: setuptools.Extension) -> None:
-            if config.precompiles:
-                self.compiler.src_extensions.append(".h")
-                self.compiler.compile = precompile.wrapped(
-                    self.compiler.compile, ROOT, Path(self.build_temp)
-                )
+            cpp = [ROOT / source for source in extension.sources if source.endswith(".cpp")]
+            kernels = [source for source in extension.sources if source.endswith(".cu")]
+            units = unity.write(cpp, ROOT / "csrc", Path(self.build_temp, "units"))
+            extension.sources = kernels + [str(unit.relative_to(ROOT)) for unit in units]
             super().build_extension(extension)
 
         def run(self) -> None:

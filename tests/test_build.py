@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -111,36 +112,30 @@ def test_the_wheel_has_what_is_no_python(tmp_path):
     assert missing == []
 
 
-def test_headers_are_compiled_once(setup_script, tmp_path):
-    calls = []
+def test_sources_are_compiled_together(setup_script, tmp_path):
+    csrc = ROOT / "csrc"
+    names = ["torch/work.cpp", "torch/plan_bindings.cpp", "core/call.cpp", "core/board.cpp"]
+    names += ["torch/backend.cpp", "reduce/host.cpp", "reduce/host_avx2.cpp"]
+    written = setup_script.unity.write([csrc / name for name in names], csrc, tmp_path)
+    texts = {path.stem: path.read_text().splitlines() for path in written}
+    assert texts.pop("torch_bindings")[1:] == ['#include "torch/plan_bindings.cpp"']
+    assert texts == {
+        "torch_backend": ['#include "torch/backend.cpp"'],
+        "torch": ['#include "torch/work.cpp"'],
+        "reduce_host_avx2": ['#include "reduce/host_avx2.cpp"'],
+        "reduce": ['#include "reduce/host.cpp"'],
+        "core": ['#include "core/board.cpp"', '#include "core/call.cpp"'],
+    }
 
-    def compile_sources(sources, *, extra_postargs, **options):
-        assert extra_postargs["nvcc"] == ["-lineinfo"] and options == {"debug": None}
-        calls.append((sources, extra_postargs["cxx"]))
-        objects = [tmp_path / Path(source).with_suffix(".o") for source in sources]
-        for object in objects:
-            object.parent.mkdir(parents=True, exist_ok=True)
-        return list(map(str, objects))
 
-    names = ["reduce/device.cu", "core/chunks.cpp", "torch/work.cpp", "torch/plan_bindings.cpp"]
-    sources = [f"csrc/{name}" for name in names]
-    objects = setup_script.precompile.wrapped(compile_sources, ROOT, tmp_path)(
-        list(reversed(sources)), extra_postargs={"cxx": ["-O3"], "nvcc": ["-lineinfo"]}, debug=None
-    )
-    assert objects == [str(tmp_path / Path(source).with_suffix(".o")) for source in sources]
-    headers = ["csrc/torch/precompiled.h", "csrc/core/precompiled.h"]
-    of_torch, of_others = (["-O3", f"-include{tmp_path / h}", "-Winvalid-pch"] for h in headers)
-    assert calls == [
-        ([*headers, sources[0]], ["-O3"]),
-        ([sources[1]], of_others),
-        ([sources[2]], of_torch),
-        ([sources[3]], [*of_torch, "-O1"]),
-    ]
-    for header in headers:
-        included = tmp_path / header
-        assert included.read_text() == (ROOT / header).read_text()
-        compiled = Path(f"{included}.gch")
-        assert compiled.readlink() == included.with_suffix(".o")
+def test_units_that_stay_as_they_are_are_not_compiled_again(setup_script, tmp_path):
+    csrc = ROOT / "csrc"
+    sources = [csrc / "core/call.cpp", csrc / "plan/ring.cpp"]
+    paths = setup_script.unity.write(sources, csrc, tmp_path)
+    for path in paths:
+        os.utime(path, (1, 1))
+    setup_script.unity.write([*sources, csrc / "plan/chain.cpp"], csrc, tmp_path)
+    assert {path.stem: path.stat().st_mtime == 1 for path in paths} == {"plan": False, "core": True}
 
 
 def test_toolkit_behind_a_wrapper_script(monkeypatch, tmp_path):

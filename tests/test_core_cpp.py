@@ -22,13 +22,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+import unity
 
 from ringcomm import _toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "cpp-tests"
 CORES = len(os.sched_getaffinity(0))
-PRECOMPILED = ROOT / "csrc" / "core" / "precompiled.h"
+PRECOMPILED = ROOT / "tests" / "cpp" / "precompiled.h"
 SANITIZERS = {
     "address": "-fsanitize=address,undefined -fno-sanitize-recover=all",
     # --wrap: see tests/cpp/one_mapping.cpp. What is instrumented hides what is initialised.
@@ -46,9 +47,10 @@ CASES += [("thread", test) for test in TESTS if test.stem.endswith("_threads")]
 
 
 def core_sources() -> list[Path]:
-    """The sources of everything below csrc/torch/ that needs no GPU."""
-    folders = [ROOT / "csrc" / name for name in CORE]
-    return sorted(source for folder in folders for source in folder.glob("*.cpp"))
+    """Everything below csrc/torch/ that needs no GPU, in the units that setup.py compiles."""
+    csrc = ROOT / "csrc"
+    sources = [source for name in CORE for source in (csrc / name).glob("*.cpp")]
+    return unity.write(sources, csrc, BUILD / "units")
 
 
 @functools.cache

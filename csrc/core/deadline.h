@@ -10,6 +10,10 @@ namespace ringcomm {
 
 using Clock = std::chrono::steady_clock;
 
+// How often a wait looks whether its peers' processes run and a signal has come: that takes system
+// calls.
+inline constexpr std::chrono::milliseconds kLookEvery{100};
+
 // What Clock said at the kernel's last tick, some ms ago at most, for a third of what it costs to
 // ask Clock.
 inline Clock::time_point rough_now() {

@@ -19,7 +19,7 @@ namespace ringcomm {
 namespace {
 
 using Entry = FlightRecorder::Entry;
-using Group = FlightRecorder::Group;
+using RecordedGroup = FlightRecorder::Group;
 
 constexpr char kFormatVersion[] = "2.10";  // that of torch 2.11 to 2.15
 // torchfrtrace takes names of its own libraries alone, and "nccl" in every version.
@@ -38,7 +38,7 @@ struct Names {
   std::string operation;
 };
 
-Names names_of_message(const Entry& entry, const Group& group) {
+Names names_of_message(const Entry& entry, const RecordedGroup& group) {
   const auto& [is_send, peer, tag] = entry.message;
   const std::uint64_t self = group.global_ranks.at(group.rank);
   if (entry.sequence == 0) {
@@ -57,7 +57,7 @@ Names names_of_message(const Entry& entry, const Group& group) {
   return names;
 }
 
-Names names_of(const Entry& entry, const Group& group) {
+Names names_of(const Entry& entry, const RecordedGroup& group) {
   if (entry.is_message) return names_of_message(entry, group);
   return {group.name, group.global_ranks, entry.name};
 }
@@ -102,10 +102,11 @@ class Writer {
   }
 
   void groups(const FlightRecorder::Snapshot& snapshot) {
-    std::map<std::string, std::pair<const Group*, std::vector<std::uint64_t>>> all;
-    for (const Group& group : snapshot.groups) all[group.name] = {&group, group.global_ranks};
+    std::map<std::string, std::pair<const RecordedGroup*, std::vector<std::uint64_t>>> all;
+    for (const RecordedGroup& group : snapshot.groups)
+      all[group.name] = {&group, group.global_ranks};
     for (const Entry& entry : snapshot.entries) {
-      const Group& group = snapshot.groups.at(entry.group);
+      const RecordedGroup& group = snapshot.groups.at(entry.group);
       Names names = names_of(entry, group);
       all[names.group] = {&group, std::move(names.ranks)};
     }
@@ -119,7 +120,7 @@ class Writer {
     }
   }
 
-  void status(std::size_t id, const Group& group) {
+  void status(std::size_t id, const RecordedGroup& group) {
     pickle_.text(std::to_string(id));
     pickle_.dict([&] {
       const auto number = [&](const char* name, std::uint64_t value) {
@@ -131,7 +132,7 @@ class Writer {
     });
   }
 
-  void entry(const Entry& entry, const Group& group) {
+  void entry(const Entry& entry, const RecordedGroup& group) {
     const Names names = names_of(entry, group);
     pickle_.dict([&] {
       integer("record_id", entry.id);
@@ -206,7 +207,7 @@ bool is_failure(ErrorKind kind) {
 }  // namespace
 
 std::string pickled(FlightRecorder::Snapshot snapshot) {
-  for (Group& group : snapshot.groups) {
+  for (RecordedGroup& group : snapshot.groups) {
     if (group.description.empty()) group.description = "undefined";  // torch's word for it
   }
   return Writer().write(snapshot);

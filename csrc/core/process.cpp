@@ -25,7 +25,7 @@ Stat read_stat(std::int64_t pid) {
   // Not a std::ifstream, which throws when the process ends between opening and reading.
   const int file = open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
   char buffer[1024];
-  const ssize_t length = file < 0 ? -1 : read(file, buffer, sizeof(buffer));
+  const ssize_t length = file < 0 ? -1 : ::read(file, buffer, sizeof(buffer));
   if (file >= 0) close(file);
   const std::string text(buffer, static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
   std::size_t at = text.rfind(')');

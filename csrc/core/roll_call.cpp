@@ -15,8 +15,6 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Lists of who has come are read, and processes looked at, so often at most.
-constexpr milliseconds kLookEvery{100};
 // Who came before this rank and has ended may belong to an attempt of which nobody is left. The
 // others of this attempt may take a while to come: a process starts slowly on a busy host.
 constexpr seconds kDoubt{30};

@@ -7,12 +7,7 @@
 #include "core/status.h"
 
 namespace ringcomm::nccl {
-namespace {
-
-constexpr std::chrono::milliseconds kPollEvery{1};
-constexpr std::chrono::milliseconds kLookEvery{50};
-
-}  // namespace
+namespace {}  // namespace
 
 void await(Group& group, const Deadline& deadline, const std::string& doing,
            const std::function<bool()>& progress, const std::function<std::vector<int>()>& absent) {

@@ -11,6 +11,9 @@
 
 namespace ringcomm::nccl {
 
+// How often the host looks at what the GPU or NCCL does.
+inline constexpr std::chrono::milliseconds kPollEvery{1};
+
 // Waits until progress() is true, and throws Error when time is up, the group broken, or one of
 // those that absent() names gone: the ranks that have not come so far. `doing`: "connecting ...".
 void await(Group& group, const Deadline& deadline, const std::string& doing,

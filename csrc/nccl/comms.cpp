@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "core/thread.h"
+#include "nccl/await.h"
 #include "nccl/errors.h"
 
 namespace ringcomm::nccl {
 namespace {
 
 constexpr std::chrono::seconds kPatience{5};
-constexpr std::chrono::milliseconds kPollEvery{1};
 
 ncclConfig_t config_of(bool blocking, int max_ctas) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;

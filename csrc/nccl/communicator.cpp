@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::chrono::seconds kPatienceForAbort{2};
 constexpr std::chrono::seconds kPatienceForClose{5};
-constexpr std::chrono::milliseconds kPollEvery{1};
 
 const Options& checked(const Options& options, int world_size) {
   // The most slots that one slice can take: premul_sum, all ranks' pieces and all scaled sends.

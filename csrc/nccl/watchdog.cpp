@@ -9,7 +9,6 @@
 namespace ringcomm::nccl {
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery{50};
 constexpr std::chrono::milliseconds kLookEveryToDrain{1};
 constexpr std::chrono::seconds kGrace{1};
 

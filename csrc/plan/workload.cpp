@@ -12,7 +12,7 @@ namespace ringcomm {
 namespace {
 
 // Steps, and transfers, that are simulated: 300 MB, and seconds.
-constexpr std::size_t kMost = std::size_t{1} << 22;
+constexpr std::size_t kMostSimulated = std::size_t{1} << 22;
 
 using PlanOf = std::function<Plan(int rank)>;
 
@@ -33,9 +33,10 @@ bool symmetric(const Orbits& orbits, int world_size, const PlanOf& plan_of,
 }
 
 void check_number(std::size_t number, const std::string& what) {
-  if (number <= kMost) return;
+  if (number <= kMostSimulated) return;
   throw std::invalid_argument("plans of differing ranks are simulated up to " +
-                              std::to_string(kMost) + " " + what + ", and these have more");
+                              std::to_string(kMostSimulated) + " " + what +
+                              ", and these have more");
 }
 
 class Builder {

@@ -20,8 +20,6 @@ constexpr int kCrossings = 2;
 // other in one call.
 constexpr int kPartOfWait = 10, kPartOfWaitForBoth = 40;
 constexpr microseconds kLongestSleep = milliseconds(10), kLongestSleepOnLinks = milliseconds(1);
-constexpr milliseconds kLookEvery{100};  // at processes; costs a few system calls per peer
-constexpr std::size_t kPeersPerLook = 8;
 
 microseconds yields_for(Group& group) {
   using Seconds = std::chrono::duration<double>;

@@ -24,6 +24,9 @@ struct Blocked {
   bool in_memory = false;
 };
 
+// At whose processes one look looks: each takes a few system calls.
+inline constexpr std::size_t kPeersPerLook = 16;
+
 // One period of waiting:
 //
 //   Idle idle(group, deadline);

@@ -15,21 +15,20 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr microseconds kYieldFor{200};
+constexpr microseconds kYieldForMessage{200};
 // How often the background looks by itself, and how many times after the last message.
 constexpr milliseconds kLightSleep{1};
 constexpr int kLightSleeps = 10;
 // Who waits for what may come from other hosts and from this one cannot sleep on both.
-constexpr microseconds kLongestSleep{10'000}, kLongestSleepAcrossHosts{1000};
-constexpr milliseconds kLookEvery{100};  // whether a signal came
+constexpr microseconds kLongestNap{10'000}, kLongestNapAcrossHosts{1000};
 
 // How long to sleep after having been idle since `since`, or from now on; zero: only yield.
 microseconds nap(Clock::time_point& since, bool across_hosts) {
   const Clock::time_point now = Clock::now();
   if (since == Clock::time_point{}) since = now;
   const auto idle = std::chrono::duration_cast<microseconds>(now - since);
-  if (idle < kYieldFor) return microseconds(0);
-  return std::min(across_hosts ? kLongestSleepAcrossHosts : kLongestSleep, idle / 10);
+  if (idle < kYieldForMessage) return microseconds(0);
+  return std::min(across_hosts ? kLongestNapAcrossHosts : kLongestNap, idle / 10);
 }
 
 void complete(Message& message) {

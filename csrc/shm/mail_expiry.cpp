@@ -8,12 +8,7 @@
 #include "shm/mail.h"
 
 namespace ringcomm::shm {
-namespace {
-
-constexpr std::chrono::milliseconds kLookEvery{50};
-constexpr std::size_t kPeersPerLook = 16;  // at their processes, which costs system calls
-
-}  // namespace
+namespace {}  // namespace
 
 // Null: there is still hope.
 std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point now) {

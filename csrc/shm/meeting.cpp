@@ -6,7 +6,7 @@
 namespace ringcomm::shm {
 namespace {
 
-const std::string kMade = "made\n";
+const std::string kMadeLine = "made\n";
 
 }  // namespace
 
@@ -26,15 +26,15 @@ Placement Meeting::hold() {
 }
 
 std::string Meeting::made_word(const Between& between, const std::vector<std::string>& host_names) {
-  std::string word = kMade + between.text() + "\n";
+  std::string word = kMadeLine + between.text() + "\n";
   for (const std::string& name : host_names) word += name + "\n";
   return word;
 }
 
 bool Meeting::is_made(const std::string& word, Between* between,
                       std::vector<std::string>* host_names) {
-  if (!word.starts_with(kMade)) return false;
-  TextReader names(word.substr(kMade.size()));
+  if (!word.starts_with(kMadeLine)) return false;
+  TextReader names(word.substr(kMadeLine.size()));
   std::string line;
   std::getline(names, line);
   *between = Between::read(line);

@@ -13,8 +13,6 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLookEvery{50};  // at processes; costs a few system calls per peer
-
 // Sleeps from one look to the next: this is a barrier to find faults with, not a fast one.
 class Patience {
  public:

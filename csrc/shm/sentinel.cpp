@@ -14,7 +14,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kTick{5};
 constexpr milliseconds kSpeakEvery{500};
-constexpr milliseconds kLookEvery{100};  // at processes; costs a few system calls per rank
 // Leaving, it waits so long for its last word, and all that was sent before, to be taken.
 constexpr milliseconds kLastWord{1000};
 constexpr milliseconds kNap{1};

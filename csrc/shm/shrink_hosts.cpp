@@ -29,9 +29,9 @@ constexpr milliseconds kDeathIsKnown{1000};
 constexpr int kRanksPerMillisecond = 8;
 constexpr milliseconds kTurnPerHost{5};
 
-class Shrinking {
+class ShrinkingHosts {
  public:
-  Shrinking(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make)
+  ShrinkingHosts(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make)
       : group_(group),
         store_(store),
         caller_(group, call),
@@ -354,13 +354,13 @@ class Shrinking {
 }  // namespace
 
 Survivors shrink_hosts(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make) {
-  return Shrinking(group, store, call, make).run();
+  return ShrinkingHosts(group, store, call, make).run();
 }
 
 void decline_to_shrink_hosts(Group& group, Store& store, const ShrinkCall& call,
                              const std::exception_ptr& error) {
   const MakeGroup none;
-  Shrinking(group, store, call, none).give_up_for_later_callers(error);
+  ShrinkingHosts(group, store, call, none).give_up_for_later_callers(error);
 }
 
 }  // namespace ringcomm::shm

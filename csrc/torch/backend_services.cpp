@@ -15,7 +15,7 @@
 namespace ringcomm {
 namespace {
 
-constexpr std::chrono::microseconds kLookEvery{100};
+constexpr std::chrono::microseconds kPollEvery{100};
 
 }  // namespace
 
@@ -34,7 +34,7 @@ void RingBackend::waitForPendingWorks() {
     while (hooks_->under_way.use_count() > 1) {
       if (queue_->help()) continue;
       check_interrupt();
-      std::this_thread::sleep_for(kLookEvery);
+      std::this_thread::sleep_for(kPollEvery);
     }
   });
 }

@@ -21,7 +21,7 @@
 namespace ringcomm {
 namespace {
 
-constexpr const char* kWhat = "FusedAlone.all_reduce";
+constexpr const char* kFusedAllReduce = "FusedAlone.all_reduce";
 // Later than any call that will ever be made: every wait ends at once.
 constexpr fused::Progress kDone = fused::Progress{1} << 62;
 
@@ -42,14 +42,14 @@ class FusedAlone : private streams::DeviceCollectives {
   }
 
   void all_reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op) {
-    TORCH_CHECK_VALUE(tensor.is_cuda() && tensor.is_contiguous(), "ring: ", kWhat,
+    TORCH_CHECK_VALUE(tensor.is_cuda() && tensor.is_contiguous(), "ring: ", kFusedAllReduce,
                       ": takes a contiguous CUDA tensor, got one on ", tensor.device());
     const c10::cuda::CUDAGuard guard(tensor.device());
     if (!memory_.defined()) allocate(tensor.device());
-    const Elements elements = elements_to_reduce(tensor.scalar_type(), op, kWhat);
+    const Elements elements = elements_to_reduce(tensor.scalar_type(), op, kFusedAllReduce);
     void* data = tensor.data_ptr();
-    Collectives::all_reduce(data, data, elements.count(tensor), make_reduce(elements, op, kWhat),
-                            Timeout{0});
+    Collectives::all_reduce(data, data, elements.count(tensor),
+                            make_reduce(elements, op, kFusedAllReduce), Timeout{0});
   }
 
  private:

@@ -20,7 +20,7 @@
 namespace ringcomm {
 namespace {
 
-constexpr const char* kWhat = "reduce_local";
+constexpr const char* kReduceLocal = "reduce_local";
 
 std::vector<std::string> host_instructions() {
   std::vector<std::string> names;
@@ -34,30 +34,31 @@ const HostTable& table_of(const std::string& instructions) {
     if (instructions == isa.name) return *isa.table;
     names += (names.empty() ? "" : ", ") + std::string(isa.name);
   }
-  TORCH_CHECK_VALUE(false, "ring: ", kWhat, ": instructions is ", instructions,
+  TORCH_CHECK_VALUE(false, "ring: ", kReduceLocal, ": instructions is ", instructions,
                     "; this machine has ", names);
 }
 
 void reduce_local(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
                   c10d::ReduceOp::RedOpType op, const std::string& instructions) {
-  TORCH_CHECK_VALUE(!inputs.empty(), "ring: ", kWhat, ": takes at least one input, got none");
-  TORCH_CHECK_VALUE(op != c10d::ReduceOp::PREMUL_SUM, "ring: ", kWhat,
+  TORCH_CHECK_VALUE(!inputs.empty(), "ring: ", kReduceLocal,
+                    ": takes at least one input, got none");
+  TORCH_CHECK_VALUE(op != c10d::ReduceOp::PREMUL_SUM, "ring: ", kReduceLocal,
                     ": PREMUL_SUM needs a factor, which this function does not take");
   std::vector<const void*> pointers;
   for (const at::Tensor& input : inputs) {
     TORCH_CHECK_VALUE(
         input.scalar_type() == output.scalar_type() && input.numel() == output.numel() &&
             input.device() == output.device() && input.is_contiguous() && output.is_contiguous(),
-        "ring: ", kWhat, ": inputs and output must be contiguous and agree in dtype, ",
+        "ring: ", kReduceLocal, ": inputs and output must be contiguous and agree in dtype, ",
         "number of elements and device; got an input of ", input.numel(), " ", input.scalar_type(),
         " on ", input.device(), " and an output of ", output.numel(), " ", output.scalar_type(),
         " on ", output.device());
     pointers.push_back(input.const_data_ptr());
   }
-  const Elements elements = elements_to_reduce(output.scalar_type(), op, kWhat);
+  const Elements elements = elements_to_reduce(output.scalar_type(), op, kReduceLocal);
   const Reduction reduction{
       .dtype = elements.dtype,
-      .op = make_reduce(elements, op, kWhat).op,
+      .op = make_reduce(elements, op, kReduceLocal).op,
       .divisor = op == c10d::ReduceOp::AVG ? static_cast<int>(inputs.size()) : 1};
   const std::size_t count = elements.count(output);
   void* result = output.data_ptr();
@@ -69,7 +70,7 @@ void reduce_local(const std::vector<at::Tensor>& inputs, const at::Tensor& outpu
     return;
   }
 #endif
-  TORCH_CHECK_NOT_IMPLEMENTED(output.is_cpu(), "ring: ", kWhat,
+  TORCH_CHECK_NOT_IMPLEMENTED(output.is_cpu(), "ring: ", kReduceLocal,
                               ": takes CPU tensors, and CUDA tensors where ringcomm was built with "
                               "CUDA; got one on ",
                               output.device());

@@ -14,8 +14,6 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr milliseconds kLookEvery{100};  // whether a signal came
-
 c10d::WorkResult outcome_of(const std::exception_ptr& error) {
   if (!error) return c10d::WorkResult::SUCCESS;
   try {

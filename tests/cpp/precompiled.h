@@ -1,5 +1,5 @@
-// The headers of the standard library that many sources include, a third of what there is to
-// compile in most. setup.py compiles them once, as it does torch/precompiled.h.
+// The headers of the standard library that most tests include. tests/test_core_cpp.py compiles them
+// once.
 #include <algorithm>
 #include <array>
 #include <atomic>
