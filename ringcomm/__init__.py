@@ -21,7 +21,7 @@ _module = next((value for option, value in _options if option == "-m"), None)
 if (sys.argv[0], _module) != ("-m", "ringcomm"):
     from ringcomm import _build_check
 
-    _build_check.check_build()
+    _build_check.check_build(__path__)
 
     from torch.distributed import ReduceOp, Work, get_rank, get_world_size
 

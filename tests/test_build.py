@@ -183,7 +183,7 @@ def test_build_info_is_python(setup_script):
 def test_build_info_describes_this_torch():
     assert torch.__version__ == _build_info.TORCH_VERSION
     assert torch.version.cuda == _build_info.TORCH_CUDA
-    _build_check.check_build()
+    _build_check.check_build([])
 
 
 def import_copy(tmp_path: Path, build_info: str | None, with_module: bool) -> str:

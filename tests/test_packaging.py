@@ -1,4 +1,4 @@
-"""Wheels for one torch each, what they require, and what an isolated build asks for."""
+"""The wheel for all torches, what it requires, and what an isolated build asks for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
@@ -25,8 +26,6 @@ from ringcomm import _build_check, _toolchain
 
 __all__ = ["setup_script"]  # a fixture
 ROOT = Path(__file__).resolve().parents[1]
-MINOR = ".".join(torch.__version__.split(".")[:2])
-DEVICE = f"cu{torch.version.cuda.replace('.', '')}" if torch.version.cuda else "cpu"
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +45,13 @@ def wheels():
     del sys.modules[spec.name]
 
 
-# ---- A wheel for one torch --------------------------------------------------------------------
+# ---- What is packed ---------------------------------------------------------------------------
 
 
-def metadata(folder: Path, switch: str, *command: str | Path, tree: Path = ROOT) -> Message:
+def metadata(folder: Path, *command: str | Path, tree: Path = ROOT, builds: str = "") -> Message:
     """What setup.py writes as the metadata of a distribution."""
     arguments = ("setup.py", "-q", "egg_info", "--egg-base", folder, *command)
-    environment = {**os.environ, "RINGCOMM_WHEEL_FOR_TORCH": switch}
+    environment = {**os.environ, "RINGCOMM_BUILDS": builds}
     subprocess.run([sys.executable, *arguments], cwd=tree, env=environment, check=True)
     return Parser().parsestr((folder / "ringcomm.egg-info" / "PKG-INFO").read_text())
 
@@ -61,16 +60,93 @@ def required(found: Message) -> list[str]:
     return [line for line in found.get_all("Requires-Dist", []) if line.startswith("torch")]
 
 
-def test_a_wheel_is_named_after_its_torch_and_requires_its_minor_version(tmp_path):
-    """From a source distribution, which has settings of setuptools', and is not marked itself."""
-    found = metadata(tmp_path, "1", "sdist", "-d", tmp_path)
+@pytest.fixture
+def builds(tmp_path: Path) -> Path:
+    """Folders as packaging/wheels.py makes them, for three torches that nobody has."""
+    folder = tmp_path / "builds"
+    for name in ("torch2.9-cpu", "torch2.10-cpu", "torch2.10-cuda13", "torch2.11-cpu"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "_C.so").write_text(name)
+    return folder
+
+
+def test_the_wheel_has_each_build_and_requires_their_torches(tmp_path, builds):
+    command = ("bdist_wheel", "-d", tmp_path, "--bdist-dir", tmp_path / "bdist")
+    command += ("build", "-b", tmp_path / "build")
+    found = metadata(tmp_path, *command, builds=str(builds))
+    assert required(found)[0] == "torch<2.12,>=2.9"
+    (wheel,) = tmp_path.glob("*.whl")
+    assert re.fullmatch(r"ringcomm-\d+\.\d+\.\d+-cp3\d+-cp3\d+-linux_\w+\.whl", wheel.name)
+    names = zipfile.ZipFile(wheel).namelist()
+    packed = [name for name in names if name.startswith("ringcomm/_builds/")]
+    assert sorted(packed) == sorted(
+        f"ringcomm/_builds/{path.relative_to(builds)}" for path in builds.glob("*/*")
+    )
+    assert not [name for name in names if re.match(r"ringcomm/(_C\.|_build_info)", name)]
+
+
+def test_nothing_to_pack(setup_script, tmp_path):
+    with pytest.raises(SystemExit, match=r"RINGCOMM_BUILDS is .*, which has no folder torchX\.Y"):
+        setup_script.builds_required(tmp_path)
+
+
+def test_a_source_distribution_is_for_all_torches(tmp_path):
+    found = metadata(tmp_path, "sdist", "-d", tmp_path)
     assert re.fullmatch(r"\d+\.\d+\.\d+", found["Version"])
+    assert required(found)[0] == "torch<2.16,>=2.11"
     shutil.unpack_archive(next(tmp_path.glob("*.tar.gz")), tmp_path)
     (tree,) = (path for path in tmp_path.glob("ringcomm-*") if path.is_dir())
     assert not (tree / "ringcomm" / "_build_info.py").exists()
-    found = metadata(tmp_path, "1", tree=tree)
-    assert re.fullmatch(rf"\d+\.\d+\.\d+\+torch{MINOR}\.{DEVICE}", found["Version"])
-    assert required(found)[0] == f"torch=={MINOR}.*"
+
+
+# ---- Which build is imported ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "chosen"),
+    [
+        ("2.10.1+cu130", "13.0", "torch2.10-cuda13"),
+        ("2.10.0+cu132", "13.2", "torch2.10-cuda13"),
+        ("2.10.0+cu129", "12.9", "torch2.10-cpu"),
+        ("2.10.0+cpu", None, "torch2.10-cpu"),
+        ("2.10.0", None, "torch2.10-cpu"),
+        ("2.9.7+cu130", "13.0", "torch2.9-cpu"),
+    ],
+)
+def test_the_build_for_the_torch_that_runs(monkeypatch, builds, version, cuda, chosen):
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    assert _build_check._choose_build(builds) == builds / chosen
+
+
+@pytest.mark.parametrize("version", ["2.8.0", "2.10.0a0+git1234", "3.0.0+cpu"])
+def test_a_torch_that_the_wheel_does_not_know(monkeypatch, builds, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(ImportError) as refused:
+        _build_check._choose_build(builds)
+    assert f"is for torch 2.9, 2.10, 2.11, and torch {version} is running." in str(refused.value)
+    assert "build ringcomm for it: " in str(refused.value)
+
+
+def test_a_wheel_s_build_is_imported(tmp_path):
+    """As installed: the module of this environment in the folder for its torch."""
+    minor = ".".join(torch.__version__.split(".")[:2])
+    folder = tmp_path / "ringcomm" / "_builds" / f"torch{minor}-cpu"
+    error = import_copy(tmp_path, None, with_module=False)
+    assert "was not built" in error
+    folder.mkdir(parents=True)
+    for built in ("_build_info.py", *(path.name for path in (ROOT / "ringcomm").glob("_C.*.so"))):
+        (folder / built).symlink_to(ROOT / "ringcomm" / built)
+    program = "from ringcomm import _C, _build_info, topology; print(_C.__file__)"
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert found.startswith(str(folder))
+    folder.rename(folder.with_name("torch1.0-cpu"))
+    failed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr
+    assert f"ImportError: this wheel of ringcomm is for torch 1.0, and torch {minor}" in failed
+
+
+# ---- Where the sources came from --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -95,33 +171,14 @@ def test_distributions_say_where_the_sources_came_from(tmp_path):
     clone = tmp_path / "clone"
     shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns("build", ".git", "*.so", ".*_cache"))
     subprocess.run(["git", "init", "-q", clone], check=True)
-    assert "Project-URL" not in metadata(tmp_path, "0", tree=clone)
+    assert "Project-URL" not in metadata(tmp_path, tree=clone)
     remote = ("remote", "add", "origin", "git@example.org:owner/ringcomm.git")
     subprocess.run(["git", "-C", clone, *remote], check=True)
-    found = metadata(tmp_path, "0", "sdist", "-d", tmp_path, tree=clone)
+    found = metadata(tmp_path, "sdist", "-d", tmp_path, tree=clone)
     assert found["Project-URL"] == "Source, https://example.org/owner/ringcomm"
     shutil.unpack_archive(next(tmp_path.glob("*.tar.gz")), tmp_path)
     (unpacked,) = (path for path in tmp_path.glob("ringcomm-*") if path.is_dir())
-    assert metadata(tmp_path, "0", tree=unpacked)["Project-URL"] == found["Project-URL"]
-
-
-@pytest.mark.parametrize("switch", ["0", ""])
-def test_other_builds_are_for_all_torches(tmp_path, switch):
-    found = metadata(tmp_path, switch)
-    assert re.fullmatch(r"\d+\.\d+\.\d+", found["Version"])
-    assert required(found)[0] == "torch<2.16,>=2.11"
-
-
-@pytest.mark.parametrize(
-    ("version", "cuda", "local", "requirement"),
-    [
-        ("2.14.1+cu130", "13.0", "+torch2.14.cu130", "torch==2.14.*"),
-        ("2.15.0", "13.2", "+torch2.15.cu132", "torch==2.15.*"),
-        ("2.13.0+cpu", None, "+torch2.13.cpu", "torch==2.13.*"),
-    ],
-)
-def test_names_of_wheels(setup_script, version, cuda, local, requirement):
-    assert setup_script.for_one_torch(version, cuda) == (local, requirement)
+    assert metadata(tmp_path, tree=unpacked)["Project-URL"] == found["Project-URL"]
 
 
 def test_only_torches_that_do_not_look_for_backends_load_one(setup_script):
@@ -133,49 +190,16 @@ def test_only_torches_that_do_not_look_for_backends_load_one(setup_script):
         assert setup_script.entry_points(torch_version) == looked_for
 
 
-def test_the_switch_is_0_or_1(setup_script, monkeypatch):
-    monkeypatch.setenv("RINGCOMM_WHEEL_FOR_TORCH", "yes")
-    with pytest.raises(SystemExit, match="RINGCOMM_WHEEL_FOR_TORCH is 'yes'; it must be 0 or 1"):
-        setup_script.switched_on("RINGCOMM_WHEEL_FOR_TORCH")
-
-
-def test_a_wheel_for_cuda_is_not_built_without_nvcc(setup_script, monkeypatch):
-    monkeypatch.setenv("RINGCOMM_WHEEL_FOR_TORCH", "1")
-    monkeypatch.setattr(setup_script.toolchain, "find_nvcc", lambda cuda: None)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    with pytest.raises(SystemExit, match="both halves, but no nvcc was found"):
-        setup_script.configure()
+def test_an_environment_switch_is_0_or_1(setup_script, monkeypatch):
+    monkeypatch.setenv("RINGCOMM_WITH_CUDA", "yes")
+    with pytest.raises(SystemExit, match="RINGCOMM_WITH_CUDA is 'yes'; it must be 0 or 1"):
+        setup_script.wanted_cuda()
 
 
 def test_torch_of_an_environment_says_its_cuda(setup_script):
     found = setup_script.finding.probe(sys.executable)
     assert found.cuda() == setup_script.finding.find_torch().cuda() == torch.version.cuda
     assert setup_script.finding.Environment("cpython-311", None, []).cuda() is None
-
-
-@pytest.mark.parametrize(
-    ("built", "running", "fits"),
-    [
-        (("2.14.1+cu130", "13.0"), ("2.14.0+cu130", "13.0"), True),
-        (("2.13.0+cpu", None), ("2.13.1", None), True),
-        (("2.14.1+cu130", "13.0"), ("2.14.1+cu129", "12.9"), False),
-        (("2.14.1+cu130", "13.0"), ("2.14.1+cpu", None), False),
-        (("2.14.1+cu130", "13.0"), ("2.15.1+cu130", "13.0"), False),
-        (("2.15.0", None), ("2.15.0a0+git1234", None), False),
-    ],
-)
-def test_any_patch_of_a_release_fits(built, running, fits):
-    assert (_build_check._minor(*built) == _build_check._minor(*running)) == fits
-
-
-@pytest.mark.parametrize("any_patch", [True, False])
-def test_import_under_another_patch(tmp_path, any_patch):
-    """Let through only where the wheel says so; then the module of this test loads as it is."""
-    version, _, local = torch.__version__.partition("+")
-    other = f"{version.rpartition('.')[0]}.99+{local}".rstrip("+")
-    info = f"TORCH_VERSION = {other!r}\nTORCH_CUDA = {torch.version.cuda!r}\n"
-    error = import_copy(tmp_path, info + f"ANY_PATCH = {any_patch}\n", with_module=True)
-    assert ("ImportError: ringcomm was built for torch" in error) != any_patch
 
 
 # ---- nvcc from wheels -------------------------------------------------------------------------
@@ -290,12 +314,18 @@ def test_a_torch_is_a_version_or_a_folder(wheels, tmp_path):
     assert wheels.Torch.parse(f"2.14.1={tmp_path}") == wheels.Torch("2.14.1", tmp_path)
 
 
-@pytest.mark.parametrize("arguments", ["build", "all", "try --torch 2.14.1", "try --wheel x.whl"])
-def test_what_is_missing_is_a_usage_error(wheels, capsys, arguments):
+@pytest.mark.parametrize("arguments", ["", "install", "build --torch 2.14.1=/nowhere"])
+def test_wrong_usage(wheels, capsys, arguments):
     with pytest.raises(SystemExit) as ended:
         wheels.parsed(arguments.split())
     assert ended.value.code == 2
-    assert "needs" in capsys.readouterr().err
+    assert "error: " in capsys.readouterr().err
+
+
+def test_all_supported_torches_are_the_default(wheels, setup_script):
+    minors = [setup_script.numbers(torch.version) for torch in wheels.parsed(["all"]).torch]
+    oldest, newest = setup_script.OLDEST_TORCH, setup_script.NEWEST_TORCH
+    assert minors == [(2, minor) for minor in range(oldest[1], newest[1] + 1)]
 
 
 def test_the_page_shows_what_the_script_takes(wheels):
@@ -306,35 +336,32 @@ def test_the_page_shows_what_the_script_takes(wheels):
 
 
 def test_what_fails_is_a_row_and_the_others_go_on(wheels, monkeypatch, tmp_path):
-    wheel = tmp_path / "ringcomm-0.1.0+torch2.13.cpu-cp311-cp311-linux_x86_64.whl"
+    wheel = tmp_path / "ringcomm-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     wheel.write_bytes(bytes(1_500_000))
 
     def build(source, torch, out):
         if torch.version == "9.9":
             raise wheels.StepError("no such torch | anywhere")
-        return wheel, 61.4
+        return 61
 
     def attempt(wheel, source, torch, out):
+        if torch.version == "9.9":
+            raise wheels.StepError("no such torch | anywhere")
         return {"python": "3.11.7", "torch": "2.13.0+cpu", "device": "CPU", "result": "a sum"}
 
     monkeypatch.setattr(wheels, "sdist", lambda out: out / "ringcomm-0.1.0.tar.gz")
     monkeypatch.setattr(wheels, "build", build)
+    monkeypatch.setattr(wheels, "pack", lambda source, out: wheel)
     monkeypatch.setattr(wheels, "attempt", attempt)
     arguments = ["all", "--torch", "9.9", "--torch", "2.13.0", "-o", str(tmp_path / "out")]
     assert wheels.main(arguments) == 1
     assert wheels.main(arguments) == 1  # rows are replaced
     missing, made = json.loads((tmp_path / "out" / "wheels.json").read_text())
     assert missing["result"] == "failed: no such torch | anywhere"
-    assert made["result"] == "a sum" and made["megabytes"] == 1.5 and made["build_seconds"] == 61
+    assert made["result"] == "a sum" and made["build_seconds"] == 61
     lines = (tmp_path / "out" / "wheels.md").read_text().splitlines()
-    assert len(lines) == 4 and lines[2].startswith("| none | 9.9 | – | – |")
+    assert len(lines) == 4 and lines[2].startswith("| 9.9 | – | – |")
     assert "no such torch \\| anywhere" in lines[2]
-
-
-def test_a_wheel_for_any_torch_is_not_tried(wheels, tmp_path):
-    wheel = Path("ringcomm-0.1.0-cp311-cp311-linux_x86_64.whl")
-    with pytest.raises(wheels.StepError, match=r"0\.1\.0-cp311.* names no torch"):
-        wheels.attempt(wheel, None, wheels.Torch("2.13.0"), tmp_path)
 
 
 def test_a_command_that_fails_says_its_last_line(wheels, tmp_path):
