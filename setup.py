@@ -324,8 +324,9 @@ def packed(builds: Path) -> dict[str, Any]:
     class BuildCommand(build_py):
         def run(self) -> None:
             super().run()
-            target = Path(self.build_lib, "ringcomm", "_builds")
-            shutil.copytree(builds, target, dirs_exist_ok=True)
+            package = Path(self.build_lib, "ringcomm")
+            (package / "_build_info.py").unlink(missing_ok=True)  # of a build in this tree
+            shutil.copytree(builds, package / "_builds", dirs_exist_ok=True)
 
     return {"distclass": Distribution, "cmdclass": {"build_py": BuildCommand}}
 

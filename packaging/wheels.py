@@ -13,10 +13,10 @@ of two ranks. The parts can be run by themselves:
     python packaging/wheels.py try --torch 2.15.0
 
 A torch is a version that pip can install, or VERSION=FOLDER, a site-packages folder that has it,
-which is then imported from there; by default, the newest patch of each supported one. Everything
-goes to dist/ (--out): the distributions, builds/ with a folder for each torch, wheels.md and
-wheels.json, which have a row for each torch, and logs/ of what was run. A failure is a row, too, and
-the exit status is 1 then.
+which is then imported from there. The default is the newest patch of each supported torch. All goes
+to dist/ (--out): the distributions, builds/ with a folder for each torch, wheels.md and wheels.json
+with a row for each torch, and logs/ of what was run. A failure is a row, too, and the exit status
+is 1 then.
 
 For a torch with CUDA there are two builds: the one without CUDA is for torches that have none, or
 another one. nvcc of torch's CUDA is taken from this machine, or from NVIDIA's wheels. The wheel's
