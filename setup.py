@@ -42,6 +42,8 @@ BUILDS = "RINGCOMM_BUILDS"
 CCACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 FINDS_BACKENDS = (2, 14)
+# Of one core, measured; docs/pages/howto/wheels.md says how.
+CPU_SECONDS, CUDA_SECONDS, CUDA_SECONDS_PER_ARCHITECTURE = 150, 50, 65
 
 # Commands that only describe the project; isolated builds run them before torch is there.
 METADATA_COMMANDS = {"egg_info", "dist_info", "sdist"}
@@ -156,6 +158,18 @@ class Config:
             f"torch      {self.torch_version}, CUDA {self.torch_cuda or 'none'}\n"
             f"NCCL       {self.nccl_version or 'none'}\n"
             f"compiler   {self.compiler}"
+        )
+
+    def announcement(self) -> str:
+        """What will be built, and how long that took elsewhere: a build's first line."""
+        extension, seconds = f"the CPU half ({self.cpu_only_reason})", CPU_SECONDS
+        if not self.cpu_only_reason:
+            images = re.findall(r"\d+\.\d", self.arch_list or "")
+            extension = f"the CPU and the CUDA half, for {self.arch_list}"
+            seconds += CUDA_SECONDS + len(images) * CUDA_SECONDS_PER_ARCHITECTURE
+        return (
+            f"ringcomm builds {extension}, for torch {self.torch_version}. That took {seconds} "
+            "seconds of a core of an EPYC (Zen 4), less where ccache knows it."
         )
 
     def build_info(self) -> str:
@@ -287,6 +301,7 @@ def build_command(config: Config) -> type[setuptools.Command]:
             super().build_extension(extension)
 
         def run(self) -> None:
+            print(config.announcement(), flush=True)
             super().run()
             module = Path(self.get_ext_fullpath("ringcomm._C"))
             for other in module.parent.glob("_C.*.so"):  # one build info describes one module

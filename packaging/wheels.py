@@ -278,6 +278,10 @@ def attempt(wheel: Path, source: Path | None, torch: Torch, out: Path) -> dict[s
         if said != f"ringcomm {version}":
             raise StepError(f"--version says {said!r}")
         found = json.loads(call(log, python, "-c", ASKED, cwd=folder))
+        if found["torch"].split("+")[0] != torch.version.split("+")[0]:
+            raise StepError(
+                f"pip has replaced that torch by {found['torch']}, which the wheel wants"
+            )
         call(log, python, "-m", "ringcomm", "doctor", cwd=folder)
         result = "version, doctor, sum"
         if source:

@@ -171,6 +171,15 @@ def test_summary_says_what_and_why(setup_script):
     assert "CPU and CUDA, nvcc 13.0.88 for 9.0" in cuda.summary()
 
 
+def test_the_first_line_says_what_is_built_and_how_long_it_takes(setup_script):
+    cpu = setup_script.Config("2.15.0", None, "g++ 12", cpu_only_reason="of a test")
+    assert "the CPU half (of a test), for torch 2.15.0. That took 150 s" in cpu.announcement()
+    cuda = setup_script.Config("2.15.0", "13.2", "g++ 12", arch_list="8.0;9.0+PTX")
+    assert (
+        "the CUDA half, for 8.0;9.0+PTX, for torch 2.15.0. That took 330 s" in cuda.announcement()
+    )
+
+
 def test_build_info_is_python(setup_script):
     config = setup_script.Config("2.13.0+cpu", None, "g++ 'odd' \\ name", "a reason")
     written: dict[str, object] = {}

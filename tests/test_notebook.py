@@ -31,9 +31,9 @@ def text_of(cell: dict) -> str:
 
 @pytest.mark.slow
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nbclient = pytest.importorskip("nbclient", reason="no nbclient: pip install -e '.[test]'")
-    nbformat = pytest.importorskip("nbformat", reason="no nbformat: pip install -e '.[test]'")
-    pytest.importorskip("ipykernel", reason="no ipykernel: pip install -e '.[test]'")
+    nbclient = pytest.importorskip("nbclient", reason="no nbclient: pip install -e '.[clients]'")
+    nbformat = pytest.importorskip("nbformat", reason="no nbformat: pip install -e '.[clients]'")
+    pytest.importorskip("ipykernel", reason="no ipykernel: pip install -e '.[clients]'")
     # Whatever it writes is the test's; the ranks find ringcomm as this process does.
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
