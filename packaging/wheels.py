@@ -279,9 +279,7 @@ def attempt(wheel: Path, source: Path | None, torch: Torch, out: Path) -> dict[s
             raise StepError(f"--version says {said!r}")
         found = json.loads(call(log, python, "-c", ASKED, cwd=folder))
         if found["torch"].split("+")[0] != torch.version.split("+")[0]:
-            raise StepError(
-                f"pip has replaced that torch by {found['torch']}, which the wheel wants"
-            )
+            raise StepError(f"pip replaced that torch by {found['torch']}, for the wheel")
         call(log, python, "-m", "ringcomm", "doctor", cwd=folder)
         result = "version, doctor, sum"
         if source:
