@@ -307,7 +307,7 @@ RingBackend::WorkPtr RingBackend::coalesce(c10d::OpType type, const char* title,
     submission.operation.title = nullptr;
     begin(std::move(submission), &coalesced);
   }
-  return join(coalesced, {type, title, inputs, outputs, {}, options_->timeout});
+  return join(coalesced, {type, title, inputs, outputs, {}, timeout_or_default({})});
 }
 
 // Operations of an unfinished coalescing, which an exception has ended, are under way as they are.
@@ -321,7 +321,7 @@ RingBackend::WorkPtr RingBackend::endCoalescing() {
                           {},
                           coalesced.outputs,
                           memory_of(coalesced.data),
-                          options_->timeout});
+                          timeout_or_default({})});
 }
 
 // Its parts are under way: where they cannot be joined the caller learns nothing of them, and the

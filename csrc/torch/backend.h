@@ -160,6 +160,9 @@ class RingBackend : public c10d::Backend {
   //
   // From torch 2.15 on this overrides Backend::isInitialized.
   virtual bool isInitialized() { return communicator_ != nullptr; }
+  // From torch 2.15 on this overrides Backend::addEphemeralTimeout. Throws ValueError for less than
+  // nothing.
+  virtual void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
   // Works that are made from now on know how long they took. Their calls are not the fastest.
   void enableCollectivesTiming() override { hooks_->times_calls = true; }
   // For each operation that succeeds, until the backend ends. There can be one such hook.
@@ -283,6 +286,8 @@ class RingBackend : public c10d::Backend {
            !hooks_->times_calls && !is_profiled();
   }
   static bool is_profiled();
+  // Whether a call can be carried out without a Work at all.
+  bool needs_no_work() const { return !coalescing_ && !hooks_->extension->is_active(); }
   // Of a call that was carried out at once. Completion hooks know of it when this returns.
   WorkPtr done(c10d::OpType type, const at::Tensor& output) const {
     const std::uint64_t key = next_completion_key();
@@ -293,7 +298,8 @@ class RingBackend : public c10d::Backend {
   }
 
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
-    return timeout <= std::chrono::milliseconds(0) ? options_->timeout : timeout;
+    const bool is_default = timeout <= std::chrono::milliseconds(0);
+    return (is_default ? options_->timeout : timeout) + hooks_->extension->now();
   }
   void close(const std::string& reason, bool abort);
   void abandon();

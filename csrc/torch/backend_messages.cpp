@@ -35,7 +35,7 @@ RingBackend::WorkPtr RingBackend::send_or_recv(shm::Message::Kind kind, Tensors&
                               "; only CPU tensors can be received that way");
 
   Writable data(tensor, /*needs_contents=*/is_send);
-  Operation operation{type, title, tensors, tensors, memory_of(data), options_->timeout};
+  Operation operation{type, title, tensors, tensors, memory_of(data), timeout_or_default({})};
   operation.sequence = sequence_;
   operation.report = report_of(
       flight_->message({is_send, peer, tensor.is_cpu() ? tag : 0}, tensor, operation.timeout));

@@ -218,8 +218,11 @@ RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& opts) {
 void RingBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   check_usable();
   const Inside inside;
-  const auto timeout = opts.timeout == c10d::kUnsetTimeout ? options_->timeout : opts.timeout;
+  const auto timeout = opts.timeout == c10d::kUnsetTimeout
+                           ? timeout_or_default({})
+                           : opts.timeout + hooks_->extension->now();
   const Report report = report_of(flight_->collective(c10d::OpType::BARRIER, {}, {}, timeout));
+  const auto extension = report.claim_extension();
   report.started();
   with_reported_errors(report, [&] { communicator_->monitored_barrier(wait_all_ranks, timeout); });
   report.succeeded();

@@ -48,7 +48,7 @@ class MessageNow {
 
 template <typename Record, typename Body>
 bool RingBackend::at_once(Record record, Body body) {
-  if (coalescing_) return false;
+  if (!needs_no_work()) return false;
   check_usable();
   const Inside inside;
   if (!queue_->try_enter()) return false;
@@ -198,7 +198,7 @@ bool RingBackend::message_now(shm::Message::Kind kind, const at::Tensor& tensor,
   check_tensor(tensor, what);
   if (!is_send) check_output(tensor, what);
   if (!can_stay(tensor) || tensor.is_complex() || tensor.is_neg()) return false;
-  if (peer == rank_ || coalescing_ || is_profiled()) return false;
+  if (peer == rank_ || !needs_no_work() || is_profiled()) return false;
   check_usable();
   const std::chrono::milliseconds timeout = options_->timeout;
   const auto own = std::make_shared<MessageNow>(

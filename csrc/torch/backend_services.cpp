@@ -19,6 +19,13 @@ constexpr std::chrono::microseconds kPollEvery{100};
 
 }  // namespace
 
+void RingBackend::addEphemeralTimeout(const std::chrono::milliseconds& timeout) {
+  TORCH_CHECK_VALUE(timeout >= std::chrono::milliseconds(0),
+                    "ring: addEphemeralTimeout adds at least 0 ms to a group's timeout, got ",
+                    timeout.count());
+  hooks_->extension->add(timeout);
+}
+
 void RingBackend::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   TORCH_CHECK(!hasHooks(), "ring: this group has an onCompletion hook already; it can have one");

@@ -75,9 +75,9 @@ class CudaGroup : public DeviceGroup {
   // Of the watchdog's knowledge alone: asking the device might take as long as it hangs.
   void note_completed() override {
     std::lock_guard lock(under_way_mutex_);
-    while (!under_way_.empty() && under_way_.front().second->is_confirmed()) {
-      under_way_.front().first.succeeded();
-      under_way_.front().first.call_completion_hooks();
+    while (!under_way_.empty() && under_way_.front().end->is_confirmed()) {
+      under_way_.front().report.succeeded();
+      under_way_.front().report.call_completion_hooks();
       under_way_.pop_front();
     }
   }
@@ -122,7 +122,7 @@ class CudaGroup : public DeviceGroup {
     note_completed();
     if (enqueued.end->is_captured()) return;
     std::lock_guard lock(under_way_mutex_);
-    under_way_.emplace_back(operation.report, enqueued.end);
+    under_way_.push_back({operation.report, enqueued.end, operation.report.claim_extension()});
   }
 
   const at::Device device_;
@@ -130,8 +130,13 @@ class CudaGroup : public DeviceGroup {
   using Shelf = nccl::Shelf<at::Tensor>;
   const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
   std::mutex under_way_mutex_;
+  struct UnderWay {
+    Report report;
+    std::shared_ptr<const nccl::End> end;
+    std::shared_ptr<const void> extension;  // of the group's timeout
+  };
   // In the order they were enqueued, and not known to be complete.
-  std::deque<std::pair<Report, std::shared_ptr<const nccl::End>>> under_way_;
+  std::deque<UnderWay> under_way_;
   nccl::Communicator communicator_;  // its streams end before the shelf
 };
 

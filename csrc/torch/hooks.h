@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "core/status.h"
+#include "torch/timeout_extension.h"
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
 #define RINGCOMM_WITH_COMPLETION_HOOKS 1
@@ -83,6 +84,7 @@ struct Hooks {
   std::atomic<bool> times_calls = false;  // that begin from now on
   // Works that are not complete hold it, too.
   std::shared_ptr<const char> under_way = std::make_shared<const char>();
+  const std::shared_ptr<TimeoutExtension> extension = std::make_shared<TimeoutExtension>();
 };
 
 // By this, completion hooks know a work; no two works have the same.

@@ -43,6 +43,10 @@ class Report {
   }
   // To be held until the hooks of the operation have been called.
   std::shared_ptr<const char> under_way() const { return hooks_ ? hooks_->under_way : nullptr; }
+  // To be held until the operation is complete, by the work that is made of it.
+  std::shared_ptr<const void> claim_extension() const {
+    return hooks_ ? hooks_->extension->claim() : nullptr;
+  }
   // The operation was not made: it has no place in the record.
   void withdrawn() const {
     for (const FlightMark& mark : marks_) mark.withdraw();

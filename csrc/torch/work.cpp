@@ -38,7 +38,8 @@ RingWork::RingWork(int rank, Operation operation)
       outputs_(std::move(operation.outputs)),
       timeout_(operation.timeout),
       report_(std::move(operation.report)),
-      under_way_(report_.under_way()) {
+      under_way_(report_.under_way()),
+      extension_(report_.claim_extension()) {
   if (report_.is_timed()) stopwatch_.emplace();
 }
 
@@ -58,6 +59,7 @@ void RingWork::complete(std::exception_ptr error, int source) noexcept {
   error_of([&] { finish(error); });
   if (!error) call_hooks(ended);
   under_way_.reset();
+  extension_.reset();
   c10::intrusive_ptr<c10::ivalue::Future> future;
   std::vector<std::function<void(std::exception_ptr)>> next;
   {

@@ -60,6 +60,7 @@ class RingWork : public c10d::Work {
   const std::chrono::milliseconds timeout_;
   const Report report_;
   std::shared_ptr<const char> under_way_;
+  std::shared_ptr<const void> extension_;                 // of the group's timeout
   c10d::WorkResult outcome_ = c10d::WorkResult::UNKNOWN;  // until it is complete
   struct Stopwatch {
     std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
