@@ -73,6 +73,7 @@ def create(options: Any, pg_options: Any) -> Any:
         link(links.across()),
         tuning.rules(),
         timedelta(seconds=links.silence()),
+        tuning.times(),
     )
 
 

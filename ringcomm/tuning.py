@@ -4,11 +4,14 @@ It is a file of rules, for groups whose ranks share one host and which are told 
 what the network to other hosts is, by which groups that span hosts choose. The first rank of a
 group reads it, and all ranks go by what that one has read. A file that was made on another machine,
 or by a ringcomm that knew other algorithms, is not used.
+
+It has what calls take by these rules, too, from which each rank on its own estimates times.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import uuid
 from dataclasses import asdict, dataclass
@@ -41,6 +44,19 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Time:
+    """Among so many ranks, a call of a collective by torch.distributed took so long.
+
+    The bytes are those of the larger of a rank's two buffers.
+    """
+
+    world_size: int
+    collective: str
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Tuning:
     """What a file says, and for what it was measured.
 
@@ -49,12 +65,14 @@ class Tuning:
         made: when and with what, for people: names and values.
         rules: for groups of any size.
         across: the network between hosts, as RINGCOMM_ACROSS has it; "" if it was not measured.
+        times: what calls took by the rules.
     """
 
     machine: str
     made: dict[str, str]
     rules: tuple[Rule, ...]
     across: str = ""
+    times: tuple[Time, ...] = ()
 
 
 def path() -> Path | None:
@@ -95,7 +113,8 @@ def read(file: Path) -> Tuning:
         across = str(found.get("across", ""))
         if across:
             Link.parse(across)
-        return Tuning(str(found["machine"]), dict(found["made"]), rules, across)
+        times = tuple(_checked_time(Time(**time)) for time in found.get("times", ()))
+        return Tuning(str(found["machine"]), dict(found["made"]), rules, across, times)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is no tuning: {error}") from None
 
@@ -106,6 +125,15 @@ def _checked(rule: Rule) -> Rule:
     if not (rule.world_size >= 1 and 0 <= rule.most_nbytes <= MOST_NBYTES):
         raise ValueError(f"{rule} is out of range")
     return rule
+
+
+def _checked_time(time: Time) -> Time:
+    if time.collective not in COLLECTIVES:
+        raise ValueError(f"there is no collective {time.collective!r}")
+    is_time = math.isfinite(time.seconds) and time.seconds >= 0
+    if not (time.world_size >= 1 and 0 <= time.nbytes <= MOST_NBYTES and is_time):
+        raise ValueError(f"{time} is out of range")
+    return time
 
 
 def rules() -> list[tuple[int, Collective, str, int]]:
@@ -119,6 +147,19 @@ def rules() -> list[tuple[int, Collective, str, int]]:
     return [
         (rule.world_size, COLLECTIVES[rule.collective], rule.algorithm, rule.most_nbytes)
         for rule in (used.rules if used else ())
+    ]
+
+
+def times() -> list[tuple[int, Collective, int, float]]:
+    """By which groups that are made now estimate; empty without a file that fits.
+
+    Raises:
+        OSError, ValueError: as `rules` does.
+    """
+    used = _used(path(), "RINGCOMM_TUNING" in os.environ)
+    return [
+        (time.world_size, COLLECTIVES[time.collective], time.nbytes, time.seconds)
+        for time in (used.times if used else ())
     ]
 
 

@@ -19,9 +19,11 @@ from ringcomm.cli import doctor
 from ringcomm.cli.names import TUNED
 from ringcomm.host import machine
 from ringcomm.plan.algorithms import ALGORITHMS
-from ringcomm.tuning import MOST_NBYTES, Rule, Tuning
+from ringcomm.plan.plans import COLLECTIVES
+from ringcomm.tuning import MOST_NBYTES, Rule, Time, Tuning
 
 RING = Rule(3, "all_reduce", MOST_NBYTES, "ring")
+TIME = Time(2, "reduce", 5, 1.5e-6)
 
 
 def test_neighbouring_sizes_of_one_algorithm_are_one_rule() -> None:
@@ -70,6 +72,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     tuning.write(file, written)
     assert tuning.read(file) == written
     assert tuning.describe(file, written).endswith("2 and 3 ranks and hosts 2ms:0.125GB/s apart")
+    written = dataclasses.replace(written, times=(TIME, Time(2, "barrier", 0, 0.0)))
+    tuning.write(file, written)
+    assert tuning.read(file) == written
 
 
 @pytest.mark.parametrize(
@@ -101,6 +106,23 @@ def test_other_files_are_no_tunings(tmp_path: Path, text: str, said: str) -> Non
 def test_rules_of_others_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
     file = tmp_path / "tuning.json"
     tuning.write(file, Tuning("", {}, (dataclasses.replace(RING, **change),)))
+    with pytest.raises(ValueError, match=said):
+        tuning.read(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"collective": "all_sum"}, "no collective 'all_sum'"),
+        ({"world_size": 0}, "out of range"),
+        ({"nbytes": -1}, "out of range"),
+        ({"seconds": float("nan")}, "out of range"),
+        ({"seconds": -1e-6}, "out of range"),
+    ],
+)
+def test_times_of_others_are_refused(tmp_path: Path, change: dict[str, object], said: str) -> None:
+    file = tmp_path / "tuning.json"
+    tuning.write(file, Tuning("", {}, (), times=(dataclasses.replace(TIME, **change),)))
     with pytest.raises(ValueError, match=said):
         tuning.read(file)
 
@@ -196,6 +218,11 @@ def test_the_command_writes_a_tuning(tmp_path: Path) -> None:
     assert made.machine == machine() and made.made["ringcomm"] == ringcomm.__version__
     assert {rule.collective for rule in made.rules} == {"all_reduce", "broadcast"}
     assert {rule.world_size for rule in made.rules} == {2}
+    assert {time.collective for time in made.times} == set(COLLECTIVES)
+    assert {time.world_size for time in made.times} == {2}
+    of_one = [time for time in made.times if time.collective == "gather"]
+    assert [time.nbytes for time in of_one[:3]] == [1 << 10, 3 << 9, 1 << 11]
+    assert of_one[-1].nbytes == 128 << 10 and all(0 < time.seconds < 10 for time in of_one)
 
 
 def test_the_command_needs_a_place_for_the_file() -> None:

@@ -165,6 +165,7 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
 }
 
 void RingBackend::announce_refusal(const std::string& reason, std::size_t num_collectives) {
+  if (std::exchange(estimate_, std::nullopt)) return;  // no other rank makes that call
   if (size_ == 1 || !maker_.is_here() || !communicator_) return;
   for (std::size_t i = 0; i < num_collectives; ++i) {
     ++sequence_;
@@ -192,6 +193,7 @@ void RingBackend::announce_refusal(const std::string& reason, std::size_t num_co
 
 void RingBackend::refuse_message(shm::Message::Kind kind, int peer, int tag,
                                  const std::string& reason) {
+  if (std::exchange(estimate_, std::nullopt)) return;
   const bool is_peer = peer >= 0 && peer < size_ && peer != rank_;
   const bool may_match = is_peer || peer == shm::kAnySource;
   if (!may_match || tag < 0 || !maker_.is_here() || !communicator_) return;
@@ -204,6 +206,8 @@ void RingBackend::refuse_message(shm::Message::Kind kind, int peer, int tag,
 RingBackend::WorkPtr RingBackend::submit(Operation operation, Operation::Body body) {
   check_usable();
   const bool on_host = operation.memory.empty() || operation.memory.front().is_cpu();
+  if (estimate_ && on_host) return add_to_estimate(std::move(operation));
+  if (std::exchange(estimate_, std::nullopt)) refuse_in_estimate("a collective on a device");
   DeviceGroup* device = on_host ? nullptr : &device_group(operation.memory.front().device());
   Submission submission{std::move(operation), std::move(body), device};
   if (!held_) return begin(std::move(submission), coalescing_ ? &*coalescing_ : nullptr);
@@ -338,7 +342,7 @@ RingBackend::WorkPtr RingBackend::join(Coalescing& coalesced, Operation operatio
 
 RingBackend::WorkPtr RingBackend::join_parts(Coalescing& coalesced, Operation operation) {
   operation.sequence = sequence_;
-  operation.report = Report(hooks_);
+  if (!estimate_) operation.report = Report(hooks_);
   if (DeviceGroup* device = coalesced.device) {
     TORCH_CHECK_VALUE(coalesced.parts.empty(), "ring: operations on the CPU and on ",
                       device->device(), " cannot be coalesced; make one batch for each");

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/call_times.h"
 #include "core/fork.h"
 #include "core/queue.h"
 #include "shm/communicator.h"
@@ -49,6 +50,7 @@ class RingBackend : public c10d::Backend {
     }
 
     Selection selection;
+    CallTimes times = {};                          // as measured on this machine
     std::string links = "auto";                    // engine between hosts, see torch/links.h
     std::chrono::milliseconds silence = kSilence;  // that a host may keep, see core/between.h
     std::string host;  // what its user calls this rank's host; empty: whatever is found out
@@ -160,9 +162,14 @@ class RingBackend : public c10d::Backend {
   //
   // From torch 2.15 on this overrides Backend::isInitialized.
   virtual bool isInitialized() { return communicator_ != nullptr; }
-  // From torch 2.15 on this overrides Backend::addEphemeralTimeout. Throws ValueError for less than
-  // nothing.
+  // From torch 2.14 on, at the latest, this overrides Backend::addEphemeralTimeout. Throws
+  // ValueError for less than nothing.
   virtual void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
+  // Of collectives on the CPU: time_estimate.cpp. These override those of Backend, the first one in
+  // torch 2.11 already, the others from 2.15 on.
+  virtual bool supportsTimeEstimation() const;
+  virtual void startTimeEstimate();
+  virtual float endTimeEstimate();  // microseconds
   // Works that are made from now on know how long they took. Their calls are not the fastest.
   void enableCollectivesTiming() override { hooks_->times_calls = true; }
   // For each operation that succeeds, until the backend ends. There can be one such hook.
@@ -287,7 +294,13 @@ class RingBackend : public c10d::Backend {
   }
   static bool is_profiled();
   // Whether a call can be carried out without a Work at all.
-  bool needs_no_work() const { return !coalescing_ && !hooks_->extension->is_active(); }
+  bool needs_no_work() const {
+    return !coalescing_ && !estimate_ && !hooks_->extension->is_active();
+  }
+  std::string why_no_estimate() const;
+  // In place of carrying it out.
+  WorkPtr add_to_estimate(Operation operation);
+  [[noreturn]] void refuse_in_estimate(const std::string& what) const;
   // Of a call that was carried out at once. Completion hooks know of it when this returns.
   WorkPtr done(c10d::OpType type, const at::Tensor& output) const {
     const std::uint64_t key = next_completion_key();
@@ -333,6 +346,7 @@ class RingBackend : public c10d::Backend {
   std::shared_ptr<Queue> queue_;
   std::atomic<std::uint64_t> sequence_ = 0;  // callbacks submit operations too
   std::optional<Coalescing> coalescing_;
+  std::optional<double> estimate_;  // seconds; ended by a call that is refused, as by its end
   std::optional<std::vector<Submission>> held_;  // of the coalesced call being checked
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE

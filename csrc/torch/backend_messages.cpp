@@ -21,6 +21,7 @@ RingBackend::WorkPtr RingBackend::send_or_recv(shm::Message::Kind kind, Tensors&
                                                int tag, c10d::OpType type, const char* title) {
   check_usable();
   const char* what = name_in(title);
+  if (estimate_) refuse_in_estimate(what);
   const bool is_send = kind == shm::Message::Kind::kSend;
   const at::Tensor& tensor = single(tensors, what, "tensor");
   check_tensor(tensor, what);

@@ -217,6 +217,7 @@ RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& opts) {
 
 void RingBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   check_usable();
+  if (std::exchange(estimate_, std::nullopt)) refuse_in_estimate("monitoredBarrier");
   const Inside inside;
   const auto timeout = opts.timeout == c10d::kUnsetTimeout
                            ? timeout_or_default({})

@@ -75,6 +75,17 @@ std::vector<TunedRule> rules_of(const std::vector<Tuned>& tuned) {
   return rules;
 }
 
+// World size, collective, bytes, and seconds.
+using Time = std::tuple<int, Collective, std::uint64_t, double>;
+
+CallTimes times_of(const std::vector<Time>& times) {
+  std::vector<MeasuredCall> measured;
+  for (const auto& [world_size, collective, nbytes, seconds] : times) {
+    measured.push_back({world_size, collective, nbytes, seconds});
+  }
+  return CallTimes(measured);
+}
+
 Selection selection_of(const std::vector<Choice>& choices, std::vector<int> host_of,
                        const Link& across, const std::vector<Tuned>& tuned) {
   Selection selection{
@@ -94,7 +105,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const std::string& host, const std::string& links, bool graphs, const std::string& executor,
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
     const std::optional<Link>& across, const std::vector<Tuned>& tuned,
-    std::chrono::milliseconds silence) try {
+    std::chrono::milliseconds silence, const std::vector<Time>& times) try {
   auto options = c10::make_intrusive<RingBackend::Options>(timeout);
   options->selection = selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned);
   options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
@@ -106,6 +117,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
   options->host = host;
   options->links = links;
   options->silence = silence;
+  options->times = times_of(times);
   if (const auto* ring = dynamic_cast<const RingBackend*>(relative.get())) {
     options->relative = ring->communicator();
   }
@@ -180,7 +192,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("links") = "auto", py::arg("graphs") = false, py::arg("executor") = "auto",
         py::arg("relative") = nullptr, py::arg("enable_reconfigure") = false,
         py::arg("across") = py::none(), py::arg("tuned") = std::vector<ringcomm::Tuned>{},
-        py::arg("silence") = ringcomm::kSilence,
+        py::arg("silence") = ringcomm::kSilence, py::arg("times") = std::vector<ringcomm::Time>{},
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("shrink", &ringcomm::shrink, py::arg("backend"), py::arg("exclude"), py::arg("timeout"),
         py::call_guard<py::gil_scoped_release>(),

@@ -32,6 +32,7 @@ def create_backend(
     across: Link | None = None,
     tuned: Sequence[tuple[int, Collective, str, int]] = (),
     silence: timedelta = ...,
+    times: Sequence[tuple[int, Collective, int, float]] = (),
 ) -> Backend: ...
 def shrink(
     backend: Backend, exclude: Sequence[int], timeout: timedelta | None

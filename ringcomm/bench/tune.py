@@ -15,15 +15,19 @@ import torch
 import torch.distributed as dist
 
 import ringcomm
-from ringcomm.bench.cases import case_of
+from ringcomm.bench.cases import Case, case_of
 from ringcomm.bench.contenders import TorchContender
 from ringcomm.bench.options import sizes
-from ringcomm.bench.sampling import measure
+from ringcomm.bench.sampling import Result, measure
 from ringcomm.plan.algorithms import ALGORITHMS
-from ringcomm.tuning import MOST_NBYTES, Rule
+from ringcomm.plan.plans import COLLECTIVES
+from ringcomm.tuning import MOST_NBYTES, Rule, Time
 
 TIMEOUT = timedelta(seconds=120)
 UNTUNED = "untuned"  # a group that is told nothing
+TURNS = 3
+LEAST_TIMED = 1 << 10  # bytes; smaller calls take as long
+IN_PLACE = ("all_reduce", "broadcast", "reduce")  # as torch has them
 MARGIN = 0.1  # less than this is chance, and no reason to change the algorithm between two sizes
 
 
@@ -93,17 +97,78 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def run_times(options: argparse.Namespace) -> int:
+    """Measures what torch.distributed's calls take by a tuning, and writes that. Returns 0.
+
+    Of all samples the least counts: what the machine does when it is left alone. They are taken in
+    turns of all calls, so that a busy moment does not meet all samples of one.
+
+    Raises:
+        RuntimeError: a result was wrong.
+    """
+    os.environ["RINGCOMM_TUNING"] = str(options.times_by)
+    torch.set_num_threads(1)
+    ringcomm.init(TIMEOUT)
+    contender = TorchContender("ring", dist, ringcomm.new_group(timeout=TIMEOUT))
+    least: dict[tuple[str, int], float] = {}
+    for _ in range(TURNS):
+        for collective in COLLECTIVES:
+            for nbytes in [0] if collective == "barrier" else _sizes_of_times(options.maxbytes):
+                seconds = least_seconds(contender, collective, nbytes, options.samples)
+                key = collective, nbytes
+                least[key] = min(seconds, least.get(key, seconds))
+    if dist.get_rank() == 0:
+        times = [Time(dist.get_world_size(), *key, seconds) for key, seconds in least.items()]
+        options.rows.write_text(json.dumps([asdict(time) for time in times]))
+    ringcomm.barrier()
+    ringcomm.destroy_process_group()
+    return 0
+
+
+def _sizes_of_times(most: int) -> list[int]:
+    """Two for each power of two, as calls change their way between these."""
+    sizes = [LEAST_TIMED]
+    while sizes[-1] < most:
+        sizes += [sizes[-1] // 2 * 3, sizes[-1] * 2]
+    return sizes
+
+
+def least_seconds(contender: TorchContender, collective: str, nbytes: int, samples: int) -> float:
+    """Of a call as torch has it, in place or out of place. All ranks get the same.
+
+    Raises:
+        RuntimeError: a result was wrong.
+    """
+    case = _case(collective, nbytes)
+    placements = [collective in IN_PLACE]
+    results = _checked([contender], case, samples, placements)
+    return min(result.minimum for result in results.values())
+
+
 def _seconds(
     contenders: Sequence[TorchContender], collective: str, nbytes: int, samples: int
 ) -> dict[str, float]:
     """The medians by algorithm: of what works in place and out of place, the mean of both."""
-    world_size, rank = dist.get_world_size(), dist.get_rank()
-    cpu = torch.device("cpu")
-    case = case_of(collective, nbytes, torch.float32, "sum", 0, rank, world_size, cpu)
-    results, _ = measure(list(contenders), case, samples=samples, warmups=1)
     medians: dict[str, list[float]] = {}
+    results = _checked(contenders, _case(collective, nbytes), samples, (False, True))
     for (name, _), result in results.items():
-        if result.wrong:
-            raise RuntimeError(f"{collective} of {nbytes} bytes by {name}: the result is wrong")
         medians.setdefault(name, []).append(result.median)
     return {name: fmean(times) for name, times in medians.items()}
+
+
+def _case(collective: str, nbytes: int) -> Case:
+    world_size, rank = dist.get_world_size(), dist.get_rank()
+    cpu = torch.device("cpu")
+    return case_of(collective, nbytes, torch.float32, "sum", 0, rank, world_size, cpu)
+
+
+def _checked(
+    contenders: Sequence[TorchContender], case: Case, samples: int, placements: Sequence[bool]
+) -> dict[tuple[str, bool], Result]:
+    results, _ = measure(list(contenders), case, samples=samples, warmups=1, placements=placements)
+    for (name, _), result in results.items():
+        if result.wrong:
+            raise RuntimeError(
+                f"{case.collective.name} of {case.nbytes} bytes by {name}: the result is wrong"
+            )
+    return results

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,14 @@ from ringcomm.arguments import nbytes, number, several
 from ringcomm.cli.names import TUNED
 
 if TYPE_CHECKING:
-    from ringcomm.tuning import Rule, Tuning
+    from ringcomm.tuning import Rule, Time, Tuning
 
 _DESCRIPTION = """\
 Measures the algorithms of collectives among ranks on this host, all in turn, and writes which one
 is the fastest, by the number of ranks and the size of a call, into a file that later groups go by:
 those whose ranks share this host and that are told no algorithm. 16-bit and 8-bit floats are
-reduced by the algorithm that rounds once all the same. As ranks that a launcher has started on
+reduced by the algorithm that rounds once all the same. Then measures what all collectives take by
+that, for estimates of times, which go into the file, too. As ranks that a launcher has started on
 several hosts, measures the network between them and adds it to the file of each host."""
 
 
@@ -59,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the tuning (default: RINGCOMM_TUNING, or tuning.json in the user's cache)",
     )
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)  # of one world size
+    parser.add_argument("--times-by", type=Path, help=argparse.SUPPRESS)  # that tuning
 
 
 def _world_sizes(text: str) -> list[int]:
@@ -75,19 +78,26 @@ def run(options: argparse.Namespace) -> int:
     if options.rows is not None:  # a rank
         from ringcomm.bench import tune
 
-        return tune.run(options)
+        return tune.run(options) if options.times_by is None else tune.run_times(options)
     if launched():
         return _across(options)
     try:
         sizes(options)
         file = _file(options)
         rules = []
-        for world_size in options.world_sizes or _powers_of_two():
+        times = []
+        world_sizes = options.world_sizes or _powers_of_two()
+        for world_size in world_sizes:
             for found in _measured(options, world_size):
                 rules += [tuning.Rule(**rule) for rule in found["rules"]]
                 _print(found)
         before = _before(file)
-        tuning.write(file, _tuning(rules, before.across if before else ""))
+        across = before.across if before else ""
+        tuning.write(file, _tuning(rules, across))
+        for world_size in world_sizes:
+            by = ("--times-by", str(file.resolve()))
+            times += [tuning.Time(**time) for time in _measured(options, world_size, *by)]
+        tuning.write(file, _tuning(rules, across, times))
     except (OSError, RanksFailedError, ValueError) as error:
         print(f"python -m ringcomm tune: {error}", file=sys.stderr)
         return 1
@@ -108,7 +118,8 @@ def _across(options: argparse.Namespace) -> int:
         text = f"{link.latency * 1e6:.1f}us:{link.bandwidth / 1e9:.6f}GB/s"
         if tune_across.is_first_of_its_host():
             before = _before(file)
-            tuning.write(file, _tuning(list(before.rules) if before else [], text))
+            found = (list(before.rules), text, list(before.times)) if before else ([], text)
+            tuning.write(file, _tuning(*found))
         if get_rank() == 0:
             print(f"# between {len(hosts)} hosts ({', '.join(hosts)}): RINGCOMM_ACROSS={text}")
             print(f"# wrote {file.resolve()}, on each host", flush=True)
@@ -141,19 +152,19 @@ def _powers_of_two() -> list[int]:
     return [1 << bits for bits in range(1, most.bit_length())]
 
 
-def _measured(options: argparse.Namespace, world_size: int) -> list[dict[str, Any]]:
-    """Of a job of its own; per collective."""
+def _measured(options: argparse.Namespace, world_size: int, *more: str) -> list[dict[str, Any]]:
+    """Of a job of its own."""
     from ringcomm.launch import run_ranks
 
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.json"
-        command = ["-m", "ringcomm", *options.command_line, "--rows", str(rows)]
+        command = ["-m", "ringcomm", *options.command_line, "--rows", str(rows), *more]
         run_ranks(command, world_size)
         found: list[dict[str, Any]] = json.loads(rows.read_text())
     return found
 
 
-def _tuning(rules: list[Rule], across: str) -> Tuning:
+def _tuning(rules: list[Rule], across: str, times: Sequence[Time] = ()) -> Tuning:
     import torch
 
     import ringcomm
@@ -165,7 +176,7 @@ def _tuning(rules: list[Rule], across: str) -> Tuning:
         "ringcomm": ringcomm.__version__,
         "torch": torch.__version__,
     }
-    return Tuning(machine(), made, tuple(rules), across)
+    return Tuning(machine(), made, tuple(rules), across, tuple(times))
 
 
 def _print(found: dict[str, Any]) -> None:
