@@ -75,6 +75,11 @@ class Communicator : public Collectives {
     mail_.refuse(kind, peer, tag, reason, Deadline::in(timeout));
   }
 
+  // A barrier, behind which this rank gives back the shared memory that holds no state. Later calls
+  // make it again. Throws Error (kInvalidArgument), on all ranks, if messages are under way. Not
+  // between hosts.
+  void give_back(Timeout timeout);
+
   // A barrier that tells rank 0 who is missing (all of them, or the first), and then the others.
   // It does not break the group.
   void monitored_barrier(bool wait_all_ranks, Timeout timeout);

@@ -141,4 +141,9 @@ int File::allocate(std::size_t offset, std::size_t nbytes) {
   return code;
 }
 
+bool File::release(std::size_t offset, std::size_t nbytes) {
+  return fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                   static_cast<off_t>(offset), static_cast<off_t>(nbytes)) == 0;
+}
+
 }  // namespace ringcomm::shm

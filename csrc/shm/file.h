@@ -39,6 +39,8 @@ class File {
 
   // Takes memory for these bytes, so that touching them cannot fail. Returns 0 or an errno.
   int allocate(std::size_t offset, std::size_t nbytes);
+  // Gives the memory of whole pages back, which then read as zeros. False: it stays.
+  bool release(std::size_t offset, std::size_t nbytes);
 
  private:
   File(Kind kind, std::string address, int descriptor)

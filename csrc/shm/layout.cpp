@@ -8,7 +8,6 @@
 namespace ringcomm::shm {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kKiB = 1024;
 // What the ranks of a host announce goes to another in one message, which an engine sends before it
 // is received (links/ucx_library.cpp) if it is no longer than this.

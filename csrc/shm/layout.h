@@ -21,6 +21,9 @@
 // rank writes the area and others read it. The one exception is the failure record, which the first
 // rank to fail claims. All counters only grow.
 //
+// A rank can give back what holds no state, its payloads, outboxes and the slots of its mail boxes,
+// while no rank is in a call; it makes them anew when it uses them.
+//
 // Invariant: nobody touches an area before its rank has made it. A rank makes its announcements
 // before it announces anything, its payloads before it announces one there, its outboxes before it
 // publishes a slice in them, and all it makes it tells in its state (a mail box: in its bits).
@@ -46,6 +49,7 @@ namespace ringcomm::shm {
 
 // Two cache lines: what one core writes and another reads must not share a prefetched pair.
 inline constexpr std::size_t kLine = 128;
+inline constexpr std::size_t kPage = 4096;
 
 inline std::size_t round_up(std::size_t nbytes, std::size_t to) {
   return (nbytes + to - 1) / to * to;

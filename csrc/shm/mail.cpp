@@ -110,6 +110,17 @@ void Mail::post(std::shared_ptr<Message> message) {
   report(done, posted);
 }
 
+bool Mail::is_idle() {
+  const std::lock_guard lock(mutex_);
+  return pending_ == 0;
+}
+
+// With the lock, as nothing must be written meanwhile.
+void Mail::give_back() {
+  const std::lock_guard lock(mutex_);
+  if (pending_ == 0) group_.segment().give_back_mail_boxes();
+}
+
 void Mail::refuse(Message::Kind kind, int peer, std::int32_t tag, const std::string& reason,
                   const Deadline& deadline) {
   auto message = std::make_shared<Message>();

@@ -90,6 +90,11 @@ class Mail {
   // Drives all operations until this one is done. Returns false if `patience` ends before.
   bool wait(const Message& message, std::chrono::milliseconds patience);
 
+  // Whether all messages that this rank has posted are done.
+  bool is_idle();
+  // The memory of boxes that are empty, if it is.
+  void give_back();
+
   // Lets what has been written cross to other hosts, for that long.
   void drain(std::chrono::milliseconds longest);
 

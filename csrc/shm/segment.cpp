@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <tuple>
 
 namespace ringcomm::shm {
@@ -11,11 +12,21 @@ namespace {
 constexpr int kPopulateRead = 22;
 constexpr int kPopulateWrite = 23;
 
+// A mail box keeps its first page when its memory is given back.
+static_assert(sizeof(MailEdge) <= kPage);
+
 }  // namespace
 
 void Segment::take(Area area, std::size_t offset, std::size_t nbytes) {
   const int code = file_.allocate(offset, nbytes);
   if (code != 0) throw out_of_memory(usage_, area, nbytes, file_, code);
+}
+
+bool Segment::release(Area area, std::size_t offset, std::size_t nbytes) {
+  if (!file_.release(offset, nbytes)) return false;
+  usage_.remove(area, nbytes);
+  state(rank_).held.store(usage_.nbytes(), std::memory_order_relaxed);
+  return true;
 }
 
 const Region& Segment::region_of(Area area) const {
@@ -74,8 +85,32 @@ void Segment::make_mail_box(int from, int to) {
   const std::lock_guard lock(making_);
   if (mail_box_made(from, to)) return;
   take(Area::kMail, mail_box(from, to), geometry_.mail.stride);
-  count(Area::kMail, geometry_.mail.stride);
+  const bool was_made = mail_edge(from, to).posted.load(std::memory_order_relaxed) > 0;
+  count(Area::kMail, geometry_.mail.stride - (was_made ? kPage : 0));
   mailed(from, to).fetch_or(std::uint64_t{1} << to % 64, std::memory_order_release);
+}
+
+void Segment::give_back() {
+  const std::lock_guard lock(making_);
+  for (const Area area : {Area::kPayloads, Area::kOutboxes}) {
+    const std::size_t offset = begin(region_of(area), static_cast<std::size_t>(rank_));
+    if (!made(rank_, area) || !release(area, offset, nbytes_of(area))) continue;
+    state(rank_).areas.fetch_and(~bit(area), std::memory_order_release);
+  }
+  std::ranges::fill(faulted_in_, 0);
+}
+
+void Segment::give_back_mail_boxes() {
+  const std::lock_guard lock(making_);
+  for (int to = 0; to < geometry_.world_size; ++to) {
+    if (!mail_box_made(rank_, to)) continue;
+    const MailEdge& edge = mail_edge(rank_, to);
+    const bool is_empty =
+        edge.posted.load(std::memory_order_relaxed) == edge.taken.load(std::memory_order_acquire);
+    const std::size_t offset = mail_box(rank_, to) + kPage;
+    if (!is_empty || !release(Area::kMail, offset, geometry_.mail.stride - kPage)) continue;
+    mailed(rank_, to).fetch_and(~(std::uint64_t{1} << to % 64), std::memory_order_release);
+  }
 }
 
 }  // namespace ringcomm::shm

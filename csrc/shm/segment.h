@@ -64,6 +64,11 @@ class Segment {
   void make(Area area, int rank);
   void make_mail_box(int to) { make_mail_box(rank_, to); }
   void make_mail_box(int from, int to);
+  // This rank gives back the memory of its payloads and outboxes, and of the boxes for peers that
+  // have read all its mail. While no rank is in a call; after this the other ranks' are not faulted
+  // in any more.
+  void give_back();
+  void give_back_mail_boxes();
   // Before this rank reads the payloads or outboxes of another; only the first time it does
   // anything. Not two threads at once.
   void fault_in(Area area, int rank) {
@@ -129,6 +134,7 @@ class Segment {
         geometry_.mailed_at + (from * geometry_.mailed_words + to / 64) * sizeof(std::uint64_t));
   }
   void take(Area area, std::size_t offset, std::size_t nbytes);
+  bool release(Area area, std::size_t offset, std::size_t nbytes);
   void fault_in_first(Area area, int rank);
   const Region& region_of(Area area) const;
   std::size_t nbytes_of(Area area) const;

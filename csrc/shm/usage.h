@@ -23,6 +23,7 @@ class Usage {
 
   const std::string& group() const { return group_; }
   void add(Area area, std::size_t nbytes) { held_[static_cast<std::size_t>(area)] += nbytes; }
+  void remove(Area area, std::size_t nbytes) { held_[static_cast<std::size_t>(area)] -= nbytes; }
   std::size_t nbytes() const;
 
   // "6.2 MiB in 2 groups: 5.1 MiB as rank 0 of 4 in group \"dp\" (announcements 68 KiB, outboxes

@@ -129,6 +129,8 @@ void RingBackend::check_usable() {
                              "fork, or start processes by spawn or forkserver."));
   }
   check_has_members();
+  TORCH_CHECK(!suspended_.load(std::memory_order_relaxed),
+              "ring: this group is suspended; resume makes it usable again");
   std::call_once(named_, [&] {
     const std::string& description = getGroupDesc();
     if (!description.empty() && description != "undefined") {

@@ -183,6 +183,11 @@ class RingBackend : public c10d::Backend {
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
   // In bytes. From torch 2.13 on, at the latest, this overrides Backend::getMemoryStats.
   virtual std::unordered_map<std::string, std::uint64_t> getMemoryStats();
+  // All ranks call suspend, which gives back the shared memory that holds no state between calls.
+  // Until resume, which takes no other rank, calls raise. From torch 2.14 on, at the latest, these
+  // override those of Backend.
+  virtual void suspend();
+  virtual void resume();
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& opts,
                                           const int& rank, const int& size) override;
@@ -346,6 +351,7 @@ class RingBackend : public c10d::Backend {
   std::shared_ptr<Queue> queue_;
   std::atomic<std::uint64_t> sequence_ = 0;  // callbacks submit operations too
   std::optional<Coalescing> coalescing_;
+  std::atomic<bool> suspended_ = false;
   std::optional<double> estimate_;  // seconds; ended by a call that is refused, as by its end
   std::optional<std::vector<Submission>> held_;  // of the coalesced call being checked
 

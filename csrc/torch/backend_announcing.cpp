@@ -160,6 +160,10 @@ RingBackend::WorkPtr AnnouncingBackend::barrier(const c10d::BarrierOptions& opts
   return announcing("barrier", {}, 1, [&] { return RingBackend::barrier(opts); });
 }
 
+void AnnouncingBackend::suspend() {
+  announcing("suspend", {}, 1, [&] { RingBackend::suspend(); });
+}
+
 template <typename Body>
 auto AnnouncingBackend::announcing_message(shm::Message::Kind kind, const at::Tensor& tensor,
                                            int peer, int tag, Body body) {

@@ -45,6 +45,7 @@ class AnnouncingBackend final : public RingBackend {
                         std::vector<int64_t>& input_splits,
                         const c10d::AllToAllOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
+  void suspend() override;
   bool all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op);
   bool reduce_scatter_now(const at::Tensor& output, const at::Tensor& input,
                           const c10d::ReduceOp& op);

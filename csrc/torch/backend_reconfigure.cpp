@@ -114,6 +114,7 @@ RingBackend::WorkPtr RingBackend::reconfigure(const c10d::ReconfigureOptions& op
   rank_ = rank;
   size_ = world_size;
   sequence_ = 0;
+  suspended_ = false;
   begin_record();
   auto work = c10::make_intrusive<CollectiveWork>(
       rank_, Operation{c10d::OpType::UNKNOWN, nullptr, {}, {}, {}, timeout}, queue_);

@@ -71,6 +71,27 @@ std::unordered_map<std::string, std::uint64_t> RingBackend::getMemoryStats() {
   return {{"shared_memory", communicator_->group().segment().usage().nbytes()}};
 }
 
+void RingBackend::suspend() {
+  check_usable();
+  TORCH_CHECK(!coalescing_ && !estimate_,
+              "ring: suspend: called between startCoalescing and endCoalescing, or within a time "
+              "estimate; end that first");
+  TORCH_CHECK_NOT_IMPLEMENTED(!communicator_->group().spans_hosts(),
+                              "ring: suspend: the ranks of this group are on several hosts, whose "
+                              "memory is not given back");
+  const auto timeout = timeout_or_default({});
+  const auto give_back = [host = communicator_, timeout](Collectives&) {
+    host->give_back(timeout);
+  };
+  submit({c10d::OpType::BARRIER, "ring:suspend", {}, {}, {}, timeout, /*async=*/false}, give_back)
+      ->wait();
+  suspended_ = true;
+}
+
+void RingBackend::resume() {
+  TORCH_CHECK(suspended_.exchange(false), "ring: resume: this group is not suspended");
+}
+
 c10::intrusive_ptr<c10d::Backend> RingBackend::merge(
     const c10::intrusive_ptr<c10d::Store>& store,
     const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank, const int& size) {
