@@ -275,15 +275,17 @@ void Communicator::by_plan(Call& call, const Reduction& reduction, const Deadlin
 }
 
 void Communicator::give_back(Timeout timeout) {
-  if (!mail_.is_idle()) {
-    throw Error(ErrorKind::kInvalidArgument,
-                group_.members.name(rank()) +
-                    " cannot give back its shared memory: messages that it has begun to send or to "
-                    "receive are not done");
-  }
-  barrier(timeout);
-  group_.segment().give_back();
-  mail_.give_back();
+  settled(1, timeout, [&] {
+    if (!mail_.is_idle()) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  group_.members.name(rank()) +
+                      " cannot give back its shared memory: messages that it has begun to send or "
+                      "to receive are not done");
+    }
+    barrier(timeout);
+    group_.segment().give_back();
+    mail_.give_back();
+  });
 }
 
 void Communicator::barrier(Timeout timeout) {

@@ -82,6 +82,49 @@ TEST(memory_is_taken_by_use) {
   CHECK(100 * total < std::size_t{64} << 20);
 }
 
+TEST(memory_is_given_back_and_taken_again) {
+  for (const bool has_memfds : {true, false}) {
+    const host::Restored restored;
+    host::has_memfds = has_memfds;
+    with_group(4, "auto", [](Communicator& c) {
+      const shm::Usage& usage = c.group().segment().usage();
+      const shm::Geometry& geometry = c.group().geometry();
+      const std::size_t box = c.rank() == 0 ? geometry.mail.stride - shm::kPage : 0;
+      for (int round = 0; round < 5; ++round) {
+        all_reduce(c, geometry.eager_nbytes / sizeof(float));
+        all_reduce(c, kLarge);
+        send(c);
+        const std::size_t before = usage.nbytes();
+        c.give_back(kPatience);
+        CHECK_EQ(usage.nbytes(),
+                 before - geometry.payloads_nbytes - shm::kLanes * geometry.outbox_nbytes - box);
+      }
+    });
+  }
+}
+
+// Whose other end waits until the memory would have been given back.
+TEST(memory_stays_while_messages_are_under_way) {
+  with_group(2, "auto", [](Communicator& c) {
+    all_reduce(c, kLarge);
+    const std::size_t before = c.group().segment().usage().nbytes();
+    std::vector<std::byte> data(100);
+    const bool receives = c.rank() == 0;
+    const auto received = message(shm::Message::Kind::kRecv, 1, data);
+    if (receives) c.post(received);
+    const ErrorKind kind = receives ? ErrorKind::kInvalidArgument : ErrorKind::kMismatch;
+    const std::string text = error_of(kind, [&] { c.give_back(kPatience); });
+    CHECK(contains(text, "rank 0 cannot give back its shared memory: messages"));
+    CHECK_EQ(c.group().segment().usage().nbytes(), before);
+    const auto sent = message(shm::Message::Kind::kSend, 0, data);
+    if (!receives) c.post(sent);
+    CHECK(c.wait(receives ? *received : *sent, kPatience));
+    c.give_back(kPatience);
+    CHECK(c.group().segment().usage().nbytes() < before);
+    all_reduce(c, kLarge);
+  });
+}
+
 // In /dev/shm there is little.
 TEST(named_memory_is_used_in_one_place) {
   const host::Restored restored;
