@@ -4,9 +4,9 @@
     python benchmarks/time_estimate.py -o benchmarks/results/time_estimate
 
 Of each collective at each size: what torch.distributed's call took, and what
-`dist._time_estimator` says, which goes by the file that `tune` has left. Of all samples the least
-counts, as there, and they are taken in turns. The sizes are not those that `tune` measures, and the
-largest is beyond them.
+`dist._time_estimator` says, which goes by the file that `tune` has left. As there, each rank has a
+core of its own, the samples are taken in turns, and the least of all counts. The sizes are not
+those that `tune` measures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from common import report, run_on_ranks
 from ringcomm.arguments import number
 from ringcomm.bench.cases import case_of
 from ringcomm.bench.contenders import TorchContender
-from ringcomm.bench.tune import IN_PLACE, least_seconds
+from ringcomm.bench.tune import IN_PLACE, least_seconds, take_a_core
+from ringcomm.groups import launched
 from ringcomm.units import readable_nbytes
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "reduce")
@@ -87,7 +88,10 @@ def main() -> int:
     parser.add_argument("--samples", type=number(1), default=9, help="(default: %(default)s)")
     parser.add_argument("--turns", type=number(1), default=3, help="(default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, help="write OUTPUT.csv, .json and .md, too")
-    return run_on_ranks(rank_main, parser.parse_args())
+    options = parser.parse_args()
+    if launched():
+        take_a_core()
+    return run_on_ranks(rank_main, options)
 
 
 if __name__ == "__main__":

@@ -222,7 +222,7 @@ def test_the_command_writes_a_tuning(tmp_path: Path) -> None:
     assert {time.world_size for time in made.times} == {2}
     of_one = [time for time in made.times if time.collective == "gather"]
     assert [time.nbytes for time in of_one[:3]] == [1 << 10, 3 << 9, 1 << 11]
-    assert of_one[-1].nbytes == 128 << 10 and all(0 < time.seconds < 10 for time in of_one)
+    assert of_one[-1].nbytes == 256 << 10 and all(0 < time.seconds < 10 for time in of_one)
 
 
 def test_the_command_needs_a_place_for_the_file() -> None:

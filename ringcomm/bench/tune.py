@@ -100,20 +100,22 @@ def run(options: argparse.Namespace) -> int:
 def run_times(options: argparse.Namespace) -> int:
     """Measures what torch.distributed's calls take by a tuning, and writes that. Returns 0.
 
-    Of all samples the least counts: what the machine does when it is left alone. They are taken in
-    turns of all calls, so that a busy moment does not meet all samples of one.
+    Each rank has a core of its own, if there are enough, as in programs that compute. Of all
+    samples the least counts: what the machine does when it is left alone. They are taken in turns
+    of all calls, so that a busy moment does not meet all samples of one.
 
     Raises:
         RuntimeError: a result was wrong.
     """
     os.environ["RINGCOMM_TUNING"] = str(options.times_by)
+    take_a_core()
     torch.set_num_threads(1)
     ringcomm.init(TIMEOUT)
     contender = TorchContender("ring", dist, ringcomm.new_group(timeout=TIMEOUT))
     least: dict[tuple[str, int], float] = {}
     for _ in range(TURNS):
         for collective in COLLECTIVES:
-            for nbytes in [0] if collective == "barrier" else _sizes_of_times(options.maxbytes):
+            for nbytes in [0] if collective == "barrier" else _sizes_of_times(2 * options.maxbytes):
                 seconds = least_seconds(contender, collective, nbytes, options.samples)
                 key = collective, nbytes
                 least[key] = min(seconds, least.get(key, seconds))
@@ -126,11 +128,21 @@ def run_times(options: argparse.Namespace) -> int:
 
 
 def _sizes_of_times(most: int) -> list[int]:
-    """Two for each power of two, as calls change their way between these."""
+    """Two for each power of two, as calls change their way between these.
+
+    They go to where the caches have ended: larger calls are taken for as fast as the largest.
+    """
     sizes = [LEAST_TIMED]
     while sizes[-1] < most:
         sizes += [sizes[-1] // 2 * 3, sizes[-1] * 2]
     return sizes
+
+
+def take_a_core() -> None:
+    """Binds this rank to one, unless there are more ranks: two on one core wait for its turns."""
+    cores = sorted(os.sched_getaffinity(0))
+    if int(os.environ["LOCAL_WORLD_SIZE"]) <= len(cores):
+        os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"])]})
 
 
 def least_seconds(contender: TorchContender, collective: str, nbytes: int, samples: int) -> float:
