@@ -14,6 +14,7 @@ import torch.distributed as dist
 from programs import ROOT, python
 from ranks import Rank, on_processes
 from torch._C import _distributed_c10d as c10d
+from torch.distributed import PrefixStore
 
 import ringcomm
 from ringcomm import tuning
@@ -40,8 +41,8 @@ OF_BARRIERS = 5.0
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A tuning by which groups are made from now on."""
+def file(tmp_path: Path) -> str:
+    """A tuning."""
     times = [
         Time(2, name, nbytes, (1000 * index + microseconds) * 1e-6)
         for index, name in enumerate(COLLECTIVES)
@@ -50,8 +51,23 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     times.append(Time(2, "barrier", 0, OF_BARRIERS * 1e-6))
     path = tmp_path / "tuning.json"
     tuning.write(path, Tuning("", {}, (), times=tuple(times)))
-    monkeypatch.setenv("RINGCOMM_TUNING", str(path))
     return str(path)
+
+
+def in_group(rank: Rank, file: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    os.environ["RINGCOMM_TUNING"] = file
+    dist.init_process_group(
+        "ring",
+        store=PrefixStore("default", rank.store),
+        rank=rank.rank,
+        world_size=rank.world_size,
+    )
+    return function(rank, *arguments)
+
+
+def on_ranks(file: str, function: Callable[..., Any], world_size: int, *arguments: Any) -> Any:
+    """As `on_processes` in a group that is made by the tuning."""
+    return on_processes(in_group, world_size, file, function, *arguments)
 
 
 def ring() -> Any:
@@ -76,7 +92,7 @@ def sizes_between(rank: Rank) -> list[float]:
 
 
 def test_between_two_sizes_the_time_is_a_line(file: str) -> None:
-    found, other = on_processes(sizes_between, 2, backend="ring")
+    found, other = on_ranks(file, sizes_between, 2)
     assert found == other == pytest.approx([10, 10, 10, 20, 35, 80])
 
 
@@ -131,7 +147,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_collective_is_estimated(file: str, name: str) -> None:
-    on_processes(takes, 2, name, backend="ring")
+    on_ranks(file, takes, 2, name)
 
 
 def alone(rank: Rank) -> None:
@@ -161,7 +177,7 @@ def alone(rank: Rank) -> None:
 
 
 def test_an_estimate_has_no_effect(file: str) -> None:
-    on_processes(alone, 2, backend="ring")
+    on_ranks(file, alone, 2)
 
 
 def works(rank: Rank) -> None:
@@ -175,7 +191,7 @@ def works(rank: Rank) -> None:
 
 
 def test_works_of_an_estimate_are_complete(file: str) -> None:
-    on_processes(works, 2, backend="ring")
+    on_ranks(file, works, 2)
 
 
 def is_refused(rank: Rank, name: str) -> None:
@@ -213,7 +229,7 @@ def is_refused(rank: Rank, name: str) -> None:
     "name", ["send", "irecv", "direct send", "sparse", "monitored_barrier", "wrong", "count"]
 )
 def test_what_cannot_be_estimated_ends_the_estimate(file: str, name: str) -> None:
-    on_processes(is_refused, 2, name, backend="ring")
+    on_ranks(file, is_refused, 2, name)
 
 
 def begins_and_ends_wrong(rank: Rank) -> None:
@@ -237,7 +253,7 @@ def begins_and_ends_wrong(rank: Rank) -> None:
 
 
 def test_an_estimate_begins_and_ends_once(file: str) -> None:
-    on_processes(begins_and_ends_wrong, 2, backend="ring")
+    on_ranks(file, begins_and_ends_wrong, 2)
 
 
 def cannot_start(rank: Rank, said: str, algorithm: str | None) -> None:
@@ -250,33 +266,34 @@ def cannot_start(rank: Rank, said: str, algorithm: str | None) -> None:
 
 def test_other_numbers_of_ranks_were_not_measured(file: str) -> None:
     said = r"no measured times of groups of 3 ranks.*tune --world-sizes 3"
-    on_processes(cannot_start, 3, said, None, backend="ring")
+    on_ranks(file, cannot_start, 3, said, None)
 
 
 def test_groups_that_were_told_an_algorithm_have_no_times(file: str) -> None:
-    on_processes(cannot_start, 2, "has been told its algorithm", "ring", backend="ring")
+    on_ranks(file, cannot_start, 2, "has been told its algorithm", "ring")
 
 
 def test_groups_of_several_hosts_have_no_times(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGCOMM_TEST_RANKS_PER_HOST", "1")
     monkeypatch.setenv("RINGCOMM_LINKS", "gloo")
-    on_processes(cannot_start, 2, "on several hosts", None, backend="ring")
+    on_ranks(file, cannot_start, 2, "on several hosts", None)
 
 
 def starts(rank: Rank) -> bool:
-    assert os.environ["RINGCOMM_TUNING"] != "off"
     return bool(ring()._supports_time_estimate)
 
 
 def test_groups_with_times_say_so(file: str) -> None:
     has_gpu = torch.cuda.is_available()  # whose tensors torch's compiler would ask for
-    assert on_processes(starts, 2, backend="ring") == [not has_gpu] * 2
+    assert on_ranks(file, starts, 2) == [not has_gpu] * 2
 
 
 def test_the_benchmark_compares_with_what_is_measured(file: str, tmp_path: Path) -> None:
     output = tmp_path / "estimates"
     few = ("--samples", "1", "--turns", "1", "-o", str(output))
-    result = python("benchmarks/time_estimate.py", *few, cwd=ROOT, timeout=100)
+    result = python(
+        "benchmarks/time_estimate.py", *few, cwd=ROOT, timeout=100, RINGCOMM_TUNING=file
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "of 48 within 20 %" in result.stdout
     rows = json.loads(output.with_suffix(".json").read_text())["rows"]
