@@ -22,7 +22,7 @@
 // rank to fail claims. All counters only grow.
 //
 // A rank can give back what holds no state, its payloads, outboxes and the slots of its mail boxes,
-// while no rank is in a call; it makes them anew when it uses them.
+// while no rank is in a call; it makes them again when it uses them.
 //
 // Invariant: nobody touches an area before its rank has made it. A rank makes its announcements
 // before it announces anything, its payloads before it announces one there, its outboxes before it

@@ -163,10 +163,10 @@ class RingBackend : public c10d::Backend {
   // From torch 2.15 on this overrides Backend::isInitialized.
   virtual bool isInitialized() { return communicator_ != nullptr; }
   // From torch 2.14 on, at the latest, this overrides Backend::addEphemeralTimeout. Throws
-  // ValueError for less than nothing.
+  // ValueError for a negative time.
   virtual void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
-  // Of collectives on the CPU: backend_estimate.cpp. These override those of Backend, the first one
-  // in torch 2.11 already, the others from 2.15 on.
+  // Estimates of collectives on the CPU: backend_estimate.cpp. These override those of Backend, the
+  // first one in torch 2.11 already, the others from 2.15 on.
   virtual bool supportsTimeEstimation() const;
   virtual void startTimeEstimate();
   virtual float endTimeEstimate();  // microseconds
