@@ -1,6 +1,7 @@
 #include "torch/python.h"
 
 #include <pybind11/chrono.h>
+#include <sys/syscall.h>
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
@@ -27,7 +28,8 @@ void without_gil(const std::function<void()>& body) {
 }
 
 void run_signal_handlers() {
-  if (gettid() != getpid() || !Py_IsInitialized()) return;
+  // gettid() is newer than the C library that wheels are built with.
+  if (syscall(SYS_gettid) != getpid() || !Py_IsInitialized()) return;
   const py::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
