@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_model,
         default="llama-3.1-8b",
         metavar="MODEL",
-        help=f"{', '.join(MODELS)}, or the config.json of a model with Llama's names "
+        help=f"{', '.join(MODELS)}, or the config.json of a Hugging Face model "
         "(default: llama-3.1-8b)",
     )
     parser.add_argument(
@@ -90,14 +90,6 @@ def run(options: argparse.Namespace) -> int:
     from ringcomm.cost.this_machine import this_machine
     from ringcomm.launch import RanksFailedError
 
-    try:
-        if options.plot:
-            plot.check(options.plot)
-        model = cost.MODELS.get(options.model) or cost.from_config(Path(options.model))
-        machine = this_machine() if options.machine == _THIS else cost.MACHINES[options.machine]
-    except (plot.PlotError, RanksFailedError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 2
     layout = cost.Layout(
         options.dp,
         options.tp,
@@ -107,6 +99,15 @@ def run(options: argparse.Namespace) -> int:
         options.micro_batch,
         options.micro_batches,
     )
+    try:
+        if options.plot:
+            plot.check(options.plot)
+        model = cost.MODELS.get(options.model) or cost.from_config(Path(options.model))
+        model.over(layout.tp)  # An error before the machine is measured.
+        machine = this_machine() if options.machine == _THIS else cost.MACHINES[options.machine]
+    except (plot.PlotError, RanksFailedError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
     if options.json:
         print(json.dumps(cost_tables.as_json(model, machine, layout, options.recompute)))
     else:

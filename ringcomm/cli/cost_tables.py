@@ -30,8 +30,9 @@ def show(model: Transformer, name: str, machine: Machine, layout: Layout, recomp
     """Prints the tables; `name` is the machine's."""
     found = overlaps(model, machine, layout)
     console = Console()
+    active = f" ({model.active_params / 1e9:.3g} active)" if model.experts else ""
     console.print(
-        f"{model.num_params / 1e9:.3g} billion parameters, {layout.world_size} ranks, "
+        f"{model.num_params / 1e9:.3g} billion parameters{active}, {layout.world_size} ranks, "
         f"{layout.num_tokens:,} tokens per replica and micro-batch\n"
         f"{name}: {machine.flops / 1e9:,.0f} Gflop/s and {machine.memory / 1e9:.3g} GB "
         f"per rank, hosts of {machine.ranks_per_host}, {machine.inside.bandwidth / 1e9:.3g} GB/s "
@@ -42,6 +43,8 @@ def show(model: Transformer, name: str, machine: Machine, layout: Layout, recomp
     print_folded(_memory_table(_memory(model, machine, layout, recompute), machine))
     if found:
         print_folded(_overlap_table(found))
+    if model.experts and layout.tp > 1:
+        console.print("experts: each is divided over the tensor-parallel ranks", highlight=False)
     if layout.pp > 1:
         bubble = pipeline_bubble_fraction(layout.pp, layout.micro_batches)
         console.print(f"pipeline: stages idle {bubble:.1%} of a step", highlight=False)
@@ -51,7 +54,8 @@ def as_json(model: Transformer, machine: Machine, layout: Layout, recompute: str
     """The same in bytes, seconds and operations per second."""
     memory = _memory(model, machine, layout, recompute)
     return {
-        "model": dataclasses.asdict(model) | {"num_params": model.num_params},
+        "model": dataclasses.asdict(model)
+        | {"num_params": model.num_params, "active_params": model.active_params},
         "machine": dataclasses.asdict(machine),
         "layout": dataclasses.asdict(layout) | {"world_size": layout.world_size},
         "memory": dataclasses.asdict(memory)

@@ -31,6 +31,7 @@ from ringcomm.cost.communication import (
     tensor_parallel_ratio,
     zero3_ratio,
 )
+from ringcomm.cost.config import from_config
 from ringcomm.cost.device import DeviceCalls, DeviceLayout, device_calls
 from ringcomm.cost.layout import Layout
 from ringcomm.cost.machine import MACHINES, Machine
@@ -43,7 +44,7 @@ from ringcomm.cost.memory import (
     params_per_rank,
     training_memory,
 )
-from ringcomm.cost.transformer import MODELS, Transformer, from_config
+from ringcomm.cost.transformer import MODELS, Experts, LatentAttention, Transformer
 
 __all__ = [
     "BFLOAT16",
@@ -52,6 +53,8 @@ __all__ = [
     "MODELS",
     "DeviceCalls",
     "DeviceLayout",
+    "Experts",
+    "LatentAttention",
     "Layout",
     "Machine",
     "Memory",

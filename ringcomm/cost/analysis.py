@@ -57,8 +57,14 @@ def overlaps(model: Transformer, machine: Machine, layout: Layout) -> list[Overl
 
     Times have latencies, of rings; otherwise ratios are those of `ringcomm.cost.communication` but
     that the operations of attention are counted, too. Groups whose ranks are not all on one host
-    run at the pace of the links between hosts.
+    run at the pace of the links between hosts. Experts are spread like any MLP: tensor parallelism
+    divides each of them, and there is no expert parallelism, so no all-to-all. Their gradients and
+    parameters travel whole, also where a token passes some of them only.
+
+    Raises:
+        ValueError: tensor parallelism does not divide the heads.
     """
+    model = model.over(layout.tp)
     return [
         *_data_parallel(model, machine, layout),
         *_tensor_parallel(model, machine, layout),
@@ -73,6 +79,7 @@ def _data_parallel(model: Transformer, machine: Machine, layout: Layout) -> Iter
     tokens = communication.data_parallel_crossover(
         layout.dp, machine.flops, link.bandwidth, machine.element_nbytes
     )
+    tokens *= _sent_per_active(model, layout)
     crossover = f"≥ {math.ceil(tokens):,} tokens"
     if layout.zero == 3:
         layer = model.layer_forward_flops(layout.num_tokens, layout.seq_len) / layout.tp
@@ -120,6 +127,14 @@ def _data_parallel(model: Transformer, machine: Machine, layout: Layout) -> Iter
     )
 
 
+def _sent_per_active(model: Transformer, layout: Layout) -> float:
+    """Parameters that are sent over those that a token is computed with: 1 without experts."""
+    if layout.zero == 3:
+        layer = model.params_per_layer
+        return layer / (layer - model.idle_params_per_layer)
+    return model.num_params / model.active_params
+
+
 def _tensor_parallel(model: Transformer, machine: Machine, layout: Layout) -> Iterator[Overlap]:
     if layout.tp == 1:
         return
@@ -128,10 +143,10 @@ def _tensor_parallel(model: Transformer, machine: Machine, layout: Layout) -> It
     nbytes = tokens * h * machine.element_nbytes
     seconds = communication.all_gather_seconds(nbytes, layout.tp, link.bandwidth, link.latency)
     for name, collective, features in (
-        ("QKV", "all-gather", h + 2 * model.kv_size),
-        ("attention out", "reduce-scatter", h),
-        ("MLP in", "all-gather", (2 if model.gated else 1) * model.ffn_size),
-        ("MLP out", "reduce-scatter", model.ffn_size),
+        ("QKV", "all-gather", model.qkv_params // h),
+        ("attention out", "reduce-scatter", model.attention_size),
+        ("MLP in", "all-gather", (2 if model.gated else 1) * model.active_ffn_size),
+        ("MLP out", "reduce-scatter", model.active_ffn_size),
     ):
         most = communication.tensor_parallel_crossover(
             features, machine.flops, link.bandwidth, machine.element_nbytes

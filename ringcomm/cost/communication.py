@@ -54,7 +54,9 @@ def data_parallel_ratio(
 
     P cancels, for the model as for each bucket of gradients. Corrected: the playbook's ratio keeps
     a factor num_params, because its communication time is that of one bucket and its computation
-    time that of the whole model; and it lacks the size of an element.
+    time that of the whole model; and it lacks the size of an element. Where a token passes some
+    experts only, more is sent than computed with: the ratio is to be multiplied with all parameters
+    over active ones, as `ringcomm.cost.overlaps` does, here and for ZeRO-3.
 
     Args:
         num_tokens: of the micro-batch during whose backward pass gradients are reduced, per

@@ -54,9 +54,15 @@ def params_per_rank(model: Transformer, layout: Layout) -> int:
 
     Stages have ceil(L / pp) layers; the first has the embedding, too, the last the output
     projection, of which the larger counts if they differ. Tensor parallelism divides all of it
-    (the norms, which it does not divide, are a ten-thousandth).
+    (the norms, which it does not divide, are a ten-thousandth), each expert, too: a rank has a part
+    of every expert. Heads of keys and values are replicated as `Transformer.over` says.
+
+    Raises:
+        ValueError: tensor parallelism does not divide the heads.
     """
-    layers = -(-model.num_layers // layout.pp) * model.params_per_layer
+    model = model.over(layout.tp)
+    blocks = model.blocks(-(-model.num_layers // layout.pp))
+    layers = sum(count * kind.params_per_layer for kind, count in blocks)
     if layout.pp == 1:
         ends = model.embedding_params + model.head_params
     else:
@@ -81,7 +87,10 @@ def activation_nbytes_per_layer(
     norm and of the first linear of attention and MLP; h for queries, kv for keys and for values, h
     for the input of the output projection; f before and f after the activation function, twice that
     with a gate; one per score after softmax. Dropout adds masks of 1 byte, h after attention and
-    MLP each and one per score, and each score dropped out.
+    MLP each and one per score, and each score dropped out. With experts, f is what those that a
+    token passes widen to, and each of the chosen ones keeps its copy of the h numbers that go in.
+    Latent attention keeps keys and values of all heads, and its narrow vectors before and after
+    their norm.
 
     With 2 bytes, dropout, f = 4h, no gate and no grouped queries this is the playbook's
     s b h (34 + 5 a s / h), which is in bytes already, not in elements. Corrected: that holds for
@@ -97,17 +106,20 @@ def activation_nbytes_per_layer(
             ``"full"``: only the h numbers of a block's input are kept.
 
     Raises:
-        ValueError: an unknown way to recompute.
+        ValueError: an unknown way to recompute, or tp does not divide the heads.
     """
-    h, f = model.hidden_size, model.ffn_size
+    model = model.over(tp)
+    h, f = model.hidden_size, model.active_ffn_size
     if recompute not in ("none", "selective", "full"):
         raise ValueError(f"recompute must be 'none', 'selective' or 'full', got {recompute!r}")
     masks = 2 * h if model.dropout else 0
     if recompute == "full":
         replicated, shared = element_nbytes * h, 0
     else:
-        replicated = element_nbytes * 4 * h + masks
-        shared = element_nbytes * (2 * h + 2 * model.kv_size + (4 if model.gated else 2) * f)
+        copies = h * model.experts.per_token if model.experts else 0
+        replicated = element_nbytes * (4 * h + copies + model.latent_size) + masks
+        attention = model.q_size + model.kv_sizes + model.attention_size
+        shared = element_nbytes * (attention + (4 if model.gated else 2) * f)
     if recompute == "none":
         per_score = 2 * element_nbytes + 1 if model.dropout else element_nbytes
         shared += per_score * model.num_heads * seq_len
@@ -128,7 +140,7 @@ def training_memory(
     min(pp, micro_batches) micro-batches at once.
 
     Raises:
-        ValueError: an unknown way to recompute.
+        ValueError: an unknown way to recompute, or tensor parallelism does not divide the heads.
     """
     num_params = params_per_rank(model, layout)
 
@@ -136,19 +148,22 @@ def training_memory(
         ranks = layout.dp if layout.zero >= from_stage else 1
         return -(-num_params * nbytes_per_param // ranks)
 
-    kept = activation_nbytes_per_layer(
-        model,
-        layout.num_tokens,
-        layout.seq_len,
-        tp=layout.tp,
-        sequence_parallel=layout.sequence_parallel,
-        recompute=recompute,
-        element_nbytes=precision.activations,
+    kept = sum(
+        count
+        * activation_nbytes_per_layer(
+            kind,
+            layout.num_tokens,
+            layout.seq_len,
+            tp=layout.tp,
+            sequence_parallel=layout.sequence_parallel,
+            recompute=recompute,
+            element_nbytes=precision.activations,
+        )
+        for kind, count in model.blocks(-(-model.num_layers // layout.pp))
     )
-    layers = -(-model.num_layers // layout.pp)
     return Memory(
         parameters=sharded(precision.parameters, 3),
         gradients=sharded(precision.gradients, 2),
         optimizer=sharded(precision.optimizer, 1),
-        activations=kept * layers * min(layout.pp, layout.micro_batches),
+        activations=kept * min(layout.pp, layout.micro_batches),
     )
