@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from documents import page
 
 from ringcomm import cost
 from ringcomm.cli import main
@@ -53,6 +54,11 @@ def test_active_parameters_of_published_models(name, read):
 
 def test_every_known_model_type_has_a_model_here():
     assert {model["config"]["model_type"] for model in MODELS.values()} == set(FAMILIES)
+
+
+def test_the_page_names_every_known_model_type():
+    text = page("reference/cost.md").split("Known are")[1].split("Any other")[0]
+    assert re.findall(r"`(\w+)`", text) == list(FAMILIES)
 
 
 def test_models_by_name_are_the_published_ones(read):
