@@ -284,6 +284,7 @@ def test_wrong_layouts_are_refused(arguments, message):
 
 
 CONFIG = {
+    "model_type": "llama",
     "hidden_size": 4096,
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
@@ -375,7 +376,7 @@ def test_command_finds_what_is_not_hidden(capsys, monkeypatch):
 )
 def test_command_says_what_is_wrong(options, message, capsys, tmp_path):
     config = tmp_path / "config.json"
-    config.write_text('{"hidden_size": 8}')
+    config.write_text('{"model_type": "llama", "hidden_size": 8}')
     try:
         code = main(["cost", *(option.format(config=config) for option in options)])
     except SystemExit as exit_:

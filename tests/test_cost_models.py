@@ -163,11 +163,17 @@ def test_heads_over_tensor_parallel_ranks(read):
     [
         (LLAMA, {"model_type": "mamba"}, "the model_type 'mamba', which is not known; known are b"),
         (LLAMA, {"model_type": None}, "the model_type None"),
+        (LLAMA, {"model_type": ...}, "has no 'model_type'; known are "),
+        (QWEN_MOE, {"num_hidden_layers": 10**12}, "to 10000000 as 'num_hidden_layers', got 10000"),
         (LLAMA, {"model_type": ["llama"]}, "the model_type ['llama']"),
         (LLAMA, {"num_local_experts": 8}, "'num_local_experts', which models of the model_type 'l"),
         (QWEN_MOE, {"kv_lora_rank": 512}, "has 'kv_lora_rank', which"),
-        (LLAMA, {"hidden_size": None}, "an integer from 1 as 'hidden_size', got None"),
-        (LLAMA, {"hidden_size": -4096}, "an integer from 1 as 'hidden_size', got -4096"),
+        (LLAMA, {"hidden_size": None}, "an integer from 1 to 10000000 as 'hidden_size', got None"),
+        (
+            LLAMA,
+            {"hidden_size": -4096},
+            "to 10000000 as 'hidden_size', got -4096",
+        ),
         (LLAMA, {"num_hidden_layers": 0}, "as 'num_hidden_layers', got 0"),
         (LLAMA, {"num_hidden_layers": True}, "as 'num_hidden_layers', got True"),
         (LLAMA, {"vocab_size": 32000.5}, "as 'vocab_size', got 32000.5"),
@@ -185,7 +191,7 @@ def test_heads_over_tensor_parallel_ranks(read):
         (MIXTRAL, {"num_experts_per_tok": 9}, "a token passes 9 experts, but there are 8"),
         (QWEN_MOE, {"mlp_only_layers": 3}, "must have a list as 'mlp_only_layers', got 3"),
         (DEEPSEEK, {"q_lora_rank": ...}, "has no 'q_lora_rank', which may be null"),
-        (DEEPSEEK, {"first_k_dense_replace": -1}, "from 0 as 'first_k_dense_replace', got -1"),
+        (DEEPSEEK, {"first_k_dense_replace": -1}, "as 'first_k_dense_replace', got -1"),
     ],
 )
 def test_configurations_that_are_refused(config, changes, message, read, tmp_path):

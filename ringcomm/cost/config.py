@@ -102,6 +102,7 @@ FAMILIES = {
 }
 
 # Each size has one meaning in all families, so the first of its names that is there counts.
+_MOST = 10_000_000  # more than any size of a known model
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _HIDDEN = ("hidden_size", "n_embd", "n_embed")
 _HEADS = ("num_attention_heads", "n_head", "num_heads")
@@ -114,12 +115,11 @@ _PARTS = ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank"
 def from_config(path: Path) -> Transformer:
     """Reads the config.json of a Hugging Face model, by its model_type.
 
-    A file without a model_type is taken for one of Llama's. Predictors of further tokens (MTP) and
-    adapters are not counted.
+    Predictors of further tokens (MTP) and adapters are not counted.
 
     Raises:
         ValueError: the file is no JSON object, its model_type is not known, it lacks a size, has
-            one that is no positive integer, or sizes that do not go together.
+            one that is no integer within bounds, or sizes that do not go together.
     """
     try:
         config = json.loads(path.read_text())
@@ -158,7 +158,9 @@ def _transformer(config: Config) -> Transformer:
 
 
 def _family(config: Config) -> Family:
-    name = config.get("model_type", "llama")
+    if "model_type" not in config:
+        raise ValueError(f"has no 'model_type'; known are {', '.join(FAMILIES)}")
+    name = config["model_type"]
     if not isinstance(name, str) or name not in FAMILIES:
         raise ValueError(
             f"has the model_type {name!r}, which is not known; known are {', '.join(FAMILIES)}"
@@ -220,8 +222,10 @@ def _size(config: Config, *names: str, least: int = 1) -> int:
     for name in names:
         if name in config:
             value = config[name]
-            if type(value) is not int or value < least:  # True is an int, too
-                raise ValueError(f"must have an integer from {least} as {name!r}, got {value!r}")
+            if type(value) is not int or not least <= value <= _MOST:  # True is an int, too
+                raise ValueError(
+                    f"must have an integer from {least} to {_MOST} as {name!r}, got {value!r}"
+                )
             return value
     others = f" (or {', '.join(map(repr, names[1:]))})" if names[1:] else ""
     raise ValueError(f"has no {names[0]!r}{others}")
