@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import re
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,26 @@ def nbytes(text: str) -> int:
     if value <= 0:
         raise argparse.ArgumentTypeError(f"must be bytes such as 8, 1K, 64M, got {text!r}")
     return value
+
+
+def output_file(text: str) -> Path:
+    """A file that can be written, found out before hours of measuring. Nothing is written yet."""
+    path = Path(text)
+    folder = path.absolute().parent
+    try:
+        is_folder = stat.S_ISDIR(os.stat(path).st_mode)
+        written = path
+    except FileNotFoundError:
+        is_folder, written = False, folder
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {error.strerror}") from None
+    if is_folder:
+        raise argparse.ArgumentTypeError(f"must be a file, and {text!r} is a folder")
+    if not os.path.isdir(folder):
+        raise argparse.ArgumentTypeError(f"there is no folder {folder}")
+    if not os.access(written, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {written} is read-only here")
+    return path
 
 
 def module(text: str) -> ModuleType:

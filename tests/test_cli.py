@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 import ringcomm
 from ringcomm import cost, plan
+from ringcomm.arguments import output_file
 from ringcomm.cli import COMMANDS, main, names
 from ringcomm.plan.plans import COLLECTIVES
 
@@ -69,3 +72,43 @@ def test_names_in_help_are_those_of_the_library() -> None:
         name: f"{link.latency * 1e6:g} us, {link.bandwidth / 1e9:g} GB/s"
         for name, link in plan.LINKS.items()
     } == names.LINKS
+
+
+# Of each command, an option for a file that it writes.
+WRITING = [
+    "bench --csv",
+    "bench -J",
+    "bench --plot",
+    "cost --plot",
+    "explain all_reduce -o",
+    "simulate all_reduce --plot",
+    "trace -o",
+    "tune -o",
+]
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_files_that_cannot_be_written_are_refused_at_once(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suffix = ".json" if command.startswith("trace") else ".svg"
+    folder, blocked = tmp_path / f"folder{suffix}", tmp_path / "file"
+    folder.mkdir()
+    blocked.touch()
+    wanted = {
+        str(tmp_path / f"none/out{suffix}"): f"there is no folder {tmp_path / 'none'}",
+        str(folder): "must be a file, and",
+        str(blocked / f"out{suffix}"): "cannot be written: Not a directory",
+        str(tmp_path / ("x" * 300 + suffix)): "cannot be written: File name too long",
+    }
+    for file, text in wanted.items():
+        with pytest.raises(SystemExit) as ended:
+            main([*command.split(), file])
+        assert ended.value.code == 2
+        assert text in capsys.readouterr().err
+
+
+def test_a_file_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    with pytest.raises(argparse.ArgumentTypeError, match=f"{tmp_path} is read-only here"):
+        output_file(str(tmp_path / "out.csv"))

@@ -21,7 +21,7 @@ from common import TIMEOUT, run_on_ranks
 from gpu_suite import device, groups, one_gpu
 
 from ringcomm.arguments import nbytes, number
-from ringcomm.cli.trace import output_file
+from ringcomm.cli.trace import trace_file
 from ringcomm.cli.trace_rank import record, write
 from ringcomm.plan.algorithms import ALGORITHMS
 
@@ -63,7 +63,7 @@ def main() -> int:
         help="(default: ring)",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("-o", "--output", type=output_file, default="ring.json")
+    parser.add_argument("-o", "--output", type=trace_file, default="ring.json")
     parser.add_argument(
         "--nsys",
         action="store_true",

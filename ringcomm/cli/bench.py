@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ringcomm.arguments import module, nbytes, number, ranks_per_host, several
+from ringcomm.arguments import module, nbytes, number, output_file, ranks_per_host, several
 from ringcomm.bench.options import (
     ALL_OPS,
     COLLECTIVES,
@@ -146,11 +146,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="launches to capture in a CUDA graph and replay (default: 0, none)",
     )
-    what.add_argument("-J", "--output_file", type=Path, metavar="FILE", help="results as JSON")
+    what.add_argument(
+        "-J", "--output_file", type=output_file, metavar="FILE", help="results as JSON"
+    )
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)  # of a job of several MPIs
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="results as CSV")
+    parser.add_argument("--csv", type=output_file, metavar="FILE", help="results as CSV")
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="busbw and time over size, as .png, .svg or .pdf"
+        "--plot",
+        type=output_file,
+        metavar="FILE",
+        help="busbw and time over size, as .png, .svg or .pdf",
     )
     parser.add_argument("--spread", action="store_true", help="show the columns min and p99, too")
     parser.add_argument(

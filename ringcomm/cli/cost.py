@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from ringcomm.arguments import number
+from ringcomm.arguments import number, output_file
 from ringcomm.cli.names import MACHINES, MODELS
 
 _THIS = "this"
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--plot",
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help="the ratios over the tokens of a micro-batch, as .png, .svg or .pdf",
     )

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import ringcomm
-from ringcomm.arguments import module, number, ranks_per_host
+from ringcomm.arguments import module, number, output_file, ranks_per_host
 from ringcomm.cli import beside
 from ringcomm.cli.names import COLLECTIVES
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=output_file,
         help="a page (.html), or for slides a drawing (.svg) or an animation (.gif) "
         "(default: COLLECTIVE.html, of a timeline COLLECTIVE.svg)",
     )

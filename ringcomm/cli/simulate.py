@@ -8,13 +8,12 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from ringcomm import _library
-from ringcomm.arguments import module, nbytes, number
+from ringcomm.arguments import module, nbytes, number, output_file
 from ringcomm.cli import names
 from ringcomm.cli.whole import print_whole
 from ringcomm.units import readable_nbytes, readable_seconds
@@ -108,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NBYTES",
         help="pieces of a chunk that follow each other (default: whole chunks)",
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="as .png, .svg or .pdf")
+    parser.add_argument("--plot", type=output_file, metavar="FILE", help="as .png, .svg or .pdf")
     parser.add_argument(
         "--json", action="store_true", help="for machines: one JSON list, times in seconds"
     )

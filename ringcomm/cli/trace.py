@@ -7,19 +7,16 @@ import os
 import sys
 from pathlib import Path
 
-from ringcomm.arguments import module, nbytes, number
+from ringcomm.arguments import module, nbytes, number, output_file
 
 SUFFIXES = (".json", ".json.gz")
 
 
-def output_file(text: str) -> Path:
-    """A path for a trace, in a folder that is there."""
+def trace_file(text: str) -> Path:
+    """A path for a trace."""
     if not text.endswith(SUFFIXES):
         raise argparse.ArgumentTypeError(f"must end in {' or '.join(SUFFIXES)}, got {text!r}")
-    path = Path(text).absolute()
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    return path
+    return output_file(text).absolute()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=output_file,
+        type=trace_file,
         default="ringcomm_trace.json",
         metavar="FILE",
         help="as .json or .json.gz (default: %(default)s)",

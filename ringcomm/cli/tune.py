@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ringcomm.arguments import nbytes, number, several
+from ringcomm.arguments import nbytes, number, output_file, several
 from ringcomm.cli.names import TUNED
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=output_file,
         metavar="FILE",
         help="the tuning (default: RINGCOMM_TUNING, or tuning.json in the user's cache)",
     )
@@ -131,13 +131,21 @@ def _across(options: argparse.Namespace) -> int:
 
 
 def _file(options: argparse.Namespace) -> Path:
-    """Where the tuning is to go."""
+    """Where the tuning is to go, and can be written.
+
+    Raises:
+        OSError, ValueError: it cannot.
+    """
     from ringcomm import tuning
 
     file: Path | None = options.output or tuning.path()
     if file is None:
         raise ValueError("RINGCOMM_TUNING is off: say by --output where the tuning is to go")
-    return file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return output_file(str(file))
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(str(error)) from None
 
 
 def _before(file: Path) -> Tuning | None:
