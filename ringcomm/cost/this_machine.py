@@ -56,7 +56,8 @@ def _measure(file: Path) -> None:
         for nbytes in (_SMALL, _LARGE)
     )
     volume = 2 * (n - 1) / n
-    bandwidth = volume * (_LARGE - _SMALL) / (large - small)
+    # On a machine that is busy with much else, a small call may take as long as a large one.
+    bandwidth = volume * (_LARGE - _SMALL) / max(large - small, large / 2)
     latency = max(0.0, small - volume * _SMALL / bandwidth) / (2 * (n - 1))
     if ringcomm.get_rank() == 0:
         result = {"flops": flops.item(), "bandwidth": bandwidth, "latency": latency}
