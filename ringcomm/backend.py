@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import os
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -14,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
 from ringcomm import _C, flight, links, tuning
-from ringcomm.environment import one_of, positive, switch
+from ringcomm.environment import one_of, positive, switch, value_of
 from ringcomm.host import given_name
 from ringcomm.options import Options, choices, hosts
 from ringcomm.plan.simulator import link
@@ -53,7 +52,7 @@ def create(options: Any, pg_options: Any) -> Any:
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
     return _C.create_backend(
         # torchrun's store outlives its workers; they need not read what those before them wrote.
-        PrefixStore(f"restart {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", options.store),
+        PrefixStore(f"restart {value_of('TORCHELASTIC_RESTART_COUNT', '0')}", options.store),
         options.group_rank,
         options.group_size,
         timedelta(milliseconds=math.ceil(seconds * 1000)),

@@ -1,4 +1,4 @@
-"""Environment variables that hold a number, a switch or a word."""
+"""Environment variables: a text, a number, a switch or a word; an empty one counts as not set."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import os
 from collections.abc import Sequence
 
 
+def value_of(name: str, default: str = "") -> str:
+    """What the variable holds; the default if it is not set, or empty."""
+    return os.environ.get(name) or default
+
+
 def positive(name: str, default: int) -> int:
     """The positive integer that the variable holds, or its default.
 
     Raises:
         ValueError: it holds something else.
     """
-    text = os.environ.get(name, str(default))
+    text = value_of(name, str(default))
     if not text.isdecimal() or int(text) == 0:
         raise ValueError(f"{name} is {text!r}; it must be a positive integer")
     return int(text)
@@ -21,7 +26,7 @@ def positive(name: str, default: int) -> int:
 
 def natural(name: str, default: int) -> int:
     """As `positive`, where 0 is allowed."""
-    text = os.environ.get(name, str(default))
+    text = value_of(name, str(default))
     if not text.isdecimal():
         raise ValueError(f"{name} is {text!r}; it must be a positive integer or 0")
     return int(text)
@@ -33,7 +38,7 @@ def seconds(name: str, default: float, least: float, most: float) -> float:
     Raises:
         ValueError: it holds something else, or less or more than that.
     """
-    text = os.environ.get(name, str(default))
+    text = value_of(name, str(default))
     try:
         value = float(text)
     except ValueError:
@@ -49,7 +54,7 @@ def one_of(name: str, values: Sequence[str]) -> str:
     Raises:
         ValueError: it holds something else.
     """
-    text = os.environ.get(name, values[0])
+    text = value_of(name, values[0])
     if text not in values:
         raise ValueError(f"{name} is {text!r}; it must be one of {', '.join(values)}")
     return text
@@ -61,7 +66,7 @@ def switch(name: str, default: bool = False) -> bool:
     Raises:
         ValueError: it holds something else.
     """
-    text = os.environ.get(name, str(int(default)))
+    text = value_of(name, str(int(default)))
     if text not in ("0", "1"):
         raise ValueError(f"{name} is {text!r}; it must be 0 or 1")
     return text == "1"

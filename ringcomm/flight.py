@@ -12,7 +12,7 @@ import os
 import torch.distributed.distributed_c10d as c10d
 
 from ringcomm import _C
-from ringcomm.environment import natural, switch
+from ringcomm.environment import natural, switch, value_of
 
 DEFAULT_RECORDS = 2000
 
@@ -26,7 +26,7 @@ def start() -> None:
     Raises:
         ValueError: an environment variable holds what it must not.
     """
-    asked_for = any(os.environ.get(name) for name in _PREFIXES)
+    asked_for = any(map(value_of, _PREFIXES))
     records = natural("RINGCOMM_FLIGHT_RECORDS", DEFAULT_RECORDS)
     _C.start_flight_recorder(
         records, switch("RINGCOMM_FLIGHT_STACKS"), switch("RINGCOMM_FLIGHT_DUMP", asked_for)

@@ -8,6 +8,8 @@ import re
 import socket
 from pathlib import Path
 
+from ringcomm.environment import value_of
+
 LONGEST_NAME = 63  # bytes
 
 
@@ -17,7 +19,7 @@ def given_name() -> str:
     Raises:
         ValueError: it is too long, or cannot be printed.
     """
-    name = os.environ.get("RINGCOMM_HOSTID", "")
+    name = value_of("RINGCOMM_HOSTID")
     if (name and not name.isprintable()) or len(name.encode()) > LONGEST_NAME:
         raise ValueError(
             f"RINGCOMM_HOSTID is {name!r}; it must be at most {LONGEST_NAME} bytes that can be "

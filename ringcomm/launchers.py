@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.distributed_c10d import default_pg_timeout
 
+from ringcomm.environment import value_of
 from ringcomm.meeting import meet
 
 
@@ -81,10 +82,10 @@ def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
         return {"store": HashStore(), "rank": 0, "world_size": 1}
     wanted = [launcher.rank, launcher.world_size]
     meets = ("MASTER_PORT", "MASTER_ADDR")
-    job = None if any(os.environ.get(name) for name in meets) else _job(launcher)
+    job = None if any(map(value_of, meets)) else _job(launcher)
     if job is None:
         wanted += meets if launcher.name == "torchrun" or _on_hosts(launcher) else meets[:1]
-    if missing := [name for name in wanted if not os.environ.get(name)]:
+    if missing := [name for name in wanted if not value_of(name)]:
         raise ValueError(
             f"this process seems to be started by {launcher.name}, but {' and '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not set. All ranks need their rank, the world "
@@ -93,35 +94,33 @@ def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
         )
     if launcher.name == "torchrun":
         return {"init_method": "env://"}
-    rank, world_size = int(os.environ[launcher.rank]), int(os.environ[launcher.world_size])
+    rank, world_size = int(value_of(launcher.rank)), int(value_of(launcher.world_size))
     ranks = {"rank": rank, "world_size": world_size}
     if job is not None:
         return {"store": meet(job, rank, world_size, timeout or default_pg_timeout), **ranks}
-    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    return {"init_method": f"tcp://{address}:{os.environ['MASTER_PORT']}", **ranks}
+    address = value_of("MASTER_ADDR", "127.0.0.1")
+    return {"init_method": f"tcp://{address}:{value_of('MASTER_PORT')}", **ranks}
 
 
 def _launcher() -> Launcher | None:
-    return next(
-        (one for one in LAUNCHERS if one.rank in os.environ or one.world_size in os.environ), None
-    )
+    return next((one for one in LAUNCHERS if value_of(one.rank) or value_of(one.world_size)), None)
 
 
 def _on_hosts(launcher: Launcher) -> bool:
     """Whether the launcher says that ranks are on several hosts."""
     variable, value = launcher.on_host
-    if not os.environ.get(variable):
-        return False
-    return os.environ[variable] != (value or os.environ.get(launcher.world_size))
+    return bool(value_of(variable)) and value_of(variable) != (
+        value or value_of(launcher.world_size)
+    )
 
 
 def _job(launcher: Launcher) -> str | None:
     """What only the ranks of this job have in common, if all are on this host; None if not told."""
     variable, _ = launcher.on_host
-    if not os.environ.get(variable) or _on_hosts(launcher):
+    if not value_of(variable) or _on_hosts(launcher):
         return None
-    if launcher.job and all(os.environ.get(name) for name in launcher.job):
-        return " ".join(f"{name}={os.environ[name]}" for name in launcher.job)
+    if launcher.job and all(map(value_of, launcher.job)):
+        return " ".join(f"{name}={value_of(name)}" for name in launcher.job)
     return _parent_of_all(launcher.started_by) if launcher.started_by else None
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from ringcomm import _C, _toolchain, tuning
-from ringcomm.environment import one_of, seconds
+from ringcomm.environment import one_of, seconds, value_of
 from ringcomm.plan.network import Link
 
 ENGINES = ("auto", "ucx", "gloo")
@@ -20,9 +20,9 @@ def wanted() -> str:
     Raises:
         ValueError: it holds something else.
     """
-    text = one_of("RINGCOMM_LINKS", ENGINES)
+    engine = one_of("RINGCOMM_LINKS", ENGINES)
     _C.links.look_for_ucx_in(os.fsencode(_toolchain.ucx_libraries()))
-    return text
+    return engine
 
 
 def across() -> Link:
@@ -34,8 +34,8 @@ def across() -> Link:
         OSError: RINGCOMM_TUNING names a file that cannot be read.
         ValueError: RINGCOMM_ACROSS holds something else than a link, or that file is no tuning.
     """
-    text = os.environ.get("RINGCOMM_ACROSS")
-    if text is None:
+    text = value_of("RINGCOMM_ACROSS")
+    if not text:
         return Link.parse(tuning.across() or ETHERNET)
     try:
         return Link.parse(text)

@@ -9,12 +9,12 @@ environment has RINGCOMM_ALGORITHM and RINGCOMM_RANKS_PER_HOST for groups that a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 from ringcomm._C.plan import Collective, Plan
+from ringcomm.environment import value_of
 from ringcomm.plan import registry
 from ringcomm.plan.algorithms import ALGORITHMS, RanksPerHost, host_of
 from ringcomm.plan.plans import COLLECTIVES, ROOTED
@@ -53,7 +53,7 @@ def choices(options: Options) -> list[Choice]:
     """
     if options.algorithm is not None:
         return list(_choices(options.algorithm, "algorithm"))
-    return list(_choices(os.environ.get("RINGCOMM_ALGORITHM", "auto"), "RINGCOMM_ALGORITHM"))
+    return list(_choices(value_of("RINGCOMM_ALGORITHM", "auto"), "RINGCOMM_ALGORITHM"))
 
 
 def hosts(options: Options, global_ranks: Sequence[int]) -> list[int]:
@@ -68,7 +68,7 @@ def hosts(options: Options, global_ranks: Sequence[int]) -> list[int]:
     """
     if options.ranks_per_host is not None:
         return host_of(options.ranks_per_host, len(global_ranks))
-    text = os.environ.get("RINGCOMM_RANKS_PER_HOST", "")
+    text = value_of("RINGCOMM_RANKS_PER_HOST")
     if not text:
         return []
     sizes = text.split(",")

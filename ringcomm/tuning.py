@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import uuid
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ringcomm._C.plan import Collective
+from ringcomm.environment import value_of
 from ringcomm.host import machine
 from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.plan.network import Link
@@ -75,14 +75,19 @@ class Tuning:
     times: tuple[Time, ...] = ()
 
 
+def is_named() -> bool:
+    """Whether the user has named a file, which then must be one."""
+    return value_of("RINGCOMM_TUNING") not in ("", "off")
+
+
 def path() -> Path | None:
     """The file: RINGCOMM_TUNING, or its place in the user's cache; None if that is "off"."""
-    name = os.environ.get("RINGCOMM_TUNING", "")
+    name = value_of("RINGCOMM_TUNING")
     if name == "off":
         return None
     if name:
         return Path(name)
-    cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache_home = value_of("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache_home) / "ringcomm" / "tuning.json"
 
 
@@ -143,7 +148,7 @@ def rules() -> list[tuple[int, Collective, str, int]]:
         OSError: RINGCOMM_TUNING names a file that cannot be read.
         ValueError: it is no tuning.
     """
-    used = _used(path(), "RINGCOMM_TUNING" in os.environ)
+    used = _used(path(), is_named())
     return [
         (rule.world_size, COLLECTIVES[rule.collective], rule.algorithm, rule.most_nbytes)
         for rule in (used.rules if used else ())
@@ -156,7 +161,7 @@ def times() -> list[tuple[int, Collective, int, float]]:
     Raises:
         OSError, ValueError: as `rules` does.
     """
-    used = _used(path(), "RINGCOMM_TUNING" in os.environ)
+    used = _used(path(), is_named())
     return [
         (time.world_size, COLLECTIVES[time.collective], time.nbytes, time.seconds)
         for time in (used.times if used else ())
@@ -169,7 +174,7 @@ def across() -> str:
     Raises:
         OSError, ValueError: as `rules` does.
     """
-    used = _used(path(), "RINGCOMM_TUNING" in os.environ)
+    used = _used(path(), is_named())
     return used.across if used else ""
 
 

@@ -238,7 +238,7 @@ def test_how_long_a_host_may_be_silent(monkeypatch) -> None:
     assert links.silence() == 4
     monkeypatch.setenv("RINGCOMM_HOST_SILENCE", "2.5")
     assert links.silence() == 2.5
-    for text in ("", "ever", "nan", "0.5", "-1", "86401"):
+    for text in ("ever", "nan", "0.5", "-1", "86401"):
         monkeypatch.setenv("RINGCOMM_HOST_SILENCE", text)
         with pytest.raises(ValueError, match=f"RINGCOMM_HOST_SILENCE is '{text}'; it must be sec"):
             links.silence()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import ringcomm
 from ringcomm import _library, _toolchain, host
+from ringcomm.environment import value_of
 
 SHARED_MEMORY = "/dev/shm"
 SHARED_MEMORY_NEEDED = 64 << 20  # bytes; what a container usually has
@@ -100,7 +101,7 @@ def _tuning(problems: list[str]) -> str:
     file = tuning.path()
     if file is None:
         return "off, by RINGCOMM_TUNING"
-    if "RINGCOMM_TUNING" not in os.environ:
+    if not tuning.is_named():
         return tuning.state(file)[1]
     try:
         return tuning.describe(file, tuning.read(file))
@@ -185,7 +186,7 @@ def _links(problems: list[str]) -> str:
 
     try:
         links.silence()
-        if "RINGCOMM_ACROSS" in os.environ:  # else a tuning's counts, at which _tuning looks
+        if value_of("RINGCOMM_ACROSS"):  # else a tuning's counts, at which _tuning looks
             links.across()
         return f"linked by {links.describe()}"
     except (ValueError, RuntimeError) as error:
