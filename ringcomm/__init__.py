@@ -8,7 +8,7 @@ import importlib.metadata
 import sys
 
 try:
-    __version__ = importlib.metadata.version("ringcomm")
+    __version__ = importlib.metadata.version("ringcomm") or "unknown"  # without metadata
 except importlib.metadata.PackageNotFoundError:  # found by its path, not installed
     __version__ = "unknown"
 

@@ -5,6 +5,7 @@ It needs neither torch nor the extension module; setup.py loads it by its path.
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
 import re
@@ -158,7 +159,8 @@ def choose_arch_list(
 
 def in_wheels(pattern: str) -> list[Path]:
     """Paths in NVIDIA's wheels, site-packages/nvidia/<pattern>, wherever Python imports from."""
-    return [path for place in sys.path for path in sorted(Path(place, "nvidia").glob(pattern))]
+    nvidia = [glob.escape(os.path.join(place, "nvidia")) for place in _import_folders()]
+    return [Path(path) for each in nvidia for path in sorted(glob.glob(f"{each}/{pattern}"))]
 
 
 def nccl_version(header: Path) -> str:
@@ -169,11 +171,21 @@ def nccl_version(header: Path) -> str:
 
 def find_ucx() -> Path | None:
     """The folder of UCX's include/: its wheel, wherever Python imports from, else the system's."""
-    places = [*(Path(place, "libucx") for place in sys.path), Path("/usr")]
-    return next((place for place in places if (place / "include/ucp/api/ucp.h").exists()), None)
+    places = [*(Path(place, "libucx") for place in _import_folders()), Path("/usr")]
+    header = "include/ucp/api/ucp.h"
+    return next((place for place in places if os.path.exists(place / header)), None)
 
 
 def ucx_libraries() -> str:
     """The folder of libucp.so.0 in UCX's wheel; empty: where the system has its libraries."""
-    places = (Path(place, "libucx", "lib") for place in sys.path)
-    return next((str(place) for place in places if (place / "libucp.so.0").exists()), "")
+    places = (Path(place, "libucx", "lib") for place in _import_folders())
+    return next((str(place) for place in places if os.path.exists(place / "libucp.so.0")), "")
+
+
+def _import_folders() -> list[str]:
+    """Where Python imports from; it passes over what is no text, as this does.
+
+    Some may be closed to this user. os.path and glob find nothing there, where Path.exists and
+    Path.glob raise.
+    """
+    return [place for place in sys.path if isinstance(place, str)]

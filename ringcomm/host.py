@@ -47,6 +47,8 @@ def guess() -> str:
     """What this process would tell others of its host, so that they try to share memory with it."""
     if name := given_name():
         return f"{name!r}, by RINGCOMM_HOSTID: one with all processes that have the same there"
-    boot_id = Path("/proc/sys/kernel/random/boot_id")
-    kernel = boot_id.read_text().strip() if boot_id.exists() else "without boot id"
+    try:
+        kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        kernel = "without boot id"
     return f"{socket.gethostname()}, one with all processes of kernel {kernel} whose memory it sees"

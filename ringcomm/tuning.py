@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 import uuid
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -27,6 +29,8 @@ from ringcomm.plan.plans import COLLECTIVES
 
 FORMAT = 1
 MOST_NBYTES = (1 << 64) - 1
+MOST_RANKS = (1 << 31) - 1
+MOST_FILE_NBYTES = 4 << 20  # what `tune` writes is far smaller
 
 
 @dataclass(frozen=True)
@@ -81,14 +85,25 @@ def is_named() -> bool:
 
 
 def path() -> Path | None:
-    """The file: RINGCOMM_TUNING, or its place in the user's cache; None if that is "off"."""
+    """The file: RINGCOMM_TUNING, or its place in the user's cache; None if `none_as` says why."""
     name = value_of("RINGCOMM_TUNING")
     if name == "off":
         return None
     if name:
         return Path(name)
-    cache_home = value_of("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache_home) / "ringcomm" / "tuning.json"
+    if cache_home := value_of("XDG_CACHE_HOME"):
+        return Path(cache_home) / "ringcomm" / "tuning.json"
+    try:
+        return Path.home() / ".cache" / "ringcomm" / "tuning.json"
+    except RuntimeError:
+        return None
+
+
+def none_as() -> str:
+    """Why there is no `path`."""
+    if value_of("RINGCOMM_TUNING") == "off":
+        return "RINGCOMM_TUNING is off"
+    return "this user has no home directory, and neither RINGCOMM_TUNING nor XDG_CACHE_HOME is set"
 
 
 def write(file: Path, tuning: Tuning) -> None:
@@ -111,7 +126,7 @@ def read(file: Path) -> Tuning:
         ValueError: it is no such file, or names what this ringcomm does not have.
     """
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(_content(file))
         if found["format"] != FORMAT:
             raise ValueError(f"its format is {found['format']}, and this ringcomm reads {FORMAT}")
         rules = tuple(_checked(Rule(**rule)) for rule in found["rules"])
@@ -120,23 +135,53 @@ def read(file: Path) -> Tuning:
             Link.parse(across)
         times = tuple(_checked_time(Time(**time)) for time in found.get("times", ()))
         return Tuning(str(found["machine"]), dict(found["made"]), rules, across, times)
-    except (KeyError, TypeError, ValueError) as error:
+    except RecursionError:
+        raise ValueError(f"{file} is no tuning: it is nested too deeply") from None
+    except KeyError as error:
+        raise ValueError(f"{file} is no tuning: it has no {error}") from None
+    except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"{file} is no tuning: {error}") from None
+
+
+def _content(file: Path) -> str:
+    """The text of the file, which must be a regular one: others have no end, or wait for a writer.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no regular file, too large, or no UTF-8.
+    """
+    with open(file, "rb", opener=_at_once) as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise ValueError("it is no regular file")
+        content = opened.read(MOST_FILE_NBYTES + 1)
+    if len(content) > MOST_FILE_NBYTES:
+        raise ValueError(f"it is larger than {MOST_FILE_NBYTES >> 20} MiB")
+    return content.decode()
+
+
+def _at_once(name: str, flags: int) -> int:
+    """Opens a file without a wait for anybody who writes to it."""
+    return os.open(name, flags | os.O_NONBLOCK)
 
 
 def _checked(rule: Rule) -> Rule:
     if rule.algorithm not in ALGORITHMS.get(rule.collective, {}):
         raise ValueError(f"{rule.collective!r} has no algorithm {rule.algorithm!r}")
-    if not (rule.world_size >= 1 and 0 <= rule.most_nbytes <= MOST_NBYTES):
+    if not (_is_in(rule.world_size, 1, MOST_RANKS) and _is_in(rule.most_nbytes, 0, MOST_NBYTES)):
         raise ValueError(f"{rule} is out of range")
     return rule
+
+
+def _is_in(number: object, least: int, most: int) -> bool:
+    return type(number) is int and least <= number <= most
 
 
 def _checked_time(time: Time) -> Time:
     if time.collective not in COLLECTIVES:
         raise ValueError(f"there is no collective {time.collective!r}")
     is_time = math.isfinite(time.seconds) and time.seconds >= 0
-    if not (time.world_size >= 1 and 0 <= time.nbytes <= MOST_NBYTES and is_time):
+    is_call = _is_in(time.world_size, 1, MOST_RANKS) and _is_in(time.nbytes, 0, MOST_NBYTES)
+    if not (is_call and is_time):
         raise ValueError(f"{time} is out of range")
     return time
 
@@ -182,15 +227,23 @@ def across() -> str:
 def _used(file: Path | None, is_named: bool) -> Tuning | None:
     if file is None:
         return None
-    return read(file) if is_named else state(file)[0]
+    if not is_named:
+        return state(file)[0]
+    try:
+        return read(file)
+    except OSError as error:
+        said = f"RINGCOMM_TUNING names a file that cannot be read: {error.strerror}"
+        raise type(error)(error.errno, said, str(file)) from None
+    except ValueError as error:
+        raise ValueError(f"RINGCOMM_TUNING: {error}") from None
 
 
 def state(file: Path) -> tuple[Tuning | None, str]:
     """Of the file in the user's cache: what it says if it is used, and a line for people."""
-    if not file.exists():
-        return None, "none: `python -m ringcomm tune` measures this machine"
     try:
         tuning = read(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None, "none: `python -m ringcomm tune` measures this machine"
     except (OSError, ValueError) as error:
         return None, f"not used: {error}"
     if tuning.machine != machine():

@@ -162,7 +162,7 @@ def test_the_doctor_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     tuning.write(file, Tuning(machine(), {"date": "today"}, (RING,)))
     assert doctor._tuning(problems) == f"{file} of today, for 3 ranks"
     monkeypatch.setenv("RINGCOMM_TUNING", "off")
-    assert doctor._tuning(problems) == "off, by RINGCOMM_TUNING"
+    assert doctor._tuning(problems) == "none: RINGCOMM_TUNING is off"
     assert problems == []
     monkeypatch.setenv("RINGCOMM_TUNING", str(tmp_path / "none.json"))
     assert doctor._tuning(problems) == "none" and len(problems) == 1

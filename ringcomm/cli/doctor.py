@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import ringcomm
 from ringcomm import _library, _toolchain, host
@@ -65,7 +66,7 @@ def _for_an_issue(text: str) -> str:
         f"{name}={value}" for name, value in sorted(os.environ.items()) if _SETTING.match(name)
     ]
     text += "\n" + ("\n".join(settings) or "no settings in the environment") + "\n"
-    if (home := str(Path.home())) != "/":
+    if (home := os.path.expanduser("~")) not in ("/", "~"):  # "~": there is none
         text = text.replace(home, "~")
     text = re.sub(rf"\b{re.escape(platform.node())}\b", "HOST", text)
     return f"```\n{text}```"
@@ -100,7 +101,7 @@ def _tuning(problems: list[str]) -> str:
         return "not looked for, without the compiled half of ringcomm"
     file = tuning.path()
     if file is None:
-        return "off, by RINGCOMM_TUNING"
+        return f"none: {tuning.none_as()}"
     if not tuning.is_named():
         return tuning.state(file)[1]
     try:
@@ -196,7 +197,10 @@ def _links(problems: list[str]) -> str:
 
 def _path_of(library: str) -> str:
     """Where a loaded library was loaded from."""
-    lines = Path("/proc/self/maps").read_text(errors="surrogateescape").split("\n")
+    try:
+        lines = Path("/proc/self/maps").read_text(errors="surrogateescape").split("\n")
+    except OSError:
+        return "from where is not known"
     paths = [line.split(maxsplit=5)[-1] for line in lines if line.endswith(library)]
     return paths[0] if paths else "linked statically"
 
@@ -266,7 +270,7 @@ def _self_check(problems: list[str]) -> str:
         return "not run"
     from ringcomm.launch import RanksFailedError, run_ranks
 
-    with tempfile.TemporaryFile() as errors:
+    with _file_of_errors() as errors:
         try:
             command = ["-m", "ringcomm.cli.self_check"]
             run_ranks(command, 2, timeout=SELF_CHECK_TIMEOUT, stderr=errors)
@@ -276,3 +280,11 @@ def _self_check(problems: list[str]) -> str:
             problems.append(f"the self-check of two ranks failed: {failure}. {lines[-1:]}")
             return "failed\n" + "\n".join(lines[-20:])
     return "two ranks, right sums"
+
+
+def _file_of_errors() -> IO[bytes]:
+    """Without a name, where the self-check writes: in memory if no folder can be written to."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return open(os.memfd_create("ringcomm-doctor"), "w+b")
