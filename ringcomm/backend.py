@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
 from ringcomm import _C, flight, links, tuning
-from ringcomm.environment import one_of, positive, switch, value_of
+from ringcomm.environment import integer, one_of, switch, value_of
 from ringcomm.host import given_name
 from ringcomm.options import Options, choices, hosts
 from ringcomm.plan.simulator import link
@@ -22,6 +22,7 @@ from ringcomm.plan.simulator import link
 DEFAULT_CHANNELS = _C.streams.Layout().num_channels
 DEFAULT_SLICE_NBYTES = _C.streams.Layout().slice_nbytes
 DEFAULT_MAX_CTAS = _C.streams.MAX_CTAS
+MOST_CHANNELS, MOST_SLICE_NBYTES, MOST_MAX_CTAS = 64, 1 << 36, 1024  # more is a slip
 EXECUTORS = ("auto", "messages", "fused")  # on GPUs
 
 
@@ -58,9 +59,9 @@ def create(options: Any, pg_options: Any) -> Any:
         timedelta(milliseconds=math.ceil(seconds * 1000)),
         choices(chosen),
         hosts(chosen, options.global_ranks_in_group or range(options.group_size)),
-        positive("RINGCOMM_CHANNELS", DEFAULT_CHANNELS),
-        positive("RINGCOMM_SLICE_BYTES", DEFAULT_SLICE_NBYTES),
-        positive("RINGCOMM_MAX_CTAS", DEFAULT_MAX_CTAS),
+        integer("RINGCOMM_CHANNELS", DEFAULT_CHANNELS, 1, MOST_CHANNELS),
+        integer("RINGCOMM_SLICE_BYTES", DEFAULT_SLICE_NBYTES, 1, MOST_SLICE_NBYTES),
+        integer("RINGCOMM_MAX_CTAS", DEFAULT_MAX_CTAS, 1, MOST_MAX_CTAS),
         options.group_id,
         options.global_ranks_in_group,
         given_name(),

@@ -12,9 +12,10 @@ import os
 import torch.distributed.distributed_c10d as c10d
 
 from ringcomm import _C
-from ringcomm.environment import natural, switch, value_of
+from ringcomm.environment import integer, switch, value_of
 
 DEFAULT_RECORDS = 2000
+MOST_RECORDS = 1_000_000  # the room for all is made at once: 216 bytes for each
 
 # Where torch's Flight Recorder is told to write; see docs/pages/reference/environment.md.
 _PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -27,7 +28,7 @@ def start() -> None:
         ValueError: an environment variable holds what it must not.
     """
     asked_for = any(map(value_of, _PREFIXES))
-    records = natural("RINGCOMM_FLIGHT_RECORDS", DEFAULT_RECORDS)
+    records = integer("RINGCOMM_FLIGHT_RECORDS", DEFAULT_RECORDS, 0, MOST_RECORDS)
     _C.start_flight_recorder(
         records, switch("RINGCOMM_FLIGHT_STACKS"), switch("RINGCOMM_FLIGHT_DUMP", asked_for)
     )

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.distributed_c10d import default_pg_timeout
 
-from ringcomm.environment import value_of
+from ringcomm.environment import MOST_RANKS, integer, value_of
 from ringcomm.meeting import meet
+
+MOST_PORT = (1 << 16) - 1
 
 
 class Launcher(NamedTuple):
@@ -74,7 +76,8 @@ def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
     """What init_process_group must know to find the other ranks.
 
     Raises:
-        ValueError: the environment is incomplete; the message names what is missing.
+        ValueError: the environment is incomplete, or has no number where one must be; the message
+            names what is missing or wrong.
         torch.distributed.DistBackendError: as `ringcomm.meeting.meet`.
     """
     launcher = _launcher()
@@ -92,14 +95,16 @@ def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
             "size and one free port to meet at, such as MASTER_PORT=29500; where they are on "
             "several hosts, also the address of rank 0's, such as MASTER_ADDR=node0"
         )
+    world_size = integer(launcher.world_size, 1, 1, MOST_RANKS)
+    rank = integer(launcher.rank, 0, 0, world_size - 1)
     if launcher.name == "torchrun":
         return {"init_method": "env://"}
-    rank, world_size = int(value_of(launcher.rank)), int(value_of(launcher.world_size))
     ranks = {"rank": rank, "world_size": world_size}
     if job is not None:
         return {"store": meet(job, rank, world_size, timeout or default_pg_timeout), **ranks}
     address = value_of("MASTER_ADDR", "127.0.0.1")
-    return {"init_method": f"tcp://{address}:{value_of('MASTER_PORT')}", **ranks}
+    port = integer("MASTER_PORT", 0, 1, MOST_PORT)
+    return {"init_method": f"tcp://{address}:{port}", **ranks}
 
 
 def _launcher() -> Launcher | None:

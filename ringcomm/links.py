@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 
 from ringcomm import _C, _toolchain, tuning
-from ringcomm.environment import one_of, seconds, value_of
+from ringcomm.environment import one_of, seconds, shown, value_of
 from ringcomm.plan.network import Link
 
 ENGINES = ("auto", "ucx", "gloo")
 ETHERNET = "50us:1.25GB/s"
+MOST_LATENCY, MOST_BANDWIDTH = 1000.0, 1e15  # seconds, bytes per second
 SILENCE, MOST_SILENCE = 4, 86400  # seconds
 
 
@@ -38,9 +39,15 @@ def across() -> Link:
     if not text:
         return Link.parse(tuning.across() or ETHERNET)
     try:
-        return Link.parse(text)
+        link = Link.parse(text)
     except ValueError as error:
         raise ValueError(f"RINGCOMM_ACROSS {error}") from None
+    if max(link.latency, link.overhead) > MOST_LATENCY or link.bandwidth > MOST_BANDWIDTH:
+        raise ValueError(
+            f"RINGCOMM_ACROSS is {shown(text)}; latency and overhead must be at most "
+            f"{MOST_LATENCY:g} s, and the bandwidth at most {MOST_BANDWIDTH / 1e9:.0f} GB/s"
+        )
+    return link
 
 
 def silence() -> float:

@@ -9,12 +9,13 @@ environment has RINGCOMM_ALGORITHM and RINGCOMM_RANKS_PER_HOST for groups that a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 
 from ringcomm._C.plan import Collective, Plan
-from ringcomm.environment import value_of
+from ringcomm.environment import MOST_RANKS, is_integer, shown, value_of
 from ringcomm.plan import registry
 from ringcomm.plan.algorithms import ALGORITHMS, RanksPerHost, host_of
 from ringcomm.plan.plans import COLLECTIVES, ROOTED
@@ -72,20 +73,20 @@ def hosts(options: Options, global_ranks: Sequence[int]) -> list[int]:
     if not text:
         return []
     sizes = text.split(",")
-    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+    if not all(is_integer(size, 1, MOST_RANKS) for size in sizes):
         raise ValueError(
-            f"RINGCOMM_RANKS_PER_HOST is {text!r}; it must be one positive integer, or one for "
-            "each host, such as 3,2,2"
+            f"RINGCOMM_RANKS_PER_HOST is {shown(text)}; it must be one integer from 1 to "
+            f"{MOST_RANKS}, or one for each host, such as 3,2,2"
         )
     if len(sizes) == 1:
         return [rank // int(sizes[0]) for rank in global_ranks]
-    of_all = [host for host, size in enumerate(sizes) for _ in range(int(size))]
-    if max(global_ranks) >= len(of_all):
+    ends = list(accumulate(map(int, sizes)))
+    if max(global_ranks) >= ends[-1]:
         raise ValueError(
-            f"RINGCOMM_RANKS_PER_HOST is {text!r}, which is {len(of_all)} ranks, and there is a "
+            f"RINGCOMM_RANKS_PER_HOST is {shown(text)}, which is {ends[-1]} ranks, and there is a "
             f"rank {max(global_ranks)}"
         )
-    return [of_all[rank] for rank in global_ranks]
+    return [bisect_right(ends, rank) for rank in global_ranks]
 
 
 def _choices(algorithm: str | Mapping[str, str], origin: str) -> Iterator[Choice]:

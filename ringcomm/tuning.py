@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ringcomm._C.plan import Collective
-from ringcomm.environment import value_of
+from ringcomm.environment import MOST_RANKS, value_of
 from ringcomm.host import machine
 from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.plan.network import Link
@@ -29,7 +29,6 @@ from ringcomm.plan.plans import COLLECTIVES
 
 FORMAT = 1
 MOST_NBYTES = (1 << 64) - 1
-MOST_RANKS = (1 << 31) - 1
 MOST_FILE_NBYTES = 4 << 20  # what `tune` writes is far smaller
 
 

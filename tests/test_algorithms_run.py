@@ -402,7 +402,7 @@ def hosts_from_the_environment(rank: Rank) -> list[int]:
     with pytest.raises(ValueError, match="is 3 ranks, and there is a rank 3"):
         hosts(Options(), [3])
     os.environ["RINGCOMM_RANKS_PER_HOST"] = "two"
-    with pytest.raises(ValueError, match="'two'; it must be one positive integer"):
+    with pytest.raises(ValueError, match="'two'; it must be one integer from 1 to 2147483647"):
         hosts(Options(), [0])
     return []
 

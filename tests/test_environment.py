@@ -1,4 +1,4 @@
-"""Environment variables: an empty one counts as not set."""
+"""Environment variables: an empty one counts as not set, and numbers have bounds."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.distributed import HashStore
 
 from ringcomm import _C, backend, flight, launchers, tuning
 from ringcomm.bench import run as bench_rank
+from ringcomm.options import Options, hosts
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "pages" / "reference" / "environment.md"
 
@@ -82,3 +83,60 @@ def test_an_empty_address_is_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert without["init_method"] == "tcp://127.0.0.1:7"
     monkeypatch.setenv("MASTER_ADDR", "")
     assert launchers.rendezvous(None) == without
+
+
+# ---- Numbers ----------------------------------------------------------------------------------
+
+MANY = "9" * 5000  # digits, more than Python converts
+RANKS = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "MASTER_PORT": "1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("RINGCOMM_FLIGHT_RECORDS", "an integer from 0 to 1000000"),
+        ("RINGCOMM_CHANNELS", "an integer from 1 to 64"),
+        ("RINGCOMM_SLICE_BYTES", "an integer from 1 to 68719476736"),
+        ("RINGCOMM_MAX_CTAS", "an integer from 1 to 1024"),
+        ("RINGCOMM_RANKS_PER_HOST", "one integer from 1 to 2147483647, or one for each host"),
+        ("RINGCOMM_HOST_SILENCE", "seconds, from 1 to 86400"),
+        ("LOCAL_RANK", "an integer from 0 to 2147483647"),
+        ("SLURM_PROCID", "an integer from 0 to 1"),
+        ("SLURM_STEP_NUM_TASKS", "an integer from 1 to 2147483647"),
+        ("MASTER_PORT", "an integer from 1 to 65535"),
+    ],
+)
+@pytest.mark.parametrize("value", ["1000000000000", MANY, "-1", "many", "\u00b2"])
+def test_numbers_have_bounds(
+    name: str, bounds: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each, number in RANKS.items():
+        monkeypatch.setenv(each, number)
+    monkeypatch.setenv(name, value)
+    given = repr(value) if len(value) <= 100 else f"{value[:100]!r}..."
+    with pytest.raises(ValueError, match=f"^{name} is {re.escape(given)}; it must be {bounds}"):
+        found(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "value", [f"{MANY}us:1GB/s", f"1us:{MANY}GB/s", f"1us:1GB/s:{MANY}us", "1001000ms:1GB/s"]
+)
+def test_the_network_has_bounds(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCOMM_ACROSS", value)
+    bounds = "at most 1000 s, and the bandwidth at most 1000000 GB/s"
+    with pytest.raises(ValueError, match=f"RINGCOMM_ACROSS is '{value[:9]}.*{bounds}"):
+        found(monkeypatch)
+
+
+def test_hosts_of_many_ranks_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCOMM_RANKS_PER_HOST", "2147483647,1")
+    assert hosts(Options(), [0, 2147483646, 2147483647]) == [0, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_ranks_of_torchrun_are_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1", name: "two"}
+    for each, value in ranks.items():
+        monkeypatch.setenv(each, value)
+    with pytest.raises(ValueError, match=f"{name} is 'two'; it must be an integer from"):
+        launchers.rendezvous(None)

@@ -19,7 +19,7 @@ from ringcomm.bench.contenders import make_contenders
 from ringcomm.bench.copies import copy_bandwidth
 from ringcomm.bench.options import DTYPES, PLACEMENTS, check, device_type, sizes
 from ringcomm.bench.sampling import Result, measure
-from ringcomm.environment import value_of
+from ringcomm.environment import MOST_RANKS, integer
 
 
 def run(options: argparse.Namespace) -> int:
@@ -121,7 +121,7 @@ class _Output:
 def _device(options: argparse.Namespace) -> torch.device:
     if device_type(options) == "cpu":
         return torch.device("cpu")
-    index = int(value_of("LOCAL_RANK", "0")) % torch.cuda.device_count()
+    index = integer("LOCAL_RANK", 0, 0, MOST_RANKS) % torch.cuda.device_count()
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
