@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
 from ringcomm import _C, flight, links, tuning
-from ringcomm.environment import integer, one_of, switch, value_of
+from ringcomm.environment import integer, one_of, switch, value_of, warn_of_unknown
 from ringcomm.host import given_name
 from ringcomm.options import Options, choices, hosts
 from ringcomm.plan.simulator import link
@@ -48,6 +48,8 @@ def create(options: Any, pg_options: Any) -> Any:
             f'pg_options of the backend "ring" must be ringcomm.Options(...), got {pg_options!r}'
         )
     chosen = pg_options or Options()
+    if _global_rank(options) == 0:
+        warn_of_unknown()
     flight.start()
     timeout = options.timeout
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
@@ -75,6 +77,11 @@ def create(options: Any, pg_options: Any) -> Any:
         timedelta(seconds=links.silence()),
         tuning.times(),
     )
+
+
+def _global_rank(options: Any) -> int:
+    members = options.global_ranks_in_group
+    return int(members[options.group_rank] if members else options.group_rank)
 
 
 def _default_backend() -> Any:

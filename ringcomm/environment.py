@@ -2,9 +2,43 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
+import warnings
 from collections.abc import Sequence
+from functools import cache
+
+# All that this library reads; a test compares them with the code and with the documentation.
+NAMES = (
+    "RINGCOMM_ACROSS",
+    "RINGCOMM_ALGORITHM",
+    "RINGCOMM_BLOCKING_WAIT",
+    "RINGCOMM_CHANNELS",
+    "RINGCOMM_EXECUTOR",
+    "RINGCOMM_FLIGHT_DUMP",
+    "RINGCOMM_FLIGHT_RECORDS",
+    "RINGCOMM_FLIGHT_STACKS",
+    "RINGCOMM_GRAPHS",
+    "RINGCOMM_HOSTID",
+    "RINGCOMM_HOST_SILENCE",
+    "RINGCOMM_LINKS",
+    "RINGCOMM_MAX_CTAS",
+    "RINGCOMM_RANKS_PER_HOST",
+    "RINGCOMM_SLICE_BYTES",
+    "RINGCOMM_TUNING",
+)
+# What builds, benchmarks and tests read, besides RINGCOMM_TEST_...
+_OTHERS = (
+    "RINGCOMM_BUILDS",
+    "RINGCOMM_DAMAGE_SECONDS",
+    "RINGCOMM_NCCL",
+    "RINGCOMM_REHEARSE",
+    "RINGCOMM_TORCH_SOURCES",
+    "RINGCOMM_WITH_CUDA",
+)
+_PREFIX = "RINGCOMM_"
+_NEAR = 0.5  # as difflib measures likeness
 
 MOST_RANKS = (1 << 31) - 1
 _MOST_DIGITS = 100  # Python converts no more than 4300
@@ -36,6 +70,10 @@ def is_integer(text: str, least: int, most: int) -> bool:
 def shown(text: str) -> str:
     """The text in quotes, for an error message; a long one is cut."""
     return repr(text) if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]!r}..."
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}..."
 
 
 def seconds(name: str, default: float, least: float, most: float) -> float:
@@ -76,3 +114,31 @@ def switch(name: str, default: bool = False) -> bool:
     if text not in ("0", "1"):
         raise ValueError(f"{name} is {shown(text)}; it must be 0 or 1")
     return text == "1"
+
+
+def unknown() -> list[str]:
+    """A sentence about each variable that is called as this library's own, and that it ignores."""
+    return [
+        f"{_cut(name)} is set, and ringcomm reads no such variable. {_meant(name)}"
+        for name in sorted(os.environ)
+        if name.startswith(_PREFIX) and value_of(name) and not _is_known(name)
+    ]
+
+
+@cache  # once in a process
+def warn_of_unknown() -> None:
+    """Warns of what `unknown` finds."""
+    for sentence in unknown():
+        warnings.warn(sentence, stacklevel=2)
+
+
+def _is_known(name: str) -> bool:
+    return name in NAMES or name in _OTHERS or name.startswith(f"{_PREFIX}TEST_")
+
+
+def _meant(name: str) -> str:
+    ends = [each.removeprefix(_PREFIX) for each in NAMES]
+    end = name.removeprefix(_PREFIX)[:_MOST_SHOWN]
+    if near := difflib.get_close_matches(end, ends, 1, _NEAR):
+        return f"Is {_PREFIX}{near[0]} meant?"
+    return f"It reads {', '.join(NAMES)}"

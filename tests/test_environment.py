@@ -1,4 +1,4 @@
-"""Environment variables: an empty one counts as not set, and numbers have bounds."""
+"""Environment variables: empty ones, numbers out of bounds, and names that nobody reads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch.distributed import HashStore
 
-from ringcomm import _C, backend, flight, launchers, tuning
+from ringcomm import _C, backend, environment, flight, launchers, tuning
 from ringcomm.bench import run as bench_rank
+from ringcomm.cli import doctor
+from ringcomm.launch import run_ranks
 from ringcomm.options import Options, hosts
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "pages" / "reference" / "environment.md"
@@ -140,3 +142,69 @@ def test_ranks_of_torchrun_are_numbers(name: str, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(each, value)
     with pytest.raises(ValueError, match=f"{name} is 'two'; it must be an integer from"):
         launchers.rendezvous(None)
+
+
+# ---- Names that nobody reads ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("RINGCOMM_ALGORITM", "RINGCOMM_ALGORITHM"),
+        ("RINGCOMM_ALGO", "RINGCOMM_ALGORITHM"),
+        ("RINGCOMM_HOST_ID", "RINGCOMM_HOSTID"),
+        ("RINGCOMM_SLICE_NBYTES", "RINGCOMM_SLICE_BYTES"),
+        ("RINGCOMM_LINK", "RINGCOMM_LINKS"),
+        ("RINGCOMM_SILENCE", "RINGCOMM_HOST_SILENCE"),
+    ],
+)
+def test_a_misspelt_name_is_told(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1")
+    (said,) = environment.unknown()
+    assert said == f"{name} is set, and ringcomm reads no such variable. Is {meant} meant?"
+    problems: list[str] = []
+    monkeypatch.setenv("RINGCOMM_LINKS", "gloo")
+    monkeypatch.setenv("RINGCOMM_GRAPHS", "")
+    assert doctor._settings(problems) == "RINGCOMM_LINKS" and problems == [said]
+
+
+def test_a_name_that_is_like_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RINGCOMM_" + "Z" * 100_000, "1")
+    (said,) = environment.unknown()
+    assert "ZZZ... is set" in said[:150]
+    assert said.endswith(f"It reads {', '.join(environment.NAMES)}")
+
+
+def test_names_that_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    builds_and_tests = (
+        *("RINGCOMM_BUILDS", "RINGCOMM_WITH_CUDA", "RINGCOMM_TORCH_SOURCES", "RINGCOMM_NCCL"),
+        *("RINGCOMM_TEST_RANKS_PER_HOST", "RINGCOMM_TEST_CALLS", "RINGCOMM_REHEARSE"),
+    )
+    for name in (*environment.NAMES, *builds_and_tests):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("RINGCOMM_ALGORITM", "")
+    monkeypatch.setenv("RINGCOMMON", "1")
+    assert environment.unknown() == []
+    for name in environment.NAMES:
+        monkeypatch.delenv(name)
+    assert doctor._settings([]) == "none in the environment"
+
+
+WARNED = """
+import warnings
+import ringcomm
+warnings.simplefilter("always")
+ringcomm.init()
+for _ in range(2):
+    ringcomm.new_group()
+ringcomm.barrier()
+ringcomm.new_group([1])
+"""
+
+
+def test_rank_0_warns_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RINGCOMM_ALGORITM", "ring")
+    with (tmp_path / "said").open("w+b") as said:
+        run_ranks(["-c", WARNED], 2, timeout=60, stderr=said)
+        said.seek(0)
+        assert said.read().decode().count("Is RINGCOMM_ALGORITHM meant?") == 1

@@ -17,7 +17,7 @@ from typing import IO
 
 import ringcomm
 from ringcomm import _library, _toolchain, host
-from ringcomm.environment import value_of
+from ringcomm.environment import NAMES, unknown, value_of
 
 SHARED_MEMORY = "/dev/shm"
 SHARED_MEMORY_NEEDED = 64 << 20  # bytes; what a container usually has
@@ -87,6 +87,7 @@ def _checks(problems: list[str]) -> Iterator[tuple[str, str]]:
         "memory": _shared_memory,
         "host": _host,
         "tuning": _tuning,
+        "settings": _settings,
         "build": _build,
         "self-check": _self_check,
     }
@@ -109,6 +110,12 @@ def _tuning(problems: list[str]) -> str:
     except (OSError, ValueError) as error:
         problems.append(f"RINGCOMM_TUNING is {file}, and no group can be made: {error}")
         return "none"
+
+
+def _settings(problems: list[str]) -> str:
+    """The variables of ringcomm's own that are set, and what is wrong with the names of others."""
+    problems += unknown()
+    return ", ".join(filter(value_of, NAMES)) or "none in the environment"
 
 
 def _version(problems: list[str]) -> str:
