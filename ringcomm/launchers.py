@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +11,11 @@ from typing import Any, NamedTuple
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.distributed_c10d import default_pg_timeout
 
-from ringcomm.environment import MOST_RANKS, integer, value_of
+from ringcomm.environment import MOST_RANKS, integer, is_integer, value_of
 from ringcomm.meeting import meet
 
 MOST_PORT = (1 << 16) - 1
+LAST_STEP = 0xFFFFFFF0  # of srun; batch scripts and the shells of salloc have higher numbers
 
 
 class Launcher(NamedTuple):
@@ -38,8 +40,6 @@ class Launcher(NamedTuple):
     started_by: tuple[str, ...] = ()
 
 
-# Slurm sets SLURM_STEP_NUM_TASKS for tasks that srun started, and not for a batch script, which is
-# one process.
 LAUNCHERS = (
     Launcher("torchrun", "RANK", "WORLD_SIZE"),
     Launcher(
@@ -72,6 +72,21 @@ def launched() -> bool:
     return _launcher() is not None
 
 
+def is_rank() -> bool:
+    """As `launched`, for a command that else starts its ranks: says why a step of one task is one.
+
+    In `srun --pty bash` that is unexpected.
+    """
+    launcher = _launcher()
+    if launcher is not None and launcher.name == "srun" and value_of(launcher.world_size) == "1":
+        print(
+            "# one rank, as srun started this step with one task (SLURM_STEP_NUM_TASKS=1); after "
+            "`unset SLURM_STEP_NUM_TASKS SLURM_STEP_ID` this command starts its ranks itself",
+            file=sys.stderr,
+        )
+    return launcher is not None
+
+
 def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
     """What init_process_group must know to find the other ranks.
 
@@ -81,7 +96,7 @@ def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
         torch.distributed.DistBackendError: as `ringcomm.meeting.meet`.
     """
     launcher = _launcher()
-    if launcher is None:
+    if launcher is None or _is_alone(launcher):
         return {"store": HashStore(), "rank": 0, "world_size": 1}
     wanted = [launcher.rank, launcher.world_size]
     meets = ("MASTER_PORT", "MASTER_ADDR")
@@ -108,7 +123,21 @@ def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
 
 
 def _launcher() -> Launcher | None:
-    return next((one for one in LAUNCHERS if value_of(one.rank) or value_of(one.world_size)), None)
+    having = (one for one in LAUNCHERS if value_of(one.rank) or value_of(one.world_size))
+    return next((one for one in having if one.name != "srun" or _is_step_of_srun()), None)
+
+
+def _is_step_of_srun() -> bool:
+    """Whether srun started this process. A batch script's own process has SLURM_PROCID, too."""
+    if step := value_of("SLURM_STEP_ID"):
+        return is_integer(step, 0, LAST_STEP)
+    return bool(value_of("SLURM_STEP_NUM_TASKS"))
+
+
+def _is_alone(launcher: Launcher) -> bool:
+    """Whether it is the only rank of a launcher that leaves the meeting to us: there is none."""
+    ranks = value_of(launcher.rank), value_of(launcher.world_size)
+    return launcher.name != "torchrun" and ranks == ("0", "1")
 
 
 def _on_hosts(launcher: Launcher) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
+import importlib
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from programs import python
 from ranks import Rank, on_processes
 
 import ringcomm
@@ -199,9 +203,105 @@ def test_incomplete_environment(
     assert not dist.is_initialized()
 
 
-def test_a_batch_script_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_NTASKS", "4")
-    assert not launchers.launched()
+# What Slurm sets for the process of a batch script, which asks for four tasks.
+BATCH = {
+    "SLURM_PROCID": "0",
+    "SLURM_JOB_ID": "7",
+    "SLURM_NTASKS": "4",
+    "SLURM_LOCALID": "0",
+    "SLURM_TASK_PID": "99",
+}
+STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"}
+
+
+@pytest.mark.parametrize("step", [None, "", "batch", "interactive", "4294967291", "4294967290"])
+@pytest.mark.parametrize("tasks", [None, "1", "4"])
+def test_a_batch_script_is_one_process(
+    step: str | None, tasks: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the shell of salloc a rank, which Slurm calls the interactive step."""
+    given = {"SLURM_STEP_ID": step, "SLURM_STEP_NUM_TASKS": tasks}
+    for name, value in {**BATCH, **given}.items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    is_step = bool(tasks) and not step  # of a Slurm that tells no number
+    assert launchers.launched() == launchers.is_rank() == is_step
+    if not is_step:
+        assert (world := launchers.rendezvous(None))["world_size"] == 1
+        assert isinstance(world["store"], dist.HashStore)
+
+
+@pytest.mark.parametrize("step", ["0", "7", "4294967280"])
+def test_a_step_of_srun_is_a_rank(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**SRUN, "SLURM_PROCID": "1", "SLURM_STEP_ID": step}.items():
+        monkeypatch.setenv(name, value)
+    assert launchers.launched()
+    monkeypatch.delenv("SLURM_STEP_NUM_TASKS")
+    with pytest.raises(ValueError, match="srun, but SLURM_STEP_NUM_TASKS is not set"):
+        launchers.rendezvous(None)
+
+
+@pytest.mark.parametrize(
+    "played",
+    [
+        STEP,
+        {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"},
+        {**STEP, "PMI_RANK": "0", "PMI_SIZE": "1"},
+    ],
+)
+def test_a_rank_that_is_alone_meets_nobody(
+    played: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that several programs can run in one shell of `srun --pty bash`, at the same time."""
+    for name, value in played.items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        monkeypatch.setattr(meeting, "_times", collections.Counter())
+        world = launchers.rendezvous(None)
+        assert isinstance(world["store"], dist.HashStore)
+        assert (world["rank"], world["world_size"]) == (0, 1)
+
+
+WHY_ONE = "# one rank, as srun started this step with one task (SLURM_STEP_NUM_TASKS=1)"
+
+
+@pytest.mark.parametrize(("played", "ranks"), [(STEP, 1), (BATCH, 2)])
+def test_the_benchmark_in_a_job_of_slurm(played: dict[str, str], ranks: int) -> None:
+    few = ("--backends", "ring", "-b", "8", "-e", "8", "-n", "1")
+    result = python("-m", "ringcomm", "bench", *few, **played)
+    assert result.returncode == 0, result.stderr
+    assert re.search(rf"^# ranks +{ranks}, cpu tensors$", result.stdout, re.M)
+    assert result.stderr.count(WHY_ONE) == (ranks == 1)
+
+
+class AskedError(Exception):
+    """A command has asked whether it is a rank."""
+
+
+def asked() -> bool:
+    raise AskedError
+
+
+@pytest.mark.parametrize("command", ["bench", "demo", "trace", "tune"])
+def test_commands_ask_whether_they_are_ranks(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in STEP.items():
+        monkeypatch.setenv(name, value)
+    assert launchers.is_rank()
+    assert capsys.readouterr().err.startswith(WHY_ONE)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    assert launchers.is_rank()
+    assert not capsys.readouterr().err
+
+    for name in ("RINGCOMM_ALGORITHM", "KINETO_LOG_LEVEL"):  # which a command sets
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    module = importlib.import_module(f"ringcomm.cli.{command}")
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+    monkeypatch.setattr(launchers, "is_rank", asked)
+    with pytest.raises(AskedError):
+        module.run(parser.parse_args([]))
 
 
 def bad_timeout(rank: Rank, timeout: Any) -> None:

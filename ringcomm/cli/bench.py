@@ -169,12 +169,12 @@ def run(options: argparse.Namespace) -> int:
     from ringcomm.bench.mpirun import mpirun
     from ringcomm.bench.run import run as run_rank
     from ringcomm.launch import RanksFailedError, run_ranks
-    from ringcomm.launchers import launched
+    from ringcomm.launchers import is_rank
 
     try:
         if options.plot:
             plot.check(options.plot)
-        if launched():
+        if is_rank():
             return run_rank(options)
         check(options, options.nproc)
         command = ["-m", "ringcomm", *options.command_line]

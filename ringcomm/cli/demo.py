@@ -29,9 +29,9 @@ def run(options: argparse.Namespace) -> int:
     """Is one rank if a launcher started it, else starts the ranks. Returns the exit code."""
     from ringcomm.cli import demo_rank
     from ringcomm.launch import RanksFailedError, run_ranks
-    from ringcomm.launchers import launched
+    from ringcomm.launchers import is_rank
 
-    if launched():
+    if is_rank():
         return demo_rank.run(options.epochs)
     try:
         nproc = options.nproc or demo_rank.usable_gpus() or 4

@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     """Is one rank if a launcher started it, else starts the ranks. Returns the exit code."""
     from ringcomm.cli import trace_rank
     from ringcomm.launch import RanksFailedError, run_ranks
-    from ringcomm.launchers import launched
+    from ringcomm.launchers import is_rank
     from ringcomm.plan import registry
     from ringcomm.plan.algorithms import ALGORITHMS
 
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         return 2
     os.environ["RINGCOMM_ALGORITHM"] = options.algorithm
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each rank reports that it has no GPU
-    if launched():
+    if is_rank():
         trace_rank.run(options)
         return 0
     try:

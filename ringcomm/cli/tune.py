@@ -72,14 +72,14 @@ def run(options: argparse.Namespace) -> int:
     """Returns the exit code: 1 if it could not be measured or written."""
     from ringcomm import tuning
     from ringcomm.bench.options import sizes
-    from ringcomm.groups import launched
     from ringcomm.launch import RanksFailedError
+    from ringcomm.launchers import is_rank
 
     if options.rows is not None:  # a rank
         from ringcomm.bench import tune
 
         return tune.run(options) if options.times_by is None else tune.run_times(options)
-    if launched():
+    if is_rank():
         return _across(options)
     try:
         sizes(options)
