@@ -159,20 +159,23 @@ def _job(launcher: Launcher) -> str | None:
 
 
 def _parent_of_all(variables: tuple[str, ...]) -> str | None:
-    """The nearest ancestor that has not these variables as this process has them, and its start."""
-    ours = _environment("self", variables)
+    """The nearest ancestor that has not these variables as this process has them, and its start.
+
+    None where /proc does not tell.
+    """
     process = os.getppid()
-    while process > 1:
-        try:
+    try:
+        ours = _environment("self", variables)
+        while process > 1:
             theirs = _environment(str(process), variables)
             # The name of the process, in parentheses, may be any bytes.
             stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
-        except OSError:
-            return None
-        fields = stat[stat.rindex(")") + 2 :].split()  # from the third on: state, parent, ...
-        if theirs != ours:
-            return f"process {process} started {fields[19]}"
-        process = int(fields[1])
+            fields = stat[stat.rindex(")") + 2 :].split()  # from the third on: state, parent, ...
+            if theirs != ours:
+                return f"process {process} started {fields[19]}"
+            process = int(fields[1])
+    except OSError:
+        pass
     return None
 
 

@@ -12,7 +12,7 @@ import torch
 from ranks import Rank, on_processes
 
 import ringcomm
-from ringcomm import _toolchain, host, links, tuning
+from ringcomm import _toolchain, host, launchers, links, tuning
 from ringcomm.cli import doctor
 from ringcomm.tuning import Rule, Tuning
 
@@ -218,6 +218,14 @@ def test_a_proc_that_shows_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", refuse)
     assert "of kernel without boot id" in host.guess()
     assert doctor._path_of("libnccl.so.2") == "from where is not known"
+
+
+def test_a_launcher_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bytes:
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert launchers._parent_of_all(("PMI_RANK",)) is None
 
 
 def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
