@@ -135,7 +135,7 @@ def _is_step_of_srun() -> bool:
 
 
 def _is_alone(launcher: Launcher) -> bool:
-    """Whether it is the only rank of a launcher that leaves the meeting to us: there is none."""
+    """Whether this is the only rank, and no rendezvous is needed; torchrun's ranks have its own."""
     ranks = value_of(launcher.rank), value_of(launcher.world_size)
     return launcher.name != "torchrun" and ranks == ("0", "1")
 
@@ -161,7 +161,7 @@ def _job(launcher: Launcher) -> str | None:
 def _parent_of_all(variables: tuple[str, ...]) -> str | None:
     """The nearest ancestor that has not these variables as this process has them, and its start.
 
-    None where /proc does not tell.
+    None where /proc cannot be read.
     """
     process = os.getppid()
     try:

@@ -84,7 +84,7 @@ def is_named() -> bool:
 
 
 def path() -> Path | None:
-    """The file: RINGCOMM_TUNING, or its place in the user's cache; None if `none_as` says why."""
+    """The file: RINGCOMM_TUNING, or its place in the user's cache; None if `why_none` says why."""
     name = value_of("RINGCOMM_TUNING")
     if name == "off":
         return None
@@ -98,7 +98,7 @@ def path() -> Path | None:
         return None
 
 
-def none_as() -> str:
+def why_none() -> str:
     """Why there is no `path`."""
     if value_of("RINGCOMM_TUNING") == "off":
         return "RINGCOMM_TUNING is off"
@@ -149,7 +149,7 @@ def _content(file: Path) -> str:
         OSError: it cannot be read.
         ValueError: it is no regular file, too large, or no UTF-8.
     """
-    with open(file, "rb", opener=_at_once) as opened:
+    with open(file, "rb", opener=_open_nonblocking) as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise ValueError("it is no regular file")
         content = opened.read(MOST_FILE_NBYTES + 1)
@@ -158,8 +158,8 @@ def _content(file: Path) -> str:
     return content.decode()
 
 
-def _at_once(name: str, flags: int) -> int:
-    """Opens a file without a wait for anybody who writes to it."""
+def _open_nonblocking(name: str, flags: int) -> int:
+    """Opens a file without a wait for a writer, as a pipe has."""
     return os.open(name, flags | os.O_NONBLOCK)
 
 

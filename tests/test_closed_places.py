@@ -1,4 +1,4 @@
-"""A job starts where paths that nobody asked for are closed to its user, missing or no files."""
+"""A job starts where optional paths are closed to its user, missing or no files."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_no_home(closed: Path) -> None:
     assert tensor == 1 and said.startswith("none: this user has no home directory")
 
 
-def test_a_home_that_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_is_a_file(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.touch()
     assert tuning.state(home / ".cache" / "ringcomm" / "tuning.json") == (None, NONE)

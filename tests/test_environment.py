@@ -1,4 +1,4 @@
-"""Environment variables: empty ones, numbers out of bounds, and names that nobody reads."""
+"""Environment variables: empty ones, numbers out of bounds, and misspelt names."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_ranks_of_torchrun_are_numbers(name: str, monkeypatch: pytest.MonkeyPatc
         launchers.rendezvous(None)
 
 
-# ---- Names that nobody reads ------------------------------------------------------------------
+# ---- Misspelt names ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,9 @@ def test_ranks_of_torchrun_are_numbers(name: str, monkeypatch: pytest.MonkeyPatc
         ("RINGCOMM_SILENCE", "RINGCOMM_HOST_SILENCE"),
     ],
 )
-def test_a_misspelt_name_is_told(name: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_name_has_a_near_one(
+    name: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, "1")
     (said,) = environment.unknown()
     assert said == f"{name} is set, and ringcomm reads no such variable. Is {meant} meant?"

@@ -224,7 +224,7 @@ def test_a_batch_script_is_one_process(
     for name, value in {**BATCH, **given}.items():
         if value is not None:
             monkeypatch.setenv(name, value)
-    is_step = bool(tasks) and not step  # of a Slurm that tells no number
+    is_step = bool(tasks) and not step  # where Slurm gives no number
     assert launchers.launched() == launchers.is_rank() == is_step
     if not is_step:
         assert (world := launchers.rendezvous(None))["world_size"] == 1
@@ -249,7 +249,7 @@ def test_a_step_of_srun_is_a_rank(step: str, monkeypatch: pytest.MonkeyPatch) ->
         {**STEP, "PMI_RANK": "0", "PMI_SIZE": "1"},
     ],
 )
-def test_a_rank_that_is_alone_meets_nobody(
+def test_a_single_rank_needs_no_rendezvous(
     played: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that several programs can run in one shell of `srun --pty bash`, at the same time."""

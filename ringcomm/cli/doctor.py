@@ -102,7 +102,7 @@ def _tuning(problems: list[str]) -> str:
         return "not looked for, without the compiled half of ringcomm"
     file = tuning.path()
     if file is None:
-        return f"none: {tuning.none_as()}"
+        return f"none: {tuning.why_none()}"
     if not tuning.is_named():
         return tuning.state(file)[1]
     try:

@@ -140,7 +140,7 @@ def _file(options: argparse.Namespace) -> Path:
 
     file: Path | None = options.output or tuning.path()
     if file is None:
-        raise ValueError(f"{tuning.none_as()}: say by --output where the tuning is to go")
+        raise ValueError(f"{tuning.why_none()}: say by --output where the tuning is to go")
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         return output_file(str(file))
