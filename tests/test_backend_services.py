@@ -108,13 +108,15 @@ def extends_what_is_created_later(rank: Rank) -> list[float]:
         rank.store.set("posted", "1")
         works[1].wait()  # the first extension has ended, the second one has not
         receive()
+        rank.store.set("posted another", "1")
         works[2].wait()
         receive()
         seconds = [work.timeout.total_seconds() for work in works]
     else:
         rank.store.wait(["posted"])
-        for tag in (1, 2):
-            dist.send(torch.ones(1), 0, tag=tag)
+        dist.send(torch.ones(1), 0, tag=1)
+        rank.store.wait(["posted another"])
+        dist.send(torch.ones(1), 0, tag=2)
         seconds = []
     return seconds
 
