@@ -14,7 +14,7 @@ import torch
 from programs import python
 
 from ringcomm.arguments import nbytes
-from ringcomm.bench import plot
+from ringcomm.bench import machine, plot
 from ringcomm.bench.cases import COLLECTIVES, Case, case_of
 from ringcomm.bench.options import DTYPES
 from ringcomm.bench.sampling import Result
@@ -276,3 +276,23 @@ def test_statistics() -> None:
     seconds = torch.arange(1.0, 101.0, dtype=torch.float64)
     result = Result(seconds, seconds / 2, 0)
     assert (result.median, result.minimum, result.p99, result.ratio) == (50.5, 1, 100, 25.25)
+
+
+@pytest.mark.parametrize(
+    ("newer", "value", "name"),
+    [
+        (True, None, "nccl2"),
+        (True, "1", "nccl2"),
+        (True, "0", "ProcessGroupNCCL"),
+        (False, None, "ProcessGroupNCCL"),
+    ],
+)
+def test_which_backend_is_called_nccl(monkeypatch, newer, value, name):
+    monkeypatch.delenv("TORCH_DIST_USE_NCCL2", raising=False)
+    if value is not None:
+        monkeypatch.setenv("TORCH_DIST_USE_NCCL2", value)
+    creator = "_create_nccl2_process_group"
+    monkeypatch.setattr(machine.distributed_c10d, creator, None, raising=False)
+    if not newer:
+        monkeypatch.delattr(machine.distributed_c10d, creator)
+    assert machine._nccl_backend() == name

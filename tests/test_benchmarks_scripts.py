@@ -383,7 +383,7 @@ def test_setup_time(tmp_path: Path) -> None:
     found = {(int(row["ranks"]), row["contender"]) for row in rows}
     for world_size in (2, 3):
         for contender in ("ring, one host", "ring, hosts, gloo", "gloo"):
-            assert (world_size, contender) in found
+            assert (world_size, contender) in found, result.stdout + result.stderr
     for row in rows:
         assert 0 < float(row["made_s"]) <= float(row["used_s"])
         assert float(row["min_used_s"]) <= float(row["used_s"]) <= float(row["max_used_s"])

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import torch
+from torch.distributed import distributed_c10d
 
 import ringcomm
 from ringcomm import _build_info
@@ -29,7 +30,7 @@ def describe(device: torch.device, backends: list[str]) -> dict[str, str]:
         found["GPU"] = f"{gpu.name}, {torch.cuda.device_count()} in this host"
     if "nccl" in backends:
         version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
-        found["NCCL"] = ".".join(map(str, version))
+        found["NCCL"] = f"{'.'.join(map(str, version))}, by torch's {_nccl_backend()}"
     elif _build_info.NCCL_VERSION:
         found["NCCL"] = f"{_build_info.NCCL_VERSION}, not measured"
     if "mpi" in backends:
@@ -42,6 +43,13 @@ def describe(device: torch.device, backends: list[str]) -> dict[str, str]:
 
         found["oneCCL"] = oneccl.version()
     return found
+
+
+def _nccl_backend() -> str:
+    """Which of torch's backends "nccl" is: torch 2.15 has a newer one, and calls that so."""
+    has_newer = hasattr(distributed_c10d, "_create_nccl2_process_group")
+    is_newer = has_newer and os.environ.get("TORCH_DIST_USE_NCCL2") != "0"
+    return "nccl2" if is_newer else "ProcessGroupNCCL"
 
 
 def _commit() -> str:

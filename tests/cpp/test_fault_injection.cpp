@@ -7,6 +7,7 @@
 #include <barrier>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -82,13 +83,19 @@ void with_group(const Placement& placement, const std::string& algorithm,
   ranks::on_hosts(placement.host_of, algorithm, ranks::MemoryNetwork::make(), body);
 }
 
-// body(communicator) is carried out by all ranks of a new group for each point at which the victim
-// can fail; returns how many there were.
+// From one point to the next that is tried. All take minutes: 1 is for changes of what may fail.
+long stride() {
+  const char* const value = std::getenv("RINGCOMM_TEST_STRIDE");
+  return value == nullptr ? 3 : std::max(1L, std::atol(value));
+}
+
+// body(communicator) is carried out by all ranks of a new group for points at which the victim can
+// fail; returns how many were tried.
 template <typename Prepare>
 long fail_at_each_point(const Placement& placement, const std::string& algorithm,
                         const std::string& name, Prepare prepare) {
   const int n = static_cast<int>(placement.host_of.size());
-  for (long point = 1;; ++point) {
+  for (long point = 1, points = 0;; point += stride(), ++points) {
     bool was_reached = false;
     faults::Victim victim;
     std::vector<Outcome> outcomes(n);
@@ -112,7 +119,7 @@ long fail_at_each_point(const Placement& placement, const std::string& algorithm
       together.arrive_and_wait();
     });
     judge(outcomes, name + ", point " + std::to_string(point));
-    if (!was_reached) return point - 1;
+    if (!was_reached) return points;
   }
 }
 
@@ -342,7 +349,7 @@ void fail_at_many_points_at_once(const std::function<bool(long point)>& fail) {
   constexpr int kAtOnce = 12;
   std::atomic<long> points{0};
   ranks::on_threads(kAtOnce, [&](int i) {
-    for (long point = 1 + i; fail(point); point += kAtOnce) ++points;
+    for (long point = 1 + i * stride(); fail(point); point += kAtOnce * stride()) ++points;
   });
   std::printf("%ld points\n", points.load());
 }
