@@ -62,7 +62,7 @@ def required(found: Message) -> list[str]:
 
 @pytest.fixture
 def builds(tmp_path: Path) -> Path:
-    """Folders as packaging/wheels.py makes them, for three torches that nobody has."""
+    """Folders as packaging/wheels.py makes them, for three torches that no environment has."""
     folder = tmp_path / "builds"
     for name in ("torch2.9-cpu", "torch2.10-cpu", "torch2.10-cuda13", "torch2.11-cpu"):
         (folder / name).mkdir(parents=True)

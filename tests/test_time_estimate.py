@@ -195,7 +195,7 @@ def test_works_of_an_estimate_are_complete(file: str) -> None:
 
 
 def is_refused(rank: Rank, name: str) -> None:
-    """By rank 0, and rank 1 hears nothing of it."""
+    """By rank 0 alone: rank 1 takes no part."""
     peer = 1 - rank.rank
     sparse = torch.ones(3).to_sparse()
     call, error, said = {
