@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from flight_records import init
 from ranks import Rank, on_processes
 from torch._C import _distributed_c10d as c10d
-from torch.distributed import PrefixStore
 
 import ringcomm
 
@@ -38,13 +38,7 @@ needs_suspend = pytest.mark.skipif(
 def backend_of(rank: Rank, timeout: timedelta = SHORT) -> Any:
     """Of the default group, which it makes."""
     rank.meet()
-    dist.init_process_group(
-        "ring",
-        store=PrefixStore("default", rank.store),
-        rank=rank.rank,
-        world_size=rank.world_size,
-        timeout=timeout,
-    )
+    init(rank, timeout)
     return ring()
 
 

@@ -18,22 +18,14 @@ from torch.distributed import PrefixStore
 
 import ringcomm
 from ringcomm import tuning
+from ringcomm.cli import names
 from ringcomm.tuning import Time, Tuning
 
 pytestmark = pytest.mark.skipif(
     not hasattr(c10d.Backend, "_start_time_estimate"), reason="torch 2.15 and newer ask for them"
 )
 CPU = torch.device("cpu")
-COLLECTIVES = (
-    "all_reduce",
-    "reduce_scatter",
-    "reduce",
-    "all_gather",
-    "gather",
-    "scatter",
-    "broadcast",
-    "all_to_all",
-)
+COLLECTIVES = tuple(name for name in names.COLLECTIVES if name != "barrier")
 # Microseconds of calls among 2 ranks, by bytes, of the first collective; of the next ones 1000,
 # 2000, ... more.
 TIMES = {1000: 10.0, 2000: 30.0, 4000: 40.0}

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import flight_records
 import pytest
 import torch
 import torch.distributed as dist
@@ -32,13 +33,7 @@ needs_python_methods = pytest.mark.skipif(
 
 def init(rank: Rank) -> dist.ProcessGroup:
     rank.meet()
-    dist.init_process_group(
-        "ring",
-        store=PrefixStore("default", rank.store),
-        rank=rank.rank,
-        world_size=rank.world_size,
-        timeout=SHORT,
-    )
+    flight_records.init(rank, SHORT)
     return dist.group.WORLD
 
 

@@ -7,7 +7,6 @@
 #include "core/status.h"
 
 namespace ringcomm::nccl {
-namespace {}  // namespace
 
 void await(Group& group, const Deadline& deadline, const std::string& doing,
            const std::function<bool()>& progress, const std::function<std::vector<int>()>& absent) {

@@ -8,7 +8,6 @@
 #include "shm/mail.h"
 
 namespace ringcomm::shm {
-namespace {}  // namespace
 
 // Null: there is still hope.
 std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point now) {
