@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -175,3 +177,31 @@ def wrong_message(rank: Rank) -> None:
 
 def test_message_of_another_count_or_dtype() -> None:
     on_processes(wrong_message, 2, backend="ring")
+
+
+def tag_of_another_message(rank: Rank) -> None:
+    rank.meet()
+    group = dist.new_group(timeout=timedelta(seconds=3))
+    if rank.rank == 1:
+        sends = [dist.isend(pattern(1, 40_000), 0, group, tag) for tag in (7, 8, 9, 10)]
+        for send in sends:
+            send.wait(timedelta(seconds=30))
+        dist.send(torch.zeros(3, dtype=torch.bool), 0, group, 11)
+        rank.meet()
+        return
+    received = torch.empty(40_000)
+    for source, waited_for in ((1, "waiting for rank 1"), (None, "from any rank")):
+        with pytest.raises(RuntimeError, match="Timed out") as caught:
+            dist.recv(received, source, group, 6)
+        text = str(caught.value)
+        assert waited_for in text
+        assert "not received yet: tag=7 (count=40000, dtype=float32) from rank 1, tag=8" in text
+    for tag in (7, 8, 9, 10):
+        dist.recv(received, 1, group, tag)
+    rank.meet()
+    with pytest.raises(RuntimeError, match=r"yet: tag=11 \(count=3, dtype=bool\) from rank 1$"):
+        dist.recv(received, 1, group, 6)
+
+
+def test_time_out_of_a_receive_names_messages_of_other_tags() -> None:
+    on_processes(tag_of_another_message, 2, backend="ring")

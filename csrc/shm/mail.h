@@ -205,6 +205,7 @@ class Mail {
   std::exception_ptr why_over(const Message& message, Clock::time_point now);
   std::exception_ptr why_hopeless(const Message& message, Clock::time_point now);
   std::string why_nobody_sends();
+  std::string unreceived(const Message& recv) const;
   bool has_left(int peer) {
     return group_.segment().state(peer).closed.load(std::memory_order_acquire) != Closed::kNo;
   }

@@ -8,6 +8,11 @@
 #include "shm/mail.h"
 
 namespace ringcomm::shm {
+namespace {
+
+constexpr int kMostNamed = 3;  // messages, in an error
+
+}  // namespace
 
 // Null: there is still hope.
 std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point now) {
@@ -19,8 +24,9 @@ std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point 
     return std::current_exception();
   }
   const auto died = [&](const std::string& why) {
-    return make_error(ErrorKind::kPeerDied,
-                      who + " after " + describe_seconds(message.deadline.waited()) + ": " + why);
+    return make_error(ErrorKind::kPeerDied, who + " after " +
+                                                describe_seconds(message.deadline.waited()) + ": " +
+                                                why + unreceived(message));
   };
   std::string how;
   if (message.peer == kAnySource) {
@@ -34,6 +40,7 @@ std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point 
   if (message.peer != kAnySource) {
     text += ", waiting for " + group_.describe_peer(message.peer);
   }
+  text += unreceived(message);
   // Half a message cannot be taken back: what follows on this edge would be misread.
   if (message.under_way) return std::make_exception_ptr(group_.fail(ErrorKind::kTimeout, text));
   return make_error(ErrorKind::kTimeout, text);
@@ -55,6 +62,27 @@ std::string Mail::why_nobody_sends() {
     }
   }
   return "";
+}
+
+// The messages that a receive could have had under another tag: mostly the tag is a mistake.
+std::string Mail::unreceived(const Message& recv) const {
+  if (recv.kind != Message::Kind::kRecv) return "";
+  std::string named;
+  int count = 0;
+  for (const Early& early : early_) {
+    if (early.claimed_by || !early.refused.empty()) continue;
+    if (recv.peer != kAnySource && recv.peer != early.source) continue;
+    if (++count > kMostNamed) continue;
+    const std::uint64_t elements = early.nbytes / element_size(early.dtype);
+    named += count == 1 ? "" : ", ";
+    named += "tag=" + std::to_string(early.tag) +
+             " (count=" + std::to_string(users_count(early.users, elements)) +
+             ", dtype=" + name(ElementType(early.dtype, early.users)) + ") from " +
+             group_.members.name(early.source);
+  }
+  if (count == 0) return "";
+  if (count > kMostNamed) named += " and " + std::to_string(count - kMostNamed) + " more";
+  return ". Sent with another tag, and not received yet: " + named;
 }
 
 bool Mail::has_unread(int from) {

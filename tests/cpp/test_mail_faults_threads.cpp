@@ -213,6 +213,20 @@ TEST(what_times_out_before_it_began_leaves_the_group_usable) {
                 [&] { wait_idly(in_background); });
     c.barrier(kPatience);
 
+    if (c.rank() == 0) {
+      for (int tag = 10; tag < 14; ++tag) wait(c, send(c, 1, tag, numbers(3, 0)));
+    }
+    c.barrier(kPatience);
+    if (c.rank() == 1) {
+      const Pending misnamed = recv(c, 0, 9, 3, 100ms);
+      check_error(ErrorKind::kTimeout,
+                  {"not received yet: tag=10 (count=3, dtype=int32) from rank 0, tag=11 ", "tag=12 ",
+                   " and 1 more"},
+                  [&] { wait(c, misnamed); });
+      for (int tag = 10; tag < 14; ++tag) wait(c, recv(c, 0, tag, 3));
+    }
+    c.barrier(kPatience);
+
     // The slots are full with what nobody receives; a second message behind it has not begun.
     if (c.rank() == 0) {
       const Pending blocked = send(c, 1, 1, numbers(6 * slot_count(2), 0));
