@@ -220,8 +220,8 @@ TEST(what_times_out_before_it_began_leaves_the_group_usable) {
     if (c.rank() == 1) {
       const Pending misnamed = recv(c, 0, 9, 3, 100ms);
       check_error(ErrorKind::kTimeout,
-                  {"not received yet: tag=10 (count=3, dtype=int32) from rank 0, tag=11 ", "tag=12 ",
-                   " and 1 more"},
+                  {"not received yet: tag=10 (count=3, dtype=int32) from rank 0, tag=11 ",
+                   "tag=12 ", " and 1 more"},
                   [&] { wait(c, misnamed); });
       for (int tag = 10; tag < 14; ++tag) wait(c, recv(c, 0, tag, 3));
     }
