@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import re
@@ -16,8 +15,10 @@ from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
+import fresh_environment
 import pytest
 import torch
+import wheels
 from documents import commands, page
 from setup_script import setup_script
 from test_build import import_copy
@@ -32,17 +33,6 @@ ROOT = Path(__file__).resolve().parents[1]
 def nothing_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test chooses by itself whether the CUDA half is built."""
     monkeypatch.delenv("RINGCOMM_WITH_CUDA", raising=False)
-
-
-@pytest.fixture(scope="module")
-def wheels():
-    """packaging/wheels.py as a module."""
-    spec = importlib.util.spec_from_file_location("wheels", ROOT / "packaging" / "wheels.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
 
 
 # ---- What is packed ---------------------------------------------------------------------------
@@ -306,7 +296,7 @@ def test_the_runtime_of_a_wheel_is_linked_by_its_name(monkeypatch, tmp_path):
 # ---- The script -------------------------------------------------------------------------------
 
 
-def test_a_torch_is_a_version_or_a_folder(wheels, tmp_path):
+def test_a_torch_is_a_version_or_a_folder(tmp_path):
     assert wheels.Torch.parse("2.13.0+cpu") == wheels.Torch("2.13.0+cpu")
     with pytest.raises(argparse.ArgumentTypeError, match="has no torch"):
         wheels.Torch.parse(f"2.14.1={tmp_path}")
@@ -315,27 +305,27 @@ def test_a_torch_is_a_version_or_a_folder(wheels, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", ["", "install", "build --torch 2.14.1=/nowhere"])
-def test_wrong_usage(wheels, capsys, arguments):
+def test_wrong_usage(capsys, arguments):
     with pytest.raises(SystemExit) as ended:
         wheels.parsed(arguments.split())
     assert ended.value.code == 2
     assert "error: " in capsys.readouterr().err
 
 
-def test_all_supported_torches_are_the_default(wheels, setup_script):
+def test_all_supported_torches_are_the_default(setup_script):
     minors = [setup_script.numbers(torch.version) for torch in wheels.parsed(["all"]).torch]
     oldest, newest = setup_script.OLDEST_TORCH, setup_script.NEWEST_TORCH
     assert minors == [(2, minor) for minor in range(oldest[1], newest[1] + 1)]
 
 
-def test_the_page_shows_what_the_script_takes(wheels):
+def test_the_page_shows_what_the_script_takes():
     shown = [line for line in commands(page("howto/wheels.md")) if "wheels.py" in line]
     assert shown
     for line in shown:
         wheels.parsed(shlex.split(line.split("packaging/wheels.py ")[1]))
 
 
-def test_what_fails_is_a_row_and_the_others_go_on(wheels, monkeypatch, tmp_path):
+def test_what_fails_is_a_row_and_the_others_go_on(monkeypatch, tmp_path):
     wheel = tmp_path / "ringcomm-0.1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
     wheel.write_bytes(bytes(1_500_000))
 
@@ -344,7 +334,7 @@ def test_what_fails_is_a_row_and_the_others_go_on(wheels, monkeypatch, tmp_path)
             raise wheels.StepError("no such torch | anywhere")
         return 61
 
-    def attempt(wheel, source, torch, out):
+    def try_wheel(wheel, source, torch, out):
         if torch.version == "9.9":
             raise wheels.StepError("no such torch | anywhere")
         return {"python": "3.11.7", "torch": "2.13.0+cpu", "device": "CPU", "result": "a sum"}
@@ -352,7 +342,7 @@ def test_what_fails_is_a_row_and_the_others_go_on(wheels, monkeypatch, tmp_path)
     monkeypatch.setattr(wheels, "sdist", lambda out: out / "ringcomm-0.1.0.tar.gz")
     monkeypatch.setattr(wheels, "build", build)
     monkeypatch.setattr(wheels, "pack", lambda source, out: wheel)
-    monkeypatch.setattr(wheels, "attempt", attempt)
+    monkeypatch.setattr(wheels, "try_wheel", try_wheel)
     arguments = ["all", "--torch", "9.9", "--torch", "2.13.0", "-o", str(tmp_path / "out")]
     assert wheels.main(arguments) == 1
     assert wheels.main(arguments) == 1  # rows are replaced
@@ -364,11 +354,11 @@ def test_what_fails_is_a_row_and_the_others_go_on(wheels, monkeypatch, tmp_path)
     assert "no such torch \\| anywhere" in lines[2]
 
 
-def test_a_command_that_fails_says_its_last_line(wheels, tmp_path):
+def test_a_command_that_fails_says_its_last_line(tmp_path):
     log = tmp_path / "log"
     program = "import sys; print('said', sys.argv[1]); sys.exit(sys.argv[2] or None)"
-    said = wheels.call(log, sys.executable, "-c", program, "this", "", cwd=tmp_path)
+    said = fresh_environment.call(log, sys.executable, "-c", program, "this", "", cwd=tmp_path)
     assert said == "said this"
     with pytest.raises(wheels.StepError, match=rf"failed: why, see {log}"):
-        wheels.call(log, sys.executable, "-c", program, "that", "why", cwd=tmp_path)
+        fresh_environment.call(log, sys.executable, "-c", program, "that", "why", cwd=tmp_path)
     assert re.findall(r"^said \w+$", log.read_text(), re.M) == ["said this", "said that"]
