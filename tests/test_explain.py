@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -255,6 +257,23 @@ def test_drawings(tmp_path: Path, suffix: str) -> None:
         text = path.read_text()
         assert text.count("<!-- step ") == plans.num_steps
         assert text.count("<image ") == plans.num_steps + 1
+        assert f"<!-- {drawing.LEGEND} -->" in text
+        assert [text.count(f"<!-- rank {rank} -->") for rank in range(4)] == [1, 1, 1, 0]
+        (width,) = re.findall(r'<svg .*?width="([\d.]+)pt"', text, re.S)
+        assert float(width) < 620  # on a page it is not made smaller
+
+
+def test_labels_of_arrows_lie_apart() -> None:
+    """Also of those that cross in the middle of the ring, and on none of its circles."""
+    places = [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)]
+    labels = [
+        drawing._label_place(places[k], places[(k + way) % 4])
+        for k in range(4)
+        for way in (1, 2, 3)
+    ]
+    for at, one in enumerate(labels):
+        assert all(math.dist(one, other) > 0.12 for other in labels[:at] + labels[at + 1 :])
+        assert all(math.dist(one, place) > 0.3 for place in places)
 
 
 def test_a_sheet_is_small(tmp_path: Path) -> None:

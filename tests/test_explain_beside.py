@@ -162,6 +162,25 @@ def browser() -> Iterator[object]:
     yield from started_browser()
 
 
+# How many labels are covered by, or cover a part of, a rank's circle.
+TOKENS_UNDER_CIRCLES = """
+let touching = 0;
+for (const { contentDocument } of frames) {
+  const circles = [...contentDocument.querySelectorAll("circle")].map((circle) => {
+    const { x, y, width } = circle.getBoundingClientRect();
+    return [x + width / 2, y + width / 2, width / 2];
+  });
+  for (const label of contentDocument.querySelectorAll(".token rect")) {
+    const { left, right, top, bottom } = label.getBoundingClientRect();
+    touching += circles.some(([x, y, radius]) =>
+      Math.hypot(x - Math.min(right, Math.max(left, x)), y - Math.min(bottom, Math.max(top, y))) <
+      radius - 1);
+  }
+}
+return touching;
+"""
+
+
 def test_both_play_on_one_clock(browser: object, tmp_path: Path) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
@@ -215,6 +234,9 @@ def test_both_play_on_one_clock(browser: object, tmp_path: Path) -> None:
         "return frames.map(each => each.contentDocument.querySelectorAll('.token').length)"
     )
     assert tokens == [one.rounds[0].num_transfers for one in both]
+    for part in (0, 0.001, 0.5):
+        browser.execute_script("go(arguments[0])", part * both[1].rounds[0].seconds)
+        assert browser.execute_script(TOKENS_UNDER_CIRCLES) == 0
 
     browser.execute_script("document.getElementById('speed').value = 2")
     browser.execute_script("go(arguments[0])", 0.9 * every[-1])

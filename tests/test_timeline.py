@@ -9,11 +9,13 @@ import pytest
 
 import ringcomm
 from ringcomm.cli import main
+from ringcomm.explain import timeline
 from ringcomm.plan import Plan, PlanError, Plans, Step, Transfer
 from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.plan.lane import Turn, replay
 
 TRIP = 0.25
+LETTERS = {"receive": "r", "reduce": "red", "copy": "c", "send": "s"}
 
 
 def by_rank(turns: list[Turn], world_size: int) -> list[list[Turn]]:
@@ -89,6 +91,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"wrote {path}\n"
     text = path.read_text()
     assert "all_reduce (ring): 3 ranks" in text
+    assert f"<!-- {timeline.LETTERS} -->" in text
+    assert all(f"{short} {name[:3]}" in timeline.LETTERS for name, short in LETTERS.items())
     assert text.count("<!-- r-red-c-s -->") == 3 * 2  # who completes a chunk, in each slice
 
 

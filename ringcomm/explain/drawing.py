@@ -12,7 +12,7 @@ import numpy.typing as npt
 from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
-from matplotlib.patches import Circle, FancyArrowPatch
+from matplotlib.patches import Circle, FancyArrowPatch, Patch
 
 from ringcomm.explain.contributions import Cells, History, Move, follow
 from ringcomm.explain.times import Timed
@@ -21,8 +21,13 @@ from ringcomm.units import readable_seconds
 
 MAX_DRAWN_RANKS = 16
 MAX_DRAWN_CHUNKS = 64
+LEGEND = (
+    "A chunk has a stripe for each rank whose data is in it. Numbers on arrows: the chunks sent."
+)
+COLUMNS = 2  # of a sheet: more steps in a row are too small to be read on a page
 _NOW = "#d1570c"
 _BEND = -0.15  # of arrows, outward on a ring
+_LONG = 1.5  # for an arrow, in radii of the ring
 _STRIPE = 8  # pixels
 _ROW = 12  # pixels, of which 2 are gaps
 _GAP = 0.04  # of a cell's width, on either side
@@ -38,11 +43,12 @@ def draw(plans: Plans, path: Path) -> None:
     history = follow(plans)
     if path.suffix == ".svg":
         frames = len(history.cells)
-        columns = min(4, frames)
+        columns = min(COLUMNS, frames)
         rows = math.ceil(frames / columns)
         figure = _paper(rows, columns)
         figure.suptitle(str(plans).splitlines()[0])
         _draw_sheet(figure, plans, history, (rows, columns))
+        _draw_legend(figure, plans.world_size)
         figure.savefig(path)
     else:
         _animation(plans, history, path)
@@ -57,15 +63,15 @@ def draw_beside(both: Sequence[Timed], path: Path) -> None:
     for one in both:
         _check(one.plans)
     histories = [follow(one.plans) for one in both]
-    columns = 2
-    rows = math.ceil(max(len(history.cells) for history in histories) / columns)
-    figure = _paper(rows, len(both) * columns)
+    rows = math.ceil(max(len(history.cells) for history in histories) / COLUMNS)
+    figure = _paper(rows, len(both) * COLUMNS)
     parts = figure.subfigures(1, len(both), squeeze=False).flat
     for one, history, part in zip(both, histories, parts, strict=True):
         seconds = readable_seconds(one.seconds)
         part.suptitle(f"{str(one.plans).splitlines()[0]}\n{seconds}, simulated")
         times = [each.seconds for each in one.rounds]
-        _draw_sheet(part, one.plans, history, (rows, columns), times)
+        _draw_sheet(part, one.plans, history, (rows, COLUMNS), times)
+    _draw_legend(figure, both[0].plans.world_size)
     figure.savefig(path)
 
 
@@ -78,7 +84,7 @@ def _check(plans: Plans) -> None:
 
 
 def _paper(rows: int, columns: int) -> Figure:
-    return Figure(figsize=(4.2 * columns, 2.3 * rows + 0.4), layout="constrained")
+    return Figure(figsize=(4.2 * columns, 2.3 * rows + 1.0), layout="constrained")
 
 
 def _draw_sheet(
@@ -99,9 +105,10 @@ def _draw_sheet(
 
 
 def _animation(plans: Plans, history: History, path: Path) -> None:
-    figure = Figure(figsize=(8, 4), layout="constrained")
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
     figure.suptitle(str(plans).splitlines()[0])
     ring, buffers = figure.subplots(1, 2, width_ratios=(1, 1.2))
+    _draw_legend(figure, plans.world_size)
 
     def draw_frame(frame: int) -> list[Axes]:
         for axes in (ring, buffers):
@@ -110,7 +117,21 @@ def _animation(plans: Plans, history: History, path: Path) -> None:
         return [ring, buffers]
 
     animation = FuncAnimation(figure, draw_frame, frames=len(history.cells))
-    animation.save(str(path), writer=PillowWriter(fps=1))
+    animation.save(str(path), writer=PillowWriter(fps=1), dpi=125)
+
+
+def _draw_legend(figure: Figure, world_size: int) -> None:
+    """What colours, stripes and numbers mean, below everything else."""
+    figure.legend(
+        handles=[Patch(color=_color(r, world_size), label=f"rank {r}") for r in range(world_size)],
+        title=LEGEND,
+        loc="outside lower center",
+        ncols=min(world_size, 8),
+        fontsize=8,
+        title_fontsize=8,
+        handlelength=1,
+        frameon=False,
+    )
 
 
 def _draw_frame(ring: Axes, buffers: Axes, plans: Plans, history: History, frame: int) -> None:
@@ -141,16 +162,29 @@ def _draw_ring(axes: Axes, world_size: int, moves: list[Move]) -> None:
     radius = min(0.17, 1.6 / world_size)
     for rank, place in enumerate(places):
         axes.add_patch(Circle(place, radius, color=_color(rank, world_size), zorder=2))
-        axes.text(*place, str(rank), ha="center", va="center", fontsize=8, zorder=3)
+        axes.text(*place, str(rank), ha="center", va="center", fontsize=9, zorder=3)
     for move in moves:
         _draw_arrow(axes, places[move.sender], places[move.receiver], radius)
         if move.num_chunks > 0 and len(moves) <= 2 * world_size:
             last = move.first_chunk + move.num_chunks - 1
             text = str(last) if move.num_chunks == 1 else f"{move.first_chunk}–{last}"
             box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": _NOW, "lw": 0.5}
-            (x0, y0), (x1, y1) = places[move.sender], places[move.receiver]
-            x, y = (x0 + x1) / 2 + _BEND / 2 * (y1 - y0), (y0 + y1) / 2 - _BEND / 2 * (x1 - x0)
-            axes.text(x, y, text, ha="center", va="center", fontsize=6, bbox=box)
+            x, y = _label_place(places[move.sender], places[move.receiver])
+            axes.text(x, y, text, ha="center", va="center", fontsize=7, bbox=box)
+
+
+def _label_place(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
+    """On an arrow's arc: in its middle, or on a long arrow nearer to its sender.
+
+    Long arrows meet in the middle of the ring.
+    """
+    (x0, y0), (x1, y1) = start, end
+    part = 0.5 if math.dist(start, end) < _LONG else 0.3
+    bend = 2 * part * (1 - part) * _BEND
+    return (
+        x0 + part * (x1 - x0) + bend * (y1 - y0),
+        y0 + part * (y1 - y0) - bend * (x1 - x0),
+    )
 
 
 def _draw_arrow(
@@ -178,9 +212,9 @@ def _draw_arrow(
 def _draw_buffers(axes: Axes, world_size: int, cells: Cells) -> None:
     """A stripe for each rank whose data is in a cell."""
     num_chunks = len(cells[0])
-    axes.set_xlabel("chunk", fontsize=7)
-    axes.set_ylabel("rank", fontsize=7)
-    axes.tick_params(labelsize=6, length=0)
+    axes.set_xlabel("chunk", fontsize=8)
+    axes.set_ylabel("rank", fontsize=8)
+    axes.tick_params(labelsize=7, length=0)
     if num_chunks == 0:
         return
     image = _stripes(world_size, cells)

@@ -120,6 +120,7 @@ function element(parent, name, attributes, text) {
 }
 
 let arrows;
+let tokens; // above the circles
 
 function buildRing() {
   const marker = element(element(at("ring"), "defs", {}), "marker", {
@@ -127,12 +128,13 @@ function buildRing() {
     markerWidth: 5, markerHeight: 5, orient: "auto-start-reverse",
   });
   element(marker, "polygon", { points: "0,1 10,5 0,9", fill: "context-stroke" });
-  arrows = element(at("ring"), "g", {});
+  arrows = element(at("ring"), "g", { class: "sent" });
   for (let rank = 0; rank < n; ++rank) {
     const [x, y] = place(rank);
     element(at("ring"), "circle", { class: "rank", cx: x, cy: y, r: size, fill: color(rank) });
     element(at("ring"), "text", { class: "rank-name", x, y, "font-size": size }, rank);
   }
+  tokens = element(at("ring"), "g", { class: "sent" });
 }
 
 function label(move) {
@@ -141,12 +143,13 @@ function label(move) {
 }
 
 // Arrows bend to the left, so that two that go to and fro lie apart. Returns how to put all tokens
-// at a part of their way.
+// at a part of their way, on which they touch neither rank's circle.
 function drawArrows(step) {
   arrows.replaceChildren();
-  arrows.classList.remove("coming");
+  tokens.replaceChildren();
+  at("ring").classList.remove("coming");
   if (step < 0) return () => {};
-  const tokens = data.steps[step].moves.map((move) => {
+  const travelling = data.steps[step].moves.map((move) => {
     const [x0, y0] = place(move.from);
     const [x1, y1] = place(move.to);
     const length = Math.hypot(x1 - x0, y1 - y0);
@@ -159,18 +162,19 @@ function drawArrows(step) {
       "marker-end": "url(#head)",
     });
     const text = label(move);
-    const token = element(arrows, "g", { class: "token" });
+    const token = element(tokens, "g", { class: "token" });
     const height = Math.max(4, size * 0.75);
     const width = height * Math.max(1, 0.7 * text.length);
     element(token, "rect", {
       x: -width / 2, y: -height / 2, width, height, rx: 1.5,
     });
     element(token, "text", { "font-size": height * 0.8 }, text);
-    return { path, token, length: path.getTotalLength() };
+    const way = path.getTotalLength();
+    return { path, token, way, margin: Math.min(way / 2, Math.hypot(width, height) / 2) };
   });
   return (part) => {
-    for (const { path, token, length } of tokens) {
-      const point = path.getPointAtLength(length * part);
+    for (const { path, token, way, margin } of travelling) {
+      const point = path.getPointAtLength(margin + (way - 2 * margin) * part);
       token.setAttribute("transform", `translate(${point.x} ${point.y})`);
     }
   };
@@ -212,7 +216,7 @@ function settle(step) {
   shown = step;
   describe(step);
   drawArrows(Math.min(Math.max(0, step - 1), data.steps.length - 1))(0.5);
-  arrows.classList.toggle("coming", step === 0);
+  at("ring").classList.toggle("coming", step === 0);
   paintTable(step);
   document.body.dataset.step = step; // for whoever drives the page
 }

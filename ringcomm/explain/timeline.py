@@ -19,6 +19,8 @@ TRIP_TIME = 0.25  # of a flag, in passes over a slice
 _WAITS = "#e4e4e4"
 _KEPT = "#d1570c"
 _BAR = 0.62  # of the row that each rank has
+_SHORT = {"recv": "r", "reduce": "red", "copy": "c", "send": "s"}
+LETTERS = "below a chunk's number: r receive, red reduce, c copy into the buffer or scratch, s send"
 
 
 def draw(plans: Plans, num_slices: int, path: Path) -> None:
@@ -40,7 +42,7 @@ def draw(plans: Plans, num_slices: int, path: Path) -> None:
 def _sheet(plans: Plans, turns: Sequence[Turn], num_slices: int) -> Figure:
     total = max((turn.end for turn in turns), default=1.0)
     figure = Figure(
-        figsize=(max(7.0, 0.42 * total + 1), 0.62 * plans.world_size + 1.6), layout="constrained"
+        figsize=(max(7.0, 0.5 * total + 1), 0.62 * plans.world_size + 1.8), layout="constrained"
     )
     slices = "1 slice" if num_slices == 1 else f"{num_slices} slices"
     figure.suptitle(f"{str(plans).splitlines()[0]}, a lane with {slices} of each chunk", fontsize=9)
@@ -54,10 +56,12 @@ def _sheet(plans: Plans, turns: Sequence[Turn], num_slices: int) -> Figure:
     axes.spines[["top", "right", "left"]].set_visible(False)
     figure.legend(
         handles=[
-            Patch(color=_color(0, 1, 0, 1), label="a chunk by its number; paler: a later slice"),
-            Patch(color=_WAITS, label="waits"),
-            Patch(color=_KEPT, label="for the end of this turn"),
+            Patch(color=_color(0, 1, 0, 1), label="a colour for each chunk; paler: a later slice"),
+            Patch(color=_WAITS, label="the rank waits"),
+            Patch(color=_KEPT, label="arrow: from the turn that it waits for"),
         ],
+        title=LETTERS,
+        title_fontsize=7,
         loc="outside lower center",
         ncols=3,
         fontsize=7,
@@ -90,7 +94,7 @@ def _draw_turns(axes: Axes, plans: Plans, turns: Sequence[Turn], num_slices: int
             _short(verb(action)),
             ha="center",
             va="center",
-            fontsize=5,
+            fontsize=6,
         )
 
 
@@ -117,8 +121,7 @@ def _draw_what_is_awaited(axes: Axes, turns: Sequence[Turn]) -> None:
 
 def _short(name: str) -> str:
     """As it fits into a bar: recv-reduce-copy-send is r-red-c-s."""
-    short = {"recv": "r", "reduce": "red", "copy": "c", "send": "s"}
-    return "-".join(short[part] for part in name.split("-"))
+    return "-".join(_SHORT[part] for part in name.split("-"))
 
 
 def _color(chunk: int, num_chunks: int, at: int, num_slices: int) -> tuple[float, float, float]:
