@@ -89,13 +89,14 @@ def by_place(rows: Sequence[Row]) -> dict[Place, list[Row]]:
 
 
 def draw(path: Path, rows: Sequence[Row], title: str) -> None:
-    """Time over size, a picture for each network."""
+    """Time over size, a panel for each network, two in a row; equal delays follow each other."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
-    places = by_place(rows)
-    width = min(3, len(places))
+    places = dict(sorted(by_place(rows).items(), key=lambda item: item[0].delay_ms))
+    width = min(2, len(places))
     height = -(-len(places) // width)
-    figure = Figure(figsize=(5 * width, 3.8 * height), layout="constrained")
+    figure = Figure(figsize=(4.2 * width, 2.8 * height), layout="constrained")
     axes = figure.subplots(height, width, squeeze=False).reshape(-1)
     for empty in axes[len(places) :]:
         empty.set_axis_off()
@@ -109,10 +110,12 @@ def draw(path: Path, rows: Sequence[Row], title: str) -> None:
         one.set_yscale("log")
         one.set_xlabel("size, bytes")
         one.set_ylabel("time, ms")
+        one.xaxis.set_major_locator(LogLocator(base=16))
         one.xaxis.set_major_formatter(lambda size, _: plot.readable(int(size)))
         one.grid(alpha=0.3)
         one.set_title(str(place), fontsize="medium")
-    axes[0].legend(fontsize="small")
+    lines, names = axes[0].get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=3 * width, fontsize="small")
     figure.suptitle(title, fontsize="small")
     figure.savefig(path, dpi=110)
 

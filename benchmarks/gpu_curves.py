@@ -48,7 +48,7 @@ def draw(panels: Panels, path: Path, title: str) -> None:
 
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(5 * columns, 3.6 * rows), layout="constrained")
+    figure = Figure(figsize=(4.4 * columns, 3.2 * rows), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False).flatten()
     for axes in places[len(panels) :]:
         axes.set_visible(False)

@@ -161,10 +161,11 @@ def draw(path: Path, rows: Sequence[Row], title: str) -> None:
     """A panel for each number of ranks: how many times longer than ringcomm the peers take."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import LogLocator
 
     sums = [row for row in rows if row.collective == "all_reduce" and row.type == "float"]
     worlds = list(dict.fromkeys(row.world_size for row in sums))
-    figure = Figure(figsize=(5.2 * min(2, len(worlds)), 3.6 * ((len(worlds) + 1) // 2)))
+    figure = Figure(figsize=(4.4 * min(2, len(worlds)), 3.2 * ((len(worlds) + 1) // 2)))
     panels = figure.subplots((len(worlds) + 1) // 2, min(2, len(worlds)), squeeze=False).flatten()
     names = dict.fromkeys(row.backend for row in sums)
     colours = {name: f"C{k}" for k, name in enumerate(names)}
@@ -182,6 +183,7 @@ def draw(path: Path, rows: Sequence[Row], title: str) -> None:
                 (lines[name],) = panel.plot(*points, marker="o", ms=3, color=colours[name])
         panel.set_xscale("log", base=2)
         panel.set_yscale("log")
+        panel.xaxis.set_major_locator(LogLocator(base=32))
         panel.xaxis.set_major_formatter(lambda size, _: readable_nbytes(int(size)))
         panel.tick_params(axis="x", labelsize="small")
         panel.set_title(f"{nproc} ranks", fontsize="medium")
@@ -197,7 +199,7 @@ def draw(path: Path, rows: Sequence[Row], title: str) -> None:
         fontsize="small",
         loc="upper center",
         bbox_to_anchor=(0.5, 0),
-        ncols=len(lines),
+        ncols=4,
     )
     figure.savefig(path, dpi=110, bbox_inches="tight")
 

@@ -49,6 +49,11 @@ def test_the_site_builds(tmp_path: Path) -> None:
         described = set(re.findall(r'id="ringcomm\.[\w.]*?(\w+)"', text))
         assert set(module.__all__) - OF_TORCH <= described
     assert (site / "plans" / "all_reduce_ring_4.svg").stat().st_size > 1000
+    for name, pictures in (("index", 5), ("design/ring", 3), ("benchmarks", 2)):
+        text = (site / f"{name}.html").read_text()
+        enlarged = re.findall(r'<a class="picture" href="([^"]+)"[^>]*><img [^>]*src="\1"', text)
+        assert len(enlarged) == pictures
+        assert all((site / name).parent.joinpath(path).is_file() for path in enlarged)
     assert "--algorithms" in (site / "reference" / "commands.html").read_text()
 
 

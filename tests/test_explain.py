@@ -274,6 +274,8 @@ def test_labels_of_arrows_lie_apart() -> None:
     for at, one in enumerate(labels):
         assert all(math.dist(one, other) > 0.12 for other in labels[:at] + labels[at + 1 :])
         assert all(math.dist(one, place) > 0.3 for place in places)
+    there, back = [(1.0, 0.0), (0.5, 0.75**0.5)], [(0.5, 0.75**0.5), (1.0, 0.0)]
+    assert math.dist(drawing._label_place(*there), drawing._label_place(*back)) > 0.25
 
 
 def test_a_sheet_is_small(tmp_path: Path) -> None:

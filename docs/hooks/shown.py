@@ -81,7 +81,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         collective, algorithm, world_size, _ = match.groups()
         path = up + name_of(match)
         words = f"{collective} by {algorithm} among {world_size} ranks, step by step"
-        return f"[![{words}]({path}.svg)]({path}.html)\n\n[Play it]({path}.html)"
+        return f"![{words}]({path}.svg)\n\n[Play it]({path}.html)"
 
     markdown = PLAN.sub(picture, markdown)
     return HELP.sub(lambda match: f"```text\n{help_of(match[1])}```", markdown)

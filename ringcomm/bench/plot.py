@@ -41,7 +41,7 @@ def write(path: Path, rows: Sequence[Row], copy_rates: Mapping[int, float], titl
     from matplotlib.figure import Figure
 
     collectives = list(dict.fromkeys(row.collective for row in rows if row.size > 0))
-    figure = Figure(figsize=(10, 3.8 * len(collectives)), layout="constrained")
+    figure = Figure(figsize=(8.8, 3.6 * len(collectives)), layout="constrained")
     axes = figure.subplots(len(collectives), 2, squeeze=False)
     for name, (bandwidth, latency) in zip(collectives, axes, strict=True):
         chosen = _chosen([row for row in rows if row.collective == name])

@@ -27,7 +27,7 @@ LEGEND = (
 COLUMNS = 2  # of a sheet: more steps in a row are too small to be read on a page
 _NOW = "#d1570c"
 _BEND = -0.15  # of arrows, outward on a ring
-_LONG = 1.5  # for an arrow, in radii of the ring
+_LONG = 0.8  # for an arrow, in radii of the ring
 _STRIPE = 8  # pixels
 _ROW = 12  # pixels, of which 2 are gaps
 _GAP = 0.04  # of a cell's width, on either side
@@ -140,9 +140,7 @@ def _draw_frame(ring: Axes, buffers: Axes, plans: Plans, history: History, frame
     _draw_ring(ring, plans.world_size, moves)
     _draw_buffers(buffers, plans.world_size, history.cells[frame])
     phase = _phase(history, frame - 1) if frame else ""
-    ring.set_title(
-        f"step {frame}{f', {phase}' if phase else ''}" if frame else "at first", fontsize=9
-    )
+    ring.set_title(f"step {frame}\n{phase}".rstrip() if frame else "at first", fontsize=9)
 
 
 def _phase(history: History, step: int) -> str:
@@ -176,10 +174,10 @@ def _draw_ring(axes: Axes, world_size: int, moves: list[Move]) -> None:
 def _label_place(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
     """On an arrow's arc: in its middle, or on a long arrow nearer to its sender.
 
-    Long arrows meet in the middle of the ring.
+    Long arrows meet in the middle of the ring, and two that go to and fro in their own.
     """
     (x0, y0), (x1, y1) = start, end
-    part = 0.5 if math.dist(start, end) < _LONG else 0.3
+    part = 0.5 if math.dist(start, end) < _LONG else 0.36
     bend = 2 * part * (1 - part) * _BEND
     return (
         x0 + part * (x1 - x0) + bend * (y1 - y0),
