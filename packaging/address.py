@@ -39,5 +39,16 @@ def urls(root: Path) -> dict[str, str]:
         remote = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return {}
-    address = web_address(remote)
-    return {"Source": address} if address else {}
+    return pages(web_address(remote))
+
+
+def pages(address: str | None) -> dict[str, str]:
+    """The project's pages at this address, those beside the sources if their place is known."""
+    if not address:
+        return {}
+    found = {"Source": address}
+    if address.startswith("https://github.com/"):
+        found["Documentation"] = f"{address}/blob/HEAD/README.md#documentation"
+        found["Changelog"] = f"{address}/blob/HEAD/CHANGELOG.md"
+        found["Issues"] = f"{address}/issues"
+    return found

@@ -118,6 +118,15 @@ def test_files_that_commands_name_are_there() -> None:
     assert not missing
 
 
+def test_no_text_installs_what_is_not_published() -> None:
+    """By its name, pip finds no ringcomm; a clone and the packages of others it does install."""
+    texts = [*PAGES, *ROOT.glob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    texts += [*(ROOT / "ringcomm").rglob("*.py"), *(ROOT / "csrc").rglob("*.*")]
+    wrong = r"""pip\s+install(\s+-\S+)*\s+['"]?ringcomm(?![-\w]*\S*\.whl)|['"]ringcomm\[\w+\]['"]"""
+    found = {str(path): re.search(wrong, path.read_text()) for path in texts if path.is_file()}
+    assert [f"{name}: {match[0]}" for name, match in found.items() if match] == []
+
+
 def first_program(page_name: str, folder: Path) -> str:
     """The page's launch of start.md's program, which is put into the folder."""
     (program,) = blocks(page("start.md"), "python")

@@ -171,6 +171,33 @@ def test_distributions_say_where_the_sources_came_from(tmp_path):
     assert metadata(tmp_path, tree=unpacked)["Project-URL"] == found["Project-URL"]
 
 
+def test_pages_beside_the_sources_are_said_where_their_place_is_known(setup_script):
+    assert setup_script.address.pages(None) == {}
+    other = "https://example.org/owner/ringcomm"
+    assert setup_script.address.pages(other) == {"Source": other}
+    address = "https://github.com/owner/ringcomm"
+    found = setup_script.address.pages(address)
+    assert list(found) == ["Source", "Documentation", "Changelog", "Issues"]
+    for url in found.values():
+        path = url.removeprefix(address).removeprefix("/blob/HEAD/").partition("#")[0]
+        assert path in ("", "/issues") or (ROOT / path).is_file()
+
+
+def test_classifiers_are_of_the_index_and_as_the_project_is(tmp_path):
+    found = metadata(tmp_path)
+    named = found.get_all("Classifier", [])
+    assert found["License"] == "Apache-2.0"
+    assert not [name for name in named if name.startswith("License ::")]
+    minors = re.findall(r"python: \[(.*)\]", (ROOT / ".github/workflows/wheels.yml").read_text())
+    versions = [re.sub(r"cp3(\d+)-.*", r"3.\1", one.strip()) for one in minors[0].split(",")]
+    python = "Programming Language :: Python :: "
+    assert [
+        name.removeprefix(python) for name in named if name.startswith(f"{python}3.")
+    ] == versions
+    assert found["Requires-Python"] == f">={versions[0]}"
+    assert ("Typing :: Typed" in named) == (ROOT / "ringcomm" / "py.typed").exists()
+
+
 def test_only_torches_that_do_not_look_for_backends_load_one(setup_script):
     looked_for = {"torch.distributed.backends": ["ring = ringcomm.backend:register"]}
     loaded = {"torch.backends": ["ringcomm = ringcomm_autoload:register"]}
