@@ -453,6 +453,67 @@ def test_tried() -> None:
     assert not any(one["different"] for one in bits.values())
 
 
+def test_faults() -> None:
+    """The table of debugging.md, row for row; the median and the worst time of each."""
+
+    def of(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((RESULTS / f"faults_{name}.json").read_text())
+        return found
+
+    def times(found: dict[str, Any]) -> tuple[float, float]:
+        return found["median_s"], found["worst_s"]
+
+    _, rows = table(FOLDER / "howto" / "debugging.md", "ranks | times | what was seen")
+    seen = {what: (int(times.replace(",", "").split()[0]), text) for what, times, text in rows}
+
+    def shows(what: str, count: int, *values: float) -> None:
+        ((number, text),) = [row for name, row in seen.items() if name.startswith(what)]
+        assert number == count
+        shown = re.findall(r"(\d+(?:\.\d+)?)(?: to [\d.]+)? (ms|s)\b", text)
+        wrong = [
+            (f"{figure} {unit}", value)
+            for (figure, unit), value in zip(shown, values, strict=False)
+            if not agrees(f"{figure} {unit}", value)
+        ]
+        assert len(shown) >= len(values) and not wrong
+
+    kills, deaths, stops = of("kills"), of("setup_deaths"), of("stops")
+    shows("killed in a running", kills["kills"], *times(kills["until_the_last_survivor_raised"]))
+    named = kills["errors_that_name_the_killed_rank_or_who_names_it"]
+    left = kills["errors_that_name_a_survivor_which_left_for_it"]
+    assert f"of {named + left} errors, {named} name" in seen["killed in a running operation"][1]
+    shows(
+        *("killed while a group", deaths["deaths"]),
+        *times(deaths["until_the_last_survivor_raised"]),
+        *times(deaths["until_all_have_started_again"]),
+    )
+    longer = stops["longer_than_the_time_out"]["until_the_last_of_the_others_raised"]
+    shows("stopped beyond", longer["number"], *times(longer))
+    shows("stopped for less", stops["shorter"]["number"])
+    assert stops["shorter"]["raised"] == 0
+    hosts = [
+        (("killed" in what), times(found["until_a_survivor_raised"]))
+        for what, found in of("hosts").items()
+    ]
+    for start, dead in (("of two hosts", True), ("the same, with", False)):
+        mine = [both for is_killed, both in hosts if is_killed is dead]
+        least, most = ends([middle for middle, _ in mine])
+        ((number, text),) = [row for name, row in seen.items() if name.startswith(start)]
+        low, high, unit, worst = re.findall(
+            r"([\d.]+) to ([\d.]+) (m?s) \(medians\), ([\d.]+)", text
+        )[0]
+        assert number == len(mine)
+        assert agrees(f"{low} {unit}", least) and agrees(f"{high} {unit}", most)
+        assert agrees(f"{worst} s", max(worst for _, worst in mine))
+    soak, programs, restarts = of("soak"), of("programs"), of("restarts")
+    shows("mixed operations", soak["operations"])
+    assert f"{max(soak['growth_by_rank']['own_nbytes']) >> 10} KiB at most" in str(seen)
+    shows("random programs", programs["programs"])
+    assert f"{programs['operations']:,} operations" in str(seen) and programs["differences"] == 0
+    shows("torchrun's jobs", restarts["jobs"], restarts["whole_job"]["worst_s"])
+    assert restarts["completed_in_the_fourth_attempt"] == restarts["jobs"]
+
+
 def test_pages_name_the_files() -> None:
     named = {
         README: ("all_reduce_cpu.csv", "messages_peers.csv", "across_hosts.csv"),
