@@ -127,6 +127,16 @@ def test_no_text_installs_what_is_not_published() -> None:
     assert [f"{name}: {match[0]}" for name, match in found.items() if match] == []
 
 
+def test_pages_are_in_common_words() -> None:
+    """Processes are "it"; the words here had to be read twice."""
+    words = "told|tells|hears|nobody|whoever|anew|in vain|for ever|comes to nothing"
+    found = {
+        str(path.relative_to(ROOT)): re.findall(rf"\b({words})\b", path.read_text(), re.I)
+        for path in (*PAGES, ROOT / "SECURITY.md", ROOT / "examples" / "cuda" / "README.md")
+    }
+    assert {name: words for name, words in found.items() if words} == {}
+
+
 def first_program(page_name: str, folder: Path) -> str:
     """The page's launch of start.md's program, which is put into the folder."""
     (program,) = blocks(page("start.md"), "python")

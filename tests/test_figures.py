@@ -514,6 +514,15 @@ def test_faults() -> None:
     assert restarts["completed_in_the_fourth_attempt"] == restarts["jobs"]
 
 
+def test_recovery() -> None:
+    _, rows = table(FOLDER / "howto" / "recovery.md", " | median | worst")
+    measured = results("recovery_cpu.csv")
+    assert len(rows) == 3 and len(measured) == 50
+    for (_, *shown), column in zip(rows, ("noticed_s", "shrunk_s", "stepped_s"), strict=True):
+        seconds = [float(row[column]) for row in measured]
+        assert agrees(shown[0], median(seconds)) and agrees(shown[1], max(seconds))
+
+
 def test_pages_name_the_files() -> None:
     named = {
         README: ("all_reduce_cpu.csv", "messages_peers.csv", "across_hosts.csv"),

@@ -1,4 +1,4 @@
-"""What the pages show of the program itself, made anew by each build so that it cannot go stale.
+"""What the pages show of the program itself, made by each build, so that it cannot go stale.
 
 <!-- plan: all_reduce hierarchical 4 ranks_per_host=2 -->   the plan's picture
 <!-- help: bench -->                                         what `bench --help` prints
