@@ -55,13 +55,13 @@ def one(name: str, column: str, **wanted: object) -> Value:
 def tables(page: Path) -> Iterator[tuple[list[str], list[list[str]], str]]:
     """Every table's header and rows, with the text before it."""
     text = page.read_text()
-    for found in re.finditer(r"^\|(.*)\|\n\|[-:|]+\|\n((?:\|.*\|\n)+)", text, re.M):
+    for found in re.finditer(r"^(\|.*\|)\n\|[-:|]+\|\n((?:\|.*\|\n)+)", text, re.M):
         rows = [cells(line) for line in found[2].splitlines()]
         yield cells(found[1]), rows, text[: found.start()].rstrip().rpartition("\n\n")[2]
 
 
 def cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    return [cell.strip() for cell in line.strip()[1:-1].split("|")]
 
 
 def table(page: Path, columns: str, after: str = "") -> tuple[list[str], list[list[str]]]:
