@@ -170,7 +170,9 @@ def test_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_shared_memory_without_a_name() -> None:
     problems: list[str] = []
-    assert doctor._shared_memory(problems).startswith("memfd; between containers /dev/shm ")
+    assert doctor._shared_memory(problems).startswith(
+        "ok; needed only between containers: /dev/shm "
+    )
     assert problems == []
 
 

@@ -227,7 +227,7 @@ def _shared_memory(problems: list[str]) -> str:
         size, free = status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
         text = f"{SHARED_MEMORY} {size >> 20} MiB, {free >> 20} MiB free"
     if _has_memfds():
-        return f"memfd; between containers {text}"
+        return f"ok; needed only between containers: {text}"
     if free is None:
         problems.append(f"there is no shared memory: no memfd, and {text}")
     elif free < SHARED_MEMORY_NEEDED:

@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeline",
         action="store_true",
-        help="draw what all ranks do in a lane, slice by slice, and whom they wait for (.svg)",
+        help="draw what all ranks do in a lane, slice by slice, and whom they wait for (.svg); "
+        "r is receive, red reduce, c copy, s send",
     )
     parser.add_argument(
         "--slices",

@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Simulates the plans of a collective on a network, transfer by transfer, and marks the "
         "cheapest. Links are "
         + ", ".join(f"{name} ({what})" for name, what in names.LINKS.items())
-        + ": bandwidth in each direction by data sheet, latency as NCCL's tuning model has it, and "
-        "no overhead per message, which flatters plans of many small ones."
+        + ": bandwidth in each direction by data sheet, latency as in NCCL's tuning model, and no "
+        "overhead per message, so plans with many small messages look better than they are."
     )
     parser.add_argument("--collective", choices=_COLLECTIVES, default="all_reduce")
     parser.add_argument(

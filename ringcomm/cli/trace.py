@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
         "Runs all-reduces on the CPU under torch.profiler and writes what all ranks did when, on "
-        "one clock, as one file for Perfetto: each rank is a process of its own there. In each "
-        '"ring:all_reduce" lie the spans "step S slice K", the work on slice K that step S of the '
-        "plan receives or, in the first step, sends. Gaps between them are waits for other ranks. "
+        "one clock, as one file for Perfetto, in which each rank is a process. Each "
+        '"ring:all_reduce" has spans "step S slice K", the work on slice K in step S: what is '
+        "received, or what is sent in the first step. Gaps between them are waits for other ranks. "
         "Buffers of a few KiB are exchanged at once and have no steps."
     )
     parser.add_argument(
