@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
+import across_hosts_report
 import gpu_curves
 import peers
 import physical_limits
@@ -121,6 +123,21 @@ def test_peers_writes_tables_and_a_picture(
     assert "| 64 KiB | 1.00 µs | 4.0 | 0.50 | 2.00 |  |" in text
     assert "| broadcast | 1 KiB | 1.00 µs | 0.50 | 2.00 |" in text
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_pictures_between_hosts_have_two_panels_in_a_row(tmp_path: Path) -> None:
+    """So that they can be read on a page, which is 750 pixels wide."""
+    places = [across_hosts_report.Place(2, 2, "1gbit", delay) for delay in (0.0, 1.0, 10.0)]
+    rows = [
+        across_hosts_report.row_of(place, size, name, [1e-3, 2e-3], 1e-3)
+        for place in places
+        for size in (1 << 10, 1 << 20)
+        for name in ("wire", "ring, ucx")
+    ]
+    path = tmp_path / "hosts.png"
+    across_hosts_report.draw(path, rows, "a machine")
+    width, height = struct.unpack(">II", path.read_bytes()[16:24])
+    assert width < 1000 and height > 500
 
 
 def test_reduce_kernels(tmp_path: Path) -> None:
