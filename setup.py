@@ -107,12 +107,16 @@ def needed_to_build(environment: finding.Environment | None, installer: Path) ->
 
 
 def entry_points(torch: str | None) -> dict[str, list[str]]:
-    """By what torch finds the backend "ring" where nobody has imported ringcomm.
+    """The console command, and by what torch finds "ring" where nobody has imported ringcomm.
 
-    Those that do not look for it by its name call what is to register it in every `import torch`.
+    Torches that do not look for a backend by its name call what is to register it in every
+    `import torch`. The command is here, too: a [project.scripts] would take the place of the rest.
     None is a torch that is not known yet, such as a source distribution's.
     """
-    found = {"torch.distributed.backends": ["ring = ringcomm.backend:register"]}
+    found = {
+        "console_scripts": ["ringcomm = ringcomm_command:main"],
+        "torch.distributed.backends": ["ring = ringcomm.backend:register"],
+    }
     if torch is None or numbers(torch) < FINDS_BACKENDS:
         found["torch.backends"] = ["ringcomm = ringcomm_autoload:register"]
     return found

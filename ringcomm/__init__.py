@@ -14,11 +14,11 @@ except importlib.metadata.PackageNotFoundError:  # found by its path, not instal
 
 # Python imports the package before the __main__ that it is told to run, with this argv[0]. Then the
 # rest waits for `ringcomm._library`: usage errors need no torch, and the doctor must run where the
-# import fails.
+# import fails. The console command (ringcomm_command.py) says by its argv[0] that it is one.
 _options = zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
 _module = next((value for option, value in _options if option == "-m"), None)
 
-if (sys.argv[0], _module) != ("-m", "ringcomm"):
+if (sys.argv[0], _module) != ("-m", "ringcomm") and sys.argv[0] != "-m ringcomm":
     from ringcomm import _build_check
 
     _build_check.check_build(__path__)

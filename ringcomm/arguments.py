@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ringcomm import _library
+from ringcomm.usage import did_you_mean
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -96,6 +97,7 @@ def several(
         if unknown := [name for name in names if name not in allowed]:
             raise argparse.ArgumentTypeError(
                 f"{unknown[0]!r} is none of {', '.join(allowed)} and all"
+                + did_you_mean(unknown[0], (*allowed, "all"))
             )
         return list(dict.fromkeys(names))
 

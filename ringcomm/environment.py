@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import warnings
 from collections.abc import Sequence
 from functools import cache
+
+from ringcomm.usage import nearest
 
 # All that this library reads; a test compares them with the code and with the documentation.
 NAMES = (
@@ -139,6 +140,6 @@ def _is_known(name: str) -> bool:
 def _meant(name: str) -> str:
     ends = [each.removeprefix(_PREFIX) for each in NAMES]
     end = name.removeprefix(_PREFIX)[:_MOST_SHOWN]
-    if near := difflib.get_close_matches(end, ends, 1, _NEAR):
-        return f"Is {_PREFIX}{near[0]} meant?"
+    if near := nearest(end, ends, _NEAR):
+        return f"Is {_PREFIX}{near} meant?"
     return f"It reads {', '.join(NAMES)}"

@@ -103,8 +103,15 @@ def _writing(descriptor: int, environment: Mapping[str, str]) -> TextIO:
     """Where the interpreter writes to by default, whatever has taken its place since."""
     is_error = descriptor == 2
     at_once = is_error or os.isatty(descriptor) or bool(environment.get("PYTHONUNBUFFERED"))
-    errors = "backslashreplace" if is_error else None
-    return open(descriptor, "w", 1 if at_once else -1, errors=errors, closefd=False)
+    encoding, _, errors = environment.get("PYTHONIOENCODING", "").partition(":")
+    return open(
+        descriptor,
+        "w",
+        1 if at_once else -1,
+        encoding=encoding or None,
+        errors="backslashreplace" if is_error else errors or None,
+        closefd=False,
+    )
 
 
 def _run(arguments: Sequence[str], python_path: str) -> None:

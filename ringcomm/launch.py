@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Protocol
 
 from ringcomm import forked
@@ -30,7 +33,8 @@ def run_ranks(
 ) -> None:
     """Runs `python arguments` as `nproc` ranks, with torchrun's environment variables.
 
-    The ranks are forks of this process, which has imported torch, where that is safe.
+    The ranks are forks of this process, which has imported torch, where that is safe. SIGINT is
+    blocked in them: a terminal sends it to them, too, and this process then ends them.
 
     Args:
         arguments: a script, `-m` and a module, or `-c` and a program, with its arguments.
@@ -39,6 +43,7 @@ def run_ranks(
 
     Raises:
         RanksFailedError: a rank's exit code was not 0, or the time was up. No rank is left running.
+        KeyboardInterrupt: SIGINT came. No rank is left running.
     """
     # The ranks meet in a store that lives here, on a port that the system chooses. It is made when
     # they are there, as it has threads.
@@ -47,17 +52,37 @@ def run_ranks(
     start = forked.Fork if forked.is_safe() else _started
     ranks: list[_Process] = []
     try:
-        for rank in range(nproc):
-            ranks.append(start(arguments, _environment(rank, nproc, port), stderr))
+        with uninterrupted():
+            for rank in range(nproc):
+                ranks.append(start(arguments, _environment(rank, nproc, port), stderr))
         store = local_store(listening)
         _wait(ranks, timeout)
         del store  # not before
     finally:
-        listening.close()
-        for process in ranks:
-            process.kill()
-        for process in ranks:
-            process.wait()
+        with uninterrupted():
+            listening.close()
+            for process in ranks:
+                process.kill()
+            for process in ranks:
+                process.wait()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Holds SIGINT back until the end of this block. Processes started in it never get one."""
+    came: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # processes inherit it
+    if is_main:  # in which Python raises, whichever thread gets the signal
+        handler = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_main:
+            signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 class _Process(Protocol):

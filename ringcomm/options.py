@@ -19,6 +19,7 @@ from ringcomm.environment import MOST_RANKS, is_integer, shown, value_of
 from ringcomm.plan import registry
 from ringcomm.plan.algorithms import ALGORITHMS, RanksPerHost, host_of
 from ringcomm.plan.plans import COLLECTIVES, ROOTED
+from ringcomm.usage import did_you_mean
 
 # Barriers send nothing that a plan would tell.
 _SELECTABLE = tuple(collective for collective in COLLECTIVES if collective != "barrier")
@@ -100,7 +101,8 @@ def _choices(algorithm: str | Mapping[str, str], origin: str) -> Iterator[Choice
             raise ValueError(
                 f"{origin} is {algorithm!r}; {'it' if collective is None else collective} must be "
                 f"one of auto, {', '.join(known)}. What is registered with ringcomm.plan.register "
-                "before the group is made is one of them, too."
+                "before the group is made is one of them, too"
+                + (did_you_mean(name, ["auto", *known]) or ".")
             )
         for each in having:
             yield COLLECTIVES[each], name, _source(each, name)
@@ -119,6 +121,7 @@ def _by_collective(
         if collective and collective not in _SELECTABLE:
             raise ValueError(
                 f"{origin} is {algorithm!r}; {collective!r} is none of {', '.join(_SELECTABLE)}"
+                + did_you_mean(collective, _SELECTABLE)
             )
         yield collective or None, name
 

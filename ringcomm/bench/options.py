@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ringcomm.usage import UsageError, did_you_mean, refusing
+
 COLLECTIVES = (
     "all_reduce",
     "reduce_scatter",
@@ -59,6 +61,7 @@ def backends(text: str) -> list[str]:
         elif name not in BACKENDS:
             raise argparse.ArgumentTypeError(
                 f"{name!r} is none of {', '.join(BACKENDS)}, mpi:PREFIX and oneccl:PREFIX"
+                + did_you_mean(name, BACKENDS)
             )
     return list(dict.fromkeys(names))
 
@@ -67,10 +70,10 @@ def sizes(options: argparse.Namespace) -> list[int]:
     """The sizes from minbytes to maxbytes.
 
     Raises:
-        ValueError: minbytes is above maxbytes.
+        UsageError: minbytes is above maxbytes.
     """
     if options.minbytes > options.maxbytes:
-        raise ValueError(
+        raise UsageError(
             f"-b is {options.minbytes} bytes, above -e, which is {options.maxbytes} bytes"
         )
     found = [options.minbytes]
@@ -88,7 +91,7 @@ def check(options: argparse.Namespace, world_size: int) -> None:
     """What no single option shows.
 
     Raises:
-        ValueError: the options do not fit together, or do not fit this machine.
+        UsageError: the options do not fit together, or do not fit this machine.
     """
     import torch
 
@@ -96,15 +99,16 @@ def check(options: argparse.Namespace, world_size: int) -> None:
     from ringcomm.plan.algorithms import host_of
 
     sizes(options)
-    for algorithm in options.algorithms:
-        choices(Options(algorithm))
-    if options.ranks_per_host is not None:
-        host_of(options.ranks_per_host, world_size)
+    with refusing():
+        for algorithm in options.algorithms:
+            choices(Options(algorithm))
+        if options.ranks_per_host is not None:
+            host_of(options.ranks_per_host, world_size)
     if options.root >= world_size:
-        raise ValueError(f"-r is {options.root}, and the ranks are 0 to {world_size - 1}")
+        raise UsageError(f"-r is {options.root}, and the ranks are 0 to {world_size - 1}")
     if device_type(options) == "cpu" and "nccl" in options.backends:
-        raise ValueError("the backend nccl needs --device cuda: it has no CPU tensors")
+        raise UsageError("the backend nccl needs --device cuda: it has no CPU tensors")
     if device_type(options) == "cpu" and options.cudagraph:
-        raise ValueError("-G needs --device cuda: only GPUs have CUDA graphs")
+        raise UsageError("-G needs --device cuda: only GPUs have CUDA graphs")
     if device_type(options) == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda and the backend nccl need a GPU, and torch finds none")
+        raise UsageError("--device cuda and the backend nccl need a GPU, and torch finds none")

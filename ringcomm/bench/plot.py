@@ -7,28 +7,26 @@ from pathlib import Path
 
 from ringcomm.bench.cases import COLLECTIVES
 from ringcomm.bench.report import Row
-
-
-class PlotError(Exception):
-    """The picture cannot be drawn; the text says why."""
+from ringcomm.usage import FailedError, UsageError
 
 
 def check(path: Path) -> None:
     """To be called before hours of measuring.
 
     Raises:
-        PlotError: matplotlib is missing, or cannot write such a file.
+        FailedError: matplotlib is missing.
+        UsageError: it cannot write such a file.
     """
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ModuleNotFoundError as error:
-        raise PlotError(
+        raise FailedError(
             f"--plot needs matplotlib, which is not installed: pip install matplotlib ({error})"
         ) from error
     suffix = path.suffix.removeprefix(".").lower()
     known = FigureCanvasBase.get_supported_filetypes()
     if suffix not in known:
-        raise PlotError(f"--plot must end in one of .{', .'.join(sorted(known))}, got {path}")
+        raise UsageError(f"--plot must end in one of .{', .'.join(sorted(known))}, got {path}")
 
 
 def write(path: Path, rows: Sequence[Row], copy_rates: Mapping[int, float], title: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import resource
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import ringcomm
-from ringcomm.bench import machine, plot, report
+from ringcomm.bench import busy, machine, plot, report
 from ringcomm.bench.cases import COLLECTIVES, Case, case_of
 from ringcomm.bench.contenders import make_contenders
 from ringcomm.bench.copies import copy_bandwidth
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     """Measures, and on rank 0 reports. Returns 1 if a result was wrong, else 0.
 
     Raises:
-        ValueError: the options do not fit the group or the machine.
+        UsageError: the options do not fit the group or the machine.
         RuntimeError: a backend cannot be had, or failed on some ranks.
     """
     torch.set_num_threads(1)
@@ -42,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
     header["ranks"] = f"{world_size}, {device.type} tensors"
     header["samples"] = f"{options.iters} of each, in turn: medians; ratios to {contenders[0].name}"
     cases = list(_cases(options, rank, world_size, device))
+    others = busy.Others(_seconds_on_host)
 
     console = Console(quiet=rank != 0, soft_wrap=True, highlight=False, markup=False)
     output = _Output(console, [contender.name for contender in contenders], options.spread)
@@ -62,11 +64,13 @@ def run(options: argparse.Namespace) -> int:
                 placements=PLACEMENTS[options.placement],
             )
             output.add(case, results, left_out)
+    load = _highest(others.load())
+    header["others"] = f"kept {load:.2f} cores busy meanwhile"
     copy_rates = {}
     if options.plot:
         nbytes = sorted({case.nbytes for case in cases if case.nbytes > 0})
         copy_rates = {size: copy_bandwidth(size, device) for size in nbytes}
-    wrong = output.end()
+    wrong = output.end(others.sentence(load))
     if rank == 0:
         _write(options, header, output.rows, copy_rates)
     ringcomm.barrier()
@@ -109,13 +113,31 @@ class _Output:
                 what = f"{name}, {case.collective.name} {case.op} {case.dtype}"
                 self._left_out[what] = left_out[name]
 
-    def end(self) -> int:
-        """Returns how many elements were wrong."""
+    def end(self, note: str) -> int:
+        """Returns how many elements were wrong. The note is about all that was measured."""
         for what, reason in self._left_out.items():
             self._say(f"# not measured: {what}: {reason}")
+        if note:
+            self._say(f"# {note}")
         wrong = sum(row.wrong for row in self.rows)
         self._say(f"# wrong elements: {wrong} {'OK' if wrong == 0 else 'FAILED'}")
         return wrong
+
+
+def _seconds_on_host() -> float:
+    """The CPU time so far of all ranks on this one's host; all ranks call it."""
+    topology = ringcomm.topology()
+    seconds = torch.zeros(len(topology.hosts), dtype=torch.float64)
+    seconds[topology.own] = busy.seconds_of(resource.RUSAGE_SELF)
+    ringcomm.all_reduce(seconds)
+    return float(seconds[topology.own])
+
+
+def _highest(value: float) -> float:
+    """Of all ranks, which all call it."""
+    highest = torch.tensor(value, dtype=torch.float64)
+    ringcomm.all_reduce(highest, ringcomm.ReduceOp.MAX)
+    return float(highest)
 
 
 def _device(options: argparse.Namespace) -> torch.device:

@@ -20,6 +20,7 @@ from ringcomm.bench import plot, report
 from ringcomm.bench.mpirun import mpirun
 from ringcomm.bench.options import PREFIXED
 from ringcomm.launch import run_ranks
+from ringcomm.usage import UsageError
 
 _TITLES = {"mpi": "MPI", "oneccl": "oneCCL"}  # in a report's header
 
@@ -50,19 +51,20 @@ def run(options: argparse.Namespace) -> int:
     wrong.
 
     Raises:
-        ValueError: nobody to compare with, or MPIs that cannot be told apart.
+        UsageError: nobody to compare with, or MPIs that cannot be told apart.
+        FailedError: as `mpirun`.
         RanksFailedError: the job before failed, or a result was wrong there.
     """
     jobs = [Job.of(name) for name in options.backends if name.startswith(PREFIXED)]
     others = [name for name in options.backends if not name.startswith(PREFIXED)]
     if not others or options.backends[0] not in others or {"mpi", "oneccl"} & set(others):
-        raise ValueError(
+        raise UsageError(
             "--backends with mpi:PREFIX or oneccl:PREFIX begins with another backend, which each "
             "of them is compared with, and has no plain mpi or oneccl; got "
             + ",".join(options.backends)
         )
     if len({job.name for job in jobs}) < len(jobs):
-        raise ValueError(f"the last parts of {', '.join(str(j.prefix) for j in jobs)} must differ")
+        raise UsageError(f"the last parts of {', '.join(str(j.prefix) for j in jobs)} must differ")
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rows.json"
         run_ranks(_command(options, others, output), options.nproc)

@@ -21,7 +21,7 @@ from ringcomm.bench.options import sizes
 from ringcomm.bench.sampling import Result, measure
 from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.plan.plans import COLLECTIVES
-from ringcomm.tuning import MOST_NBYTES, Rule, Time
+from ringcomm.tuning import Rule, Time
 
 TIMEOUT = timedelta(seconds=120)
 UNTUNED = "untuned"  # a group that is told nothing
@@ -43,7 +43,7 @@ def rules_of(
 
     Returns:
         One rule for all neighbouring sizes of one algorithm, up to half of the way to the next
-        size; the last is for all larger ones.
+        size; the last ends with the largest, and larger calls choose as groups do without a tuning.
     """
     sizes = list(seconds)
     algorithms: list[str] = []
@@ -57,7 +57,7 @@ def rules_of(
     for index, algorithm in enumerate(algorithms):
         is_last = index + 1 == len(sizes)
         if is_last:
-            rules.append(Rule(world_size, collective, MOST_NBYTES, algorithm))
+            rules.append(Rule(world_size, collective, sizes[-1], algorithm))
         elif algorithms[index + 1] != algorithm:
             most = (sizes[index] + sizes[index + 1]) // 2
             rules.append(Rule(world_size, collective, most, algorithm))

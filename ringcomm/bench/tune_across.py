@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup
 
 import ringcomm
 from ringcomm.plan.network import Link
+from ringcomm.usage import UsageError
 
 TIMEOUT = timedelta(seconds=120)
 TURNS = 5
@@ -32,7 +33,7 @@ def measure() -> tuple[Link, list[str]]:
         The link, the same on all ranks, and the names of the hosts.
 
     Raises:
-        ValueError: all ranks are on one host.
+        UsageError: all ranks are on one host.
     """
     os.environ["RINGCOMM_TUNING"] = "off"
     ringcomm.init(TIMEOUT)
@@ -41,7 +42,7 @@ def measure() -> tuple[Link, list[str]]:
     if not others:
         world_size = dist.get_world_size()
         ringcomm.destroy_process_group()
-        raise ValueError(
+        raise UsageError(
             f"all {world_size} ranks are on one host: start them on several to measure the "
             "network, or without a launcher to measure this host"
         )

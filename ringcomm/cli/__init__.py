@@ -1,15 +1,14 @@
-"""What `python -m ringcomm` does: a command per module of this package."""
+"""What `python -m ringcomm` and `ringcomm` do: a command per module of this package."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import io
 import sys
 from collections.abc import Sequence
 
 import ringcomm
-from ringcomm import _library
+from ringcomm import _library, usage
 
 # Each names its module, which has `add_arguments(parser)` and `run(options)` and is imported when
 # the command is given. What needs torch it imports in `run`: --help and usage errors come at once,
@@ -27,16 +26,21 @@ COMMANDS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m ringcomm") -> int:
     """Runs one command and returns its exit code.
 
     Args:
         arguments: the command and its own arguments; those of this process if not given. The
             command finds them in `options.command_line`, to start itself again as ranks.
+        prog: how this was called, for usage texts.
+
+    Raises:
+        SystemExit: after --help, or of arguments that are wrong, with the code 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(
-        prog="python -m ringcomm",
+    usage.write_anything()
+    parser = usage.Parser(
+        prog=prog,
         usage="%(prog)s COMMAND ...",
         epilog="commands:\n" + "\n".join(f"  {name:10}{does}" for name, does in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,14 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "command", choices=COMMANDS, metavar="COMMAND", help="COMMAND --help shows its own"
     )
     command = parser.parse_args(arguments[:1]).command
-    module = importlib.import_module(f"ringcomm.cli.{command}")
     does = f"{COMMANDS[command].capitalize()}."
-    parser = argparse.ArgumentParser(prog=f"python -m ringcomm {command}", description=does)
+    parser = usage.Parser(prog=f"{prog} {command}", description=does)
+    return usage.run(parser, lambda: _run(command, parser, arguments))
+
+
+def _run(command: str, parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+    module = importlib.import_module(f"ringcomm.cli.{command}")
     module.add_arguments(parser)
     options = parser.parse_args(arguments[1:], argparse.Namespace(command_line=arguments))
-    # Names of hosts, files and groups need not have an encoding in this terminal.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
     if command != "doctor":
         _library.need()
     code: int = module.run(options)

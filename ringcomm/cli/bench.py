@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from ringcomm.arguments import module, nbytes, number, output_file, ranks_per_host, several
@@ -17,6 +16,7 @@ from ringcomm.bench.options import (
     backends,
     check,
 )
+from ringcomm.usage import FailedError
 
 _DESCRIPTION = """\
 Times collectives, with the options and columns of nccl-tests. The backends are measured in turn
@@ -164,7 +164,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns the exit code: 1 if a result was wrong or the benchmark could not run."""
+    """Returns the exit code: 1 if a result was wrong.
+
+    Raises:
+        UsageError: the options do not fit together, or not this machine.
+        FailedError: the benchmark could not run.
+    """
     from ringcomm.bench import plot
     from ringcomm.bench.mpirun import mpirun
     from ringcomm.bench.run import run as run_rank
@@ -185,7 +190,6 @@ def run(options: argparse.Namespace) -> int:
         if {"mpi", "oneccl"} & set(options.backends):
             return mpirun(command, options.nproc)
         run_ranks(command, options.nproc)
-    except (RanksFailedError, plot.PlotError, ModuleNotFoundError, RuntimeError, ValueError) as e:
-        print(f"python -m ringcomm bench: {e}", file=sys.stderr)
-        return 1
+    except (RanksFailedError, ModuleNotFoundError, RuntimeError) as error:
+        raise FailedError(str(error)) from error
     return 0

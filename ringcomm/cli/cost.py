@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from ringcomm.arguments import number, output_file
 from ringcomm.cli.names import MACHINES, MODELS
+from ringcomm.usage import FailedError, did_you_mean, refusing
 
 _THIS = "this"
 
@@ -17,6 +17,7 @@ def _model(text: str) -> str:
     if text not in MODELS and not Path(text).is_file():
         raise argparse.ArgumentTypeError(
             f"must be one of {', '.join(MODELS)} or a model's config.json, got {text!r}"
+            + did_you_mean(text, MODELS)
         )
     return text
 
@@ -99,15 +100,15 @@ def run(options: argparse.Namespace) -> int:
         options.micro_batch,
         options.micro_batches,
     )
+    if options.plot:
+        plot.check(options.plot)
     try:
-        if options.plot:
-            plot.check(options.plot)
-        model = cost.MODELS.get(options.model) or cost.from_config(Path(options.model))
-        model.over(layout.tp)  # An error before the machine is measured.
+        with refusing():
+            model = cost.MODELS.get(options.model) or cost.from_config(Path(options.model))
+            model.over(layout.tp)  # An error before the machine is measured.
         machine = this_machine() if options.machine == _THIS else cost.MACHINES[options.machine]
-    except (plot.PlotError, RanksFailedError, ValueError) as error:
-        print(error, file=sys.stderr)
-        return 2
+    except (OSError, RanksFailedError) as error:
+        raise FailedError(str(error)) from error
     if options.json:
         print(json.dumps(cost_tables.as_json(model, machine, layout, options.recompute)))
     else:

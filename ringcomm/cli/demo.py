@@ -7,9 +7,9 @@ else on the CPU, and compared with gloo.
 from __future__ import annotations
 
 import argparse
-import sys
 
 from ringcomm.arguments import number
+from ringcomm.usage import FailedError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +38,5 @@ def run(options: argparse.Namespace) -> int:
         print(f"starting {nproc} processes", flush=True)
         run_ranks(["-m", "ringcomm", *options.command_line], nproc)
     except RanksFailedError as error:
-        print(f"The demo failed: {error}; what it said is above.", file=sys.stderr)
-        return 1
+        raise FailedError(f"{error}; what it said is above") from error
     return 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import ringcomm
 from ringcomm.arguments import module, number, output_file, ranks_per_host
 from ringcomm.cli import beside
 from ringcomm.cli.names import COLLECTIVES
+from ringcomm.usage import FailedError, UsageError, refusing
 
 SUFFIXES = (".html", ".svg", ".gif")
 
@@ -61,49 +63,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Writes the picture and says where. Returns the exit code."""
-    generate = getattr(ringcomm.plan, options.collective)
-    given = {name: getattr(options, name) for name in ("algorithm", "root", "ranks_per_host")}
-    arguments = {name: value for name, value in given.items() if value is not None}
     suffixes = (".svg",) if options.timeline else SUFFIXES
     output: Path = options.output or Path(f"{options.collective}{suffixes[0]}")
     try:
-        for name, value in arguments.items():
-            if name == "ranks_per_host" and options.beside is not None:
-                continue  # of the network, whatever the collective
-            if name not in inspect.signature(generate).parameters:
-                raise ValueError(f"{options.collective} has no {name}, got {value}")
-        if options.slices is not None and not options.timeline:
-            raise ValueError(f"--slices is of a --timeline, got {options.slices}")
-        if options.beside is not None:
-            if written := beside.write(options, output):
-                print(f"wrote {written.resolve()}", file=sys.stderr if options.json else sys.stdout)
-            return 0
-        beside.refuse_without(options)
-        plans = generate(world_size=options.world_size, **arguments)
-        if different := plans.bitwise_difference():
-            print(f"not the same bits on all ranks: {different}", file=sys.stderr)
-        if output.suffix not in suffixes:
-            one_of = "one of " if len(suffixes) > 1 else ""
-            raise ValueError(f"-o must end in {one_of}{', '.join(suffixes)}, got {output}")
-        if options.timeline:
-            from ringcomm.explain import timeline
-
-            timeline.draw(plans, options.slices or 3, output)
-        elif output.suffix == ".html":
-            from ringcomm.explain.page import page
-
-            output.write_text(page(plans), encoding="utf-8")
-        else:
-            from ringcomm.explain.drawing import draw
-
-            draw(plans, output)
+        with refusing():
+            written = _write(options, output, suffixes)
     except ModuleNotFoundError as error:
-        print(
-            f"{output.suffix} needs matplotlib: pip install matplotlib ({error})", file=sys.stderr
-        )
-        return 1
-    except (OSError, ValueError, ringcomm.plan.PlanError) as error:
-        print(f"python -m ringcomm explain: {error}", file=sys.stderr)
-        return 1
-    print(f"wrote {output.resolve()}")
+        raise FailedError(
+            f"{output.suffix} needs matplotlib: pip install matplotlib ({error})"
+        ) from error
+    except (OSError, ringcomm.plan.PlanError) as error:
+        raise FailedError(str(error)) from error
+    if written:
+        print(f"wrote {written.resolve()}", file=sys.stderr if options.json else sys.stdout)
     return 0
+
+
+def _write(options: argparse.Namespace, output: Path, suffixes: Sequence[str]) -> Path | None:
+    """Returns where the picture is, if one was wanted.
+
+    Raises:
+        ValueError: the options do not fit together.
+    """
+    generate = getattr(ringcomm.plan, options.collective)
+    given = {name: getattr(options, name) for name in ("algorithm", "root", "ranks_per_host")}
+    arguments = {name: value for name, value in given.items() if value is not None}
+    for name, value in arguments.items():
+        if name == "ranks_per_host" and options.beside is not None:
+            continue  # of the network, whatever the collective
+        if name not in inspect.signature(generate).parameters:
+            raise UsageError(f"{options.collective} has no {name}, got {value}")
+    if options.slices is not None and not options.timeline:
+        raise UsageError(f"--slices is of a --timeline, got {options.slices}")
+    if options.beside is not None:
+        return beside.write(options, output)
+    beside.refuse_without(options)
+    plans = generate(world_size=options.world_size, **arguments)
+    if different := plans.bitwise_difference():
+        print(f"not the same bits on all ranks: {different}", file=sys.stderr)
+    if output.suffix not in suffixes:
+        one_of = "one of " if len(suffixes) > 1 else ""
+        raise UsageError(f"-o must end in {one_of}{', '.join(suffixes)}, got {output}")
+    if options.timeline:
+        from ringcomm.explain import timeline
+
+        timeline.draw(plans, options.slices or 3, output)
+    elif output.suffix == ".html":
+        from ringcomm.explain.page import page
+
+        output.write_text(page(plans), encoding="utf-8")
+    else:
+        from ringcomm.explain.drawing import draw
+
+        draw(plans, output)
+    return output

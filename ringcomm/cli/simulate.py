@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from ringcomm.arguments import module, nbytes, number, output_file
 from ringcomm.cli import names
 from ringcomm.cli.whole import print_whole
 from ringcomm.units import readable_nbytes, readable_seconds
+from ringcomm.usage import refusing
 
 if TYPE_CHECKING:
     from ringcomm.plan import Link
@@ -136,17 +136,14 @@ def run(options: argparse.Namespace) -> int:
     options.link = options.link or LINKS["nvlink4"]
     options.across = options.across or LINKS["ndr"]
     options.algorithm = options.algorithm or list(ALGORITHMS[options.collective])
-    try:
-        if options.plot:
-            plot.check(options.plot)
+    if options.plot:
+        plot.check(options.plot)
+    with refusing():
         rows = [
             _row(options, world_size, size)
             for world_size in options.world_size
             for size in options.nbytes
         ]
-    except (ValueError, plot.PlotError) as error:
-        print(error, file=sys.stderr)
-        return 2
     if options.json:
         print(json.dumps([asdict(row) | {"cheapest": row.cheapest} for row in rows]))
     else:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 from ringcomm.arguments import module, nbytes, number, output_file
+from ringcomm.usage import FailedError, UsageError, did_you_mean
 
 SUFFIXES = (".json", ".json.gz")
 
@@ -69,11 +69,10 @@ def run(options: argparse.Namespace) -> int:
 
     known = ["auto", *ALGORITHMS["all_reduce"], *registry.names("all_reduce")]
     if options.algorithm not in known:
-        print(
-            f"--algorithm must be one of {', '.join(known)}, got {options.algorithm}",
-            file=sys.stderr,
+        raise UsageError(
+            f"--algorithm must be one of {', '.join(known)}, got {options.algorithm!r}"
+            + did_you_mean(options.algorithm, known)
         )
-        return 2
     os.environ["RINGCOMM_ALGORITHM"] = options.algorithm
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each rank reports that it has no GPU
     if is_rank():
@@ -82,6 +81,5 @@ def run(options: argparse.Namespace) -> int:
     try:
         run_ranks(["-m", "ringcomm", *options.command_line], options.nproc)
     except RanksFailedError as error:
-        print(f"No trace: {error}; what it said is above.", file=sys.stderr)
-        return 1
+        raise FailedError(f"no trace: {error}; what it said is above") from error
     return 0

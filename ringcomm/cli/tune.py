@@ -6,7 +6,7 @@ import argparse
 import datetime
 import json
 import os
-import sys
+import resource
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringcomm.arguments import nbytes, number, output_file, several
 from ringcomm.cli.names import TUNED
+from ringcomm.usage import FailedError, UsageError
 
 if TYPE_CHECKING:
     from ringcomm.tuning import Rule, Time, Tuning
@@ -69,8 +70,12 @@ def _world_sizes(text: str) -> list[int]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns the exit code: 1 if it could not be measured or written."""
-    from ringcomm import tuning
+    """Returns the exit code.
+
+    Raises:
+        UsageError: the options do not fit together, or there is no place for the file.
+        FailedError: it could not be measured or written.
+    """
     from ringcomm.bench.options import sizes
     from ringcomm.launch import RanksFailedError
     from ringcomm.launchers import is_rank
@@ -79,73 +84,78 @@ def run(options: argparse.Namespace) -> int:
         from ringcomm.bench import tune
 
         return tune.run(options) if options.times_by is None else tune.run_times(options)
-    if is_rank():
-        return _across(options)
+    sizes(options)
     try:
-        sizes(options)
         file = _file(options)
-        rules = []
-        times = []
-        world_sizes = options.world_sizes or _powers_of_two()
-        for world_size in world_sizes:
-            for found in _measured(options, world_size):
-                rules += [tuning.Rule(**rule) for rule in found["rules"]]
-                _print(found)
-        before = _before(file)
-        across = before.across if before else ""
-        tuning.write(file, _tuning(rules, across))
-        for world_size in world_sizes:
-            by = ("--times-by", str(file.resolve()))
-            times += [tuning.Time(**time) for time in _measured(options, world_size, *by)]
-        tuning.write(file, _tuning(rules, across, times))
-    except (OSError, RanksFailedError, ValueError) as error:
-        print(f"python -m ringcomm tune: {error}", file=sys.stderr)
-        return 1
-    print(f"# wrote {file.resolve()}")
-    if file != tuning.path():
-        print(f"# used where RINGCOMM_TUNING={file.resolve()}")
+        if is_rank():
+            _across(file)
+        else:
+            _on_this_host(options, file)
+    except (OSError, RanksFailedError) as error:
+        raise FailedError(str(error)) from error
     return 0
 
 
-def _across(options: argparse.Namespace) -> int:
+def _on_this_host(options: argparse.Namespace, file: Path) -> None:
+    from ringcomm import tuning
+    from ringcomm.bench import busy
+
+    others = busy.Others(lambda: busy.seconds_of(resource.RUSAGE_CHILDREN))
+    rules = []
+    times = []
+    world_sizes = options.world_sizes or _powers_of_two()
+    for world_size in world_sizes:
+        for found in _measured(options, world_size):
+            rules += [tuning.Rule(**rule) for rule in found["rules"]]
+            _print(found)
+    before = _before(file)
+    across = before.across if before else ""
+    tuning.write(file, _tuning(rules, across))
+    for world_size in world_sizes:
+        by = ("--times-by", str(file.resolve()))
+        times += [tuning.Time(**time) for time in _measured(options, world_size, *by)]
+    tuning.write(file, _tuning(rules, across, times))
+    if said := others.sentence(others.load()):
+        print(f"# {said}")
+    print(f"# wrote {file.resolve()}")
+    if file != tuning.path():
+        print(f"# used where RINGCOMM_TUNING={file.resolve()}")
+
+
+def _across(file: Path) -> None:
     """As one of the ranks on several hosts."""
     from ringcomm import destroy_process_group, get_rank, tuning
     from ringcomm.bench import tune_across
 
-    try:
-        file = _file(options)
-        link, hosts = tune_across.measure()
-        text = f"{link.latency * 1e6:.1f}us:{link.bandwidth / 1e9:.6f}GB/s"
-        if tune_across.is_first_of_its_host():
-            before = _before(file)
-            found = (list(before.rules), text, list(before.times)) if before else ([], text)
-            tuning.write(file, _tuning(*found))
-        if get_rank() == 0:
-            print(f"# between {len(hosts)} hosts ({', '.join(hosts)}): RINGCOMM_ACROSS={text}")
-            print(f"# wrote {file.resolve()}, on each host", flush=True)
-        destroy_process_group()
-    except (OSError, ValueError) as error:
-        print(f"python -m ringcomm tune: {error}", file=sys.stderr)
-        return 1
-    return 0
+    link, hosts = tune_across.measure()
+    text = f"{link.latency * 1e6:.1f}us:{link.bandwidth / 1e9:.6f}GB/s"
+    if tune_across.is_first_of_its_host():
+        before = _before(file)
+        found = (list(before.rules), text, list(before.times)) if before else ([], text)
+        tuning.write(file, _tuning(*found))
+    if get_rank() == 0:
+        print(f"# between {len(hosts)} hosts ({', '.join(hosts)}): RINGCOMM_ACROSS={text}")
+        print(f"# wrote {file.resolve()}, on each host", flush=True)
+    destroy_process_group()
 
 
 def _file(options: argparse.Namespace) -> Path:
     """Where the tuning is to go, and can be written.
 
     Raises:
-        OSError, ValueError: it cannot.
+        UsageError: nothing says where, or what is said is no place for a file.
+        OSError: it cannot be written.
     """
     from ringcomm import tuning
 
     file: Path | None = options.output or tuning.path()
     if file is None:
-        raise ValueError(f"{tuning.why_none()}: say by --output where the tuning is to go")
-    file.parent.mkdir(parents=True, exist_ok=True)
+        raise UsageError(f"{tuning.why_none()}: say by --output where the tuning is to go")
+    tuning.prepare(file)
     try:
         return output_file(str(file))
     except argparse.ArgumentTypeError as error:
-        raise ValueError(str(error)) from None
+        raise UsageError(str(error)) from None
 
 
 def _before(file: Path) -> Tuning | None:

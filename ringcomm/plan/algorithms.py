@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ringcomm._C import plan as _plan
 from ringcomm._C.plan import Plan
 from ringcomm.plan.plans import COLLECTIVES, MAX_PLANNED_RANKS, integer, one_of
+from ringcomm.usage import did_you_mean
 
 RanksPerHost = int | Sequence[int]
 
@@ -95,6 +96,7 @@ def choose(
     if algorithm not in algorithms:
         raise ValueError(
             f"algorithm of {collective} must be {one_of(algorithms)}, got {algorithm!r}"
+            + did_you_mean(algorithm, algorithms)
         )
     world_size = integer("world_size", world_size, 1, MAX_PLANNED_RANKS)
     root = integer("root", root, 0, world_size - 1)

@@ -6,6 +6,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from ringcomm.usage import did_you_mean
+
 _DURATION = r"([\d.]+)(ns|us|ms)"
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3}
 
@@ -46,7 +48,7 @@ class Link:
             pass
         raise ValueError(
             f"must be one of {', '.join(LINKS)} or latency, a bandwidth above 0 and overhead such "
-            f"as 5us:25GB/s or 5us:25GB/s:1us, got {text!r}"
+            f"as 5us:25GB/s or 5us:25GB/s:1us, got {text!r}{did_you_mean(text, LINKS)}"
         )
 
 
