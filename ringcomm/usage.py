@@ -107,6 +107,7 @@ def run(parser: argparse.ArgumentParser, program: Callable[[], int]) -> int:
         return FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
+        exec("")  # else Python dies of the signal in the end, if an exec of a text was interrupted
         return INTERRUPTED
 
 
