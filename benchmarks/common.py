@@ -71,7 +71,7 @@ def write_csv(
 ) -> None:
     """Writes the rows, or adds them to those that are there; the first line names the fields."""
     append = append and path.exists()
-    with path.open("a" if append else "w", newline="") as file:
+    with path.open("a" if append else "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fields)
         if not append:
             writer.writeheader()
@@ -100,7 +100,8 @@ def write_results(
     document = json.dumps({"header": header, "rows": records}, indent=1)
     output.with_suffix(".json").write_text(document + "\n")
     lines = [f"{name}: {value}  " for name, value in header.items()]
-    output.with_suffix(".md").write_text("\n".join([*lines, "", note, "", tables]))
+    text = "\n".join([*lines, "", note, "", tables])
+    output.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 def report(output: Path | None, kind: type, rows: Sequence[Any], note: str, tables: str) -> None:

@@ -171,7 +171,7 @@ def test_stepping_through_the_page(browser: object, tmp_path: Path, algorithm: s
         assert sorted(shown.text(".token text")) == sorted(map(str, tokens))
         assert len(shown.text(".coming")) == (step == 0)
     (caption,) = shown.text("#caption")
-    assert caption == f"step {plans.num_steps} of {plans.num_steps}, all-gather"
+    assert caption == f"step {plans.num_steps - 1}, all-gather ({plans.num_steps} of {plans.num_steps})"
 
     shown.press(Keys.ARROW_LEFT)
     assert shown.cells() == held(plans, plans.num_steps - 1, own(plans))

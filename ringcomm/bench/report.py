@@ -124,7 +124,7 @@ def _microseconds(seconds: float) -> str:
 
 
 def write_csv(path: Path, rows: Sequence[Row]) -> None:
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(Row.__dataclass_fields__))
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)

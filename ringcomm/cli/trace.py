@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Runs all-reduces on the CPU under torch.profiler and writes what all ranks did when, on "
         "one clock, as one file for Perfetto, in which each rank is a process. Each "
         '"ring:all_reduce" has spans "step S slice K", the work on slice K in step S: what is '
-        "received, or what is sent in the first step. Gaps between them are waits for other ranks. "
+        "received, or what is sent in step 0; both count from 0. Gaps are waits for other ranks. "
         "Buffers of a few KiB are exchanged at once and have no steps."
     )
     parser.add_argument(

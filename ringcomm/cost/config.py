@@ -122,7 +122,7 @@ def from_config(path: Path) -> Transformer:
             one that is no integer within bounds, or sizes that do not go together.
     """
     try:
-        config = json.loads(path.read_text())
+        config = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no model's config.json: {error}") from None
     if not isinstance(config, dict):

@@ -34,7 +34,7 @@ function build() {
         const bar = document.createElement("span");
         bar.style.left = `${(100 * begin) / total}%`;
         bar.style.width = `${(100 * (end - begin)) / total}%`;
-        bar.title = `step ${step + 1}: ${readable(begin)} to ${readable(end)}`;
+        bar.title = `step ${step}: ${readable(begin)} to ${readable(end)}`;
         rounds.append(bar);
         return bar;
       }),

@@ -77,7 +77,7 @@ def table(both: Sequence[Timed], title: str) -> Table:
         for name in ("transfers", "sent", "done at"):
             made.add_column(name, justify="right")
     for step in range(max(len(one.rounds) for one in both)):
-        cells = [str(step + 1)]
+        cells = [str(step)]
         for one in both:
             if step < len(one.rounds):
                 each = one.rounds[step]

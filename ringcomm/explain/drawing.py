@@ -100,7 +100,7 @@ def _draw_sheet(
         ring, buffers = part.subplots(1, 2, width_ratios=(1, 1.2))
         _draw_frame(ring, buffers, plans, history, frame)
         if frame and seconds:
-            done = f"step {frame}, done at {readable_seconds(seconds[frame - 1])}"
+            done = f"step {frame - 1}, done at {readable_seconds(seconds[frame - 1])}"
             ring.set_title(f"{done}\n{_phase(history, frame - 1)}".rstrip(), fontsize=9)
 
 
@@ -140,7 +140,7 @@ def _draw_frame(ring: Axes, buffers: Axes, plans: Plans, history: History, frame
     _draw_ring(ring, plans.world_size, moves)
     _draw_buffers(buffers, plans.world_size, history.cells[frame])
     phase = _phase(history, frame - 1) if frame else ""
-    ring.set_title(f"step {frame}\n{phase}".rstrip() if frame else "at first", fontsize=9)
+    ring.set_title(f"step {frame - 1}\n{phase}".rstrip() if frame else "at first", fontsize=9)
 
 
 def _phase(history: History, step: int) -> str:

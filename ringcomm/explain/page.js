@@ -197,7 +197,7 @@ function describe(step) {
   at("caption").textContent =
     step === 0
       ? `before the first of ${total} steps`
-      : `step ${step} of ${total}${name ? `, ${name}` : ""}`;
+      : `step ${step - 1}${name ? `, ${name}` : ""} (${step} of ${total})`;
   const moves = step > 0 ? data.steps[step - 1].moves : [];
   at("moves").replaceChildren(
     ...moves.map((move) => {

@@ -7,10 +7,13 @@ The plans here are the ones that the executors carry out; they come from the sam
     >>> print(plans)  # a table: step, rank, what is sent, what is received
     >>> plans.verify()  # proves that every rank ends with the sum, and that nothing can deadlock
     >>> plans.bitwise_difference()  # where ranks end with different bits of the sum: nowhere, ""
-    >>> plans[2].steps[0].sends  # rank 2's sends in its first step
+    >>> plans[2].steps[0].sends  # rank 2's sends in step 0, its first
 
     >>> network = ringcomm.plan.Network(ringcomm.plan.LINKS["nvlink4"])
     >>> plans.simulate(2**20, network).seconds  # how long they take on that network
+
+Steps count from 0, as ranks, chunks and slices do: here, in tables and pictures, in error messages
+and in traces.
 
 Plans written by hand, of `Plan`, `Step` and `Transfer`, are checked, printed and simulated in
 the same way:
