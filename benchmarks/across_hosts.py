@@ -39,9 +39,10 @@ import torch
 from across_hosts_report import WIRE, Place, Row, markdown, row_of, write
 from common import listed
 
-from ringcomm.arguments import nbytes
+from ringcomm.arguments import nbytes, number
 from ringcomm.bench import machine, plot
 from ringcomm.units import readable_seconds
+from ringcomm.usage import Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -267,8 +268,8 @@ def rounds(
             times[name] = [first[-1]] if first[-1] > LONG else []
             if first[-1] <= LONG:
                 calls[name] = 1 if options.cold else max(1, min(100, round(TURN / first[-1])))
-    for number in range(options.rounds):
-        for name in rotated([one for one in calls if one in ranks], number):
+    for turn in range(options.rounds):
+        for name in rotated([one for one in calls if one in ranks], turn):
             if not options.cold and attempt(name, 1) is None:
                 continue
             seconds = attempt(name, calls[name])
@@ -311,9 +312,7 @@ def contender(text: str) -> str:
 
 
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sizes = "1K,16K,256K,1M,4M,16M,64M"
     add = parser.add_argument
     add("--hosts", type=listed(layout), default="2x2,4x1,4x2", help="hosts x ranks per host")
@@ -322,8 +321,8 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--sizes", type=listed(nbytes), default=sizes, help="in bytes")
     add("--contenders", type=listed(contender), help="such as ring-ucx,gloo,mpi-han; default: all")
     add("--cold", action="store_true", help="times the first call after the others' turns")
-    add("--rounds", type=int, default=5, help="turns of each contender for each size")
-    add("--networks", type=int, default=1, help="made one after the other, of each kind")
+    add("--rounds", type=number(1), default=5, help="turns of each contender for each size")
+    add("--networks", type=number(1), default=1, help="made one after the other, of each kind")
     add("--longest", type=float, default=3.0, help="seconds of the wire; larger sizes are left out")
     add("--output", type=Path, help="writes OUTPUT.csv, .json, .md and .png")
     add("--rehearse", action="store_true", help="little of all, in less than a minute")

@@ -42,6 +42,7 @@ from ringcomm.groups import launched
 from ringcomm.launch import RanksFailedError, run_ranks
 from ringcomm.plan import Link, Network, simulate
 from ringcomm.units import readable_nbytes, readable_seconds
+from ringcomm.usage import Parser
 
 WORLD_SIZES = range(2, 9)
 SAMPLES = 20  # in each turn
@@ -139,7 +140,7 @@ def table(rows: list[dict[str, float]], link: Link, cores: int) -> Table:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="fits the simulation to this machine")
+    parser = Parser(description="fits the simulation to this machine")
     parser.add_argument("--turns", type=number(1), default=50, help="(default: %(default)s)")
     parser.add_argument("--csv", type=Path, help="write measured and predicted seconds here, too")
     parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)

@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 
 import ringcomm
+from ringcomm.arguments import number
+from ringcomm.usage import Parser
 
 SETTINGS = {
     "off": {"RINGCOMM_FLIGHT_RECORDS": "0"},
@@ -52,11 +54,11 @@ def measure(job: tuple[str, int]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=number(1), default=25, help="processes per setting")
+    parser.add_argument(
+        "--repeats", type=number(1), default=20_000, help="calls that are timed in each"
     )
-    parser.add_argument("--runs", type=int, default=25, help="processes per setting")
-    parser.add_argument("--repeats", type=int, default=20_000, help="calls that are timed in each")
     options = parser.parse_args()
 
     samples: dict[str, dict[str, list[float]]] = {

@@ -32,6 +32,7 @@ from ringcomm.backend import DEFAULT_MAX_CTAS
 from ringcomm.bench.options import DTYPES
 from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.units import readable_nbytes, readable_seconds
+from ringcomm.usage import Parser
 
 FIELDS = ("gpu", "algorithm", "world_size", "ctas", "dtype", "nbytes")
 FIELDS += ("fused_s", "copy_s", "moved_nbytes", "wrong")
@@ -97,9 +98,7 @@ def table(rows: list[dict]) -> Table:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--algorithms",
         type=several(tuple(ALGORITHMS["all_reduce"])),

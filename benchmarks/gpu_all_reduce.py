@@ -43,6 +43,7 @@ from ringcomm.groups import launched
 from ringcomm.launch import RanksFailedError, run_ranks
 from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.units import readable_nbytes, readable_seconds
+from ringcomm.usage import Parser
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SIDES = ("ring", "nccl")
@@ -219,9 +220,7 @@ def table(rows: list[dict[str, object]]) -> Table:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nproc", type=number(2), default=2, help="ranks (default: %(default)s)")
     parser.add_argument(
         "--sizes", default="1K,16K,256K,1M,4M,16M,64M,256M,1G", help="of the tensor"

@@ -16,6 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from ringcomm.units import readable_nbytes
+from ringcomm.usage import Parser
 
 Curve = dict[int, float]  # busbw in GB/s, by nbytes
 Panels = dict[tuple[int, str], dict[str, Curve]]
@@ -70,9 +71,7 @@ def draw(panels: Panels, path: Path, title: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("csv", type=Path, help="what gpu_all_reduce.py --csv wrote")
     parser.add_argument("--plot", type=Path, required=True, metavar="FILE", help=".png, .svg, .pdf")
     options = parser.parse_args()

@@ -24,6 +24,7 @@ from common import listed, report, run_on_ranks
 
 import ringcomm
 from ringcomm.arguments import number
+from ringcomm.usage import Parser
 
 Call = Callable[[torch.Tensor], object]
 
@@ -122,10 +123,10 @@ def rank_main(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--nproc", type=number(1), default=2, help="ranks, where no launcher starts them"
     )
-    parser.add_argument("--nproc", type=int, default=2, help="ranks, where no launcher starts them")
     parser.add_argument(
         "--late", type=listed(float), default=[0, 1, 3, 10, 30], help="milliseconds"
     )

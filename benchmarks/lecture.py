@@ -39,6 +39,7 @@ from ringcomm.bench.cases import case_of
 from ringcomm.bench.contenders import TorchContender, make_contenders, newest
 from ringcomm.bench.sampling import measure
 from ringcomm.units import readable_seconds
+from ringcomm.usage import Parser
 
 
 def timed_once(call: Callable[[], object], device: torch.device, group: object) -> float:
@@ -95,9 +96,7 @@ def busbw(name: str, num_elements: int, contender: TorchContender, device: torch
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nproc", type=number(1), default=4, help="ranks (default: %(default)s)")
     parser.add_argument(
         "--num-elements",

@@ -24,9 +24,10 @@ from pathlib import Path
 import torch
 from common import listed, write_results
 
-from ringcomm.arguments import nbytes
+from ringcomm.arguments import nbytes, number
 from ringcomm.bench import machine
 from ringcomm.units import readable_nbytes, readable_seconds
+from ringcomm.usage import Parser
 
 OURS = "ringcomm"
 SHARED = "ringcomm:shared"  # the same with tensors that need no copy
@@ -205,9 +206,7 @@ def draw(path: Path, rows: Sequence[Row], title: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--mpis",
         type=listed(str),
@@ -219,7 +218,7 @@ def main() -> int:
     )
     parser.add_argument("-b", "--minbytes", type=nbytes, default="8", help="(default: 8)")
     parser.add_argument("-e", "--maxbytes", type=nbytes, default="256M", help="(default: 256M)")
-    parser.add_argument("-n", "--samples", type=int, default=7, help="of each (default: 7)")
+    parser.add_argument("-n", "--samples", type=number(1), default=7, help="of each (default: 7)")
     parser.add_argument("-o", "--output", type=Path, required=True, help="without a suffix")
     options = parser.parse_args()
     if not options.mpis:

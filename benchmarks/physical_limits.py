@@ -31,8 +31,9 @@ from rich.table import Table
 
 import ringcomm
 from ringcomm import _C
-from ringcomm.arguments import nbytes
+from ringcomm.arguments import nbytes, number
 from ringcomm.units import readable_nbytes, readable_seconds
+from ringcomm.usage import Parser
 
 SIZES = [8 << shift for shift in range(0, 26, 2)]  # bytes
 _ROUNDS = 20_000
@@ -145,10 +146,8 @@ def on_rank(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--nproc", type=int, default=2, help="ranks to start (default: 2)")
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nproc", type=number(1), default=2, help="ranks to start (default: 2)")
     parser.add_argument(
         "--sizes", type=listed(nbytes), help="comma-separated, such as 8,64K (default: the file's)"
     )

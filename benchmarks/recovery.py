@@ -40,6 +40,7 @@ import ringcomm
 from ringcomm.arguments import number
 from ringcomm.meeting import local_store
 from ringcomm.units import readable_seconds
+from ringcomm.usage import Parser
 
 EVENTS = ("noticed", "shrunk", "stepped")
 TIMEOUT = timedelta(seconds=60)
@@ -136,9 +137,7 @@ def print_summary(rows: list[dict[str, float]], nproc: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nproc", type=number(2), default=4, help="ranks before the death")
     parser.add_argument("--trials", type=number(1), default=50)
     parser.add_argument("--csv", type=Path, help="where a line per trial is written")

@@ -37,6 +37,7 @@ from ringcomm.arguments import nbytes, number, several
 from ringcomm.bench import machine
 from ringcomm.bench.options import DTYPES
 from ringcomm.bench.plot import readable
+from ringcomm.usage import Parser
 
 FIELDS = ("device", "dtype", "op", "nbytes", "ringcomm_s", "torch_s", "copy_s", "date", "on")
 TORCH_OPS = {"sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum}
@@ -153,9 +154,7 @@ def table(rows: list[dict[str, object]]) -> Table:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--devices",
         type=several(("cpu", "cuda", *(f"cpu:{name}" for name in _C.host_instructions()))),

@@ -33,9 +33,11 @@ import torch
 import torch.distributed as dist
 from common import listed, write_results
 
+from ringcomm.arguments import number
 from ringcomm.bench import machine
 from ringcomm.meeting import local_store
 from ringcomm.units import readable_seconds
+from ringcomm.usage import Parser
 
 PATIENCE = 40.0  # seconds that a set-up may take
 NOTE = "Until the group is made / until a first all_reduce is done, on the last rank; medians."
@@ -234,13 +236,11 @@ def contender(text: str) -> str:
 
 
 def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--ranks", type=listed(int), default="2,16,64", help="numbers of ranks")
     add("--contenders", type=listed(contender), help="such as ring-hosts-ucx,gloo; default: all")
-    add("--rounds", type=int, default=5, help="turns of each contender, after a first one")
+    add("--rounds", type=number(1), default=5, help="turns of each contender, after a first one")
     add("--output", type=Path, help="writes OUTPUT.csv, .json and .md")
     add("--rehearse", action="store_true", help="little of all, in less than a minute")
     options = parser.parse_args(arguments)

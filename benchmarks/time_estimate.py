@@ -27,6 +27,7 @@ from ringcomm.bench.contenders import TorchContender
 from ringcomm.bench.tune import IN_PLACE, least_seconds, take_a_core
 from ringcomm.groups import launched
 from ringcomm.units import readable_nbytes
+from ringcomm.usage import Parser
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "reduce")
 SIZES = [1280 << 2 * i for i in range(8)]  # 1.25 KiB to 20 MiB, of the larger buffer
@@ -83,7 +84,7 @@ def table(rows: list[Row]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="compares estimated with measured times")
+    parser = Parser(description="compares estimated with measured times")
     parser.add_argument("--nproc", type=number(2), default=2, help="ranks (default: %(default)s)")
     parser.add_argument("--samples", type=number(1), default=9, help="(default: %(default)s)")
     parser.add_argument("--turns", type=number(1), default=3, help="(default: %(default)s)")

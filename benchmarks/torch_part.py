@@ -27,8 +27,9 @@ import torch.testing._internal.distributed.fake_pg  # registers "fake"
 from common import listed, report, run_on_ranks
 
 import ringcomm
-from ringcomm.arguments import nbytes
+from ringcomm.arguments import nbytes, number
 from ringcomm.units import readable_nbytes
+from ringcomm.usage import Parser
 
 TURN = 0.01  # seconds that the calls of a turn take together
 MORE = 1.2  # times the direct call
@@ -105,12 +106,12 @@ def rank_main(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--nproc", type=number(1), default=2, help="ranks, where no launcher starts them"
     )
-    parser.add_argument("--nproc", type=int, default=2, help="ranks, where no launcher starts them")
     parser.add_argument("--sizes", type=listed(nbytes), default=listed(nbytes)("8,1K,16K,64K,256K"))
-    parser.add_argument("--rounds", type=int, default=51)
+    parser.add_argument("--rounds", type=number(1), default=51)
     parser.add_argument("--output", type=Path, help="writes OUTPUT.csv, .json and .md")
     return run_on_ranks(rank_main, parser.parse_args())
 

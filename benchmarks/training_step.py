@@ -39,6 +39,7 @@ import ringcomm
 from ringcomm.arguments import number, several
 from ringcomm.bench.contenders import TorchContender, make_contenders
 from ringcomm.units import readable_seconds
+from ringcomm.usage import Parser
 
 BATCH, VOCABULARY, CONTEXT, WIDTH = 8, 1000, 64, 128
 
@@ -211,9 +212,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nproc", type=number(1), default=2, help="ranks (default: %(default)s)")
     parser.add_argument("--models", type=several(tuple(MODELS)), default=list(MODELS))
     parser.add_argument(

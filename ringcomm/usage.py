@@ -61,10 +61,15 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Names what is probably meant by a misspelt option or choice."""
+    """Names what is probably meant by a misspelt option or choice.
 
-    # What argparse has for this from Python 3.14 on knows of no options.
-    suggest_on_error = False
+    The program that makes one can print anything, as `write_anything` has it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.suggest_on_error = False  # argparse's own from Python 3.14 on, which knows no options
+        write_anything()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse has it. Unknown options are found before what follows them is looked at."""

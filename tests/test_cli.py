@@ -1,4 +1,4 @@
-"""What `python -m ringcomm` says of itself and of its commands."""
+"""What `python -m ringcomm`, or `ringcomm`, says of itself and of its commands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from ringcomm.arguments import output_file
 from ringcomm.cli import COMMANDS, main, names
 from ringcomm.plan.plans import COLLECTIVES
 
-SETUP = (Path(__file__).parents[1] / "setup.py").read_text()
+ROOT = Path(__file__).parents[1]
+SETUP = (ROOT / "setup.py").read_text()
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
 
 
 def said(capsys, *arguments: str) -> str:
@@ -41,9 +44,56 @@ def test_every_command_says_what_it_does(capsys, command: str) -> None:
     assert len(description) > 20 and not description.startswith(("options:", "positional"))
 
 
-def imported(*arguments: str, code: int) -> set[str]:
+# What an installer writes for the entry point, in a file of this name.
+SCRIPT = """
+import sys
+from {module} import {function}
+sys.argv[0] = "/opt/bin/ringcomm"
+sys.exit({function}())
+"""
+
+
+@pytest.fixture(scope="module")
+def console_script() -> list[str]:
+    """Runs the command that setup.py names, whatever is installed here."""
+    (entry,) = re.findall(r'"console_scripts": \["ringcomm = ([\w.:]+)"\]', SETUP)
+    module, _, function = entry.partition(":")
+    (packed,) = re.findall(r"^py-modules = (.*)$", PYPROJECT, re.MULTILINE)
+    assert f'"{module}"' in packed
+    return ["-c", SCRIPT.format(module=module, function=function)]
+
+
+def test_the_console_command(console_script: list[str], tmp_path: Path) -> None:
+    """It is `python -m ringcomm` by another name, in whatever folder, and needs torch as late."""
+    for arguments, code in (["--help"], 0), (["bench", "--help"], 0), (["cost", "--tp", "0"], 2):
+        by_module = ran("-m", "ringcomm", *arguments, cwd=ROOT)
+        by_name = ran(*console_script, *arguments, cwd=tmp_path)
+        assert by_module.returncode == by_name.returncode == code
+        for one, other in (by_module.stdout, by_name.stdout), (by_module.stderr, by_name.stderr):
+            assert words(one.replace("python -m ringcomm", "ringcomm")) == words(other)
+    assert "torch" not in imported("cost", "--tp", "0", code=2, start=console_script)
+
+
+def test_the_console_command_starts_ranks(console_script: list[str], tmp_path: Path) -> None:
+    small = ("-b", "1K", "-e", "1K", "-n", "1", "--backends", "ring")
+    result = ran(*console_script, "bench", *small, cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "") and " OK" in result.stdout
+
+
+def ran(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
+
+
+def words(text: str) -> list[str]:
+    """Without the line breaks, which depend on the length of the program's name."""
+    return text.split()
+
+
+def imported(*arguments: str, code: int, start: Sequence[str] = ("-m", "ringcomm")) -> set[str]:
     """The packages that a command imports; it ends with `code`."""
-    command = [sys.executable, "-X", "importtime", "-m", "ringcomm", *arguments]
+    command = [sys.executable, "-X", "importtime", *start, *arguments]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == code, result.stderr
     return set(re.findall(r"^import time: .*\| +(\w+)$", result.stderr, re.M))

@@ -240,5 +240,7 @@ def test_command_says_all_and_active_parameters(capsys, tmp_path):
 
 
 def test_command_refuses_ranks_that_do_not_divide_the_heads(capsys):
-    assert main(["cost", "--model", "gpt2-xl", "--tp", "8"]) == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["cost", "--model", "gpt2-xl", "--tp", "8"])
+    assert ended.value.code == 2
     assert capsys.readouterr().err == "tp must divide the 25 attention heads, got 8\n"

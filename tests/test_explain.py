@@ -171,7 +171,8 @@ def test_stepping_through_the_page(browser: object, tmp_path: Path, algorithm: s
         assert sorted(shown.text(".token text")) == sorted(map(str, tokens))
         assert len(shown.text(".coming")) == (step == 0)
     (caption,) = shown.text("#caption")
-    assert caption == f"step {plans.num_steps - 1}, all-gather ({plans.num_steps} of {plans.num_steps})"
+    last = plans.num_steps - 1  # they count from 0
+    assert caption == f"step {last}, all-gather ({last + 1} of {last + 1})"
 
     shown.press(Keys.ARROW_LEFT)
     assert shown.cells() == held(plans, plans.num_steps - 1, own(plans))
@@ -256,6 +257,8 @@ def test_drawings(tmp_path: Path, suffix: str) -> None:
     else:
         text = path.read_text()
         assert text.count("<!-- step ") == plans.num_steps
+        numbers = re.findall(r"<!-- step (\d+)", text)
+        assert numbers == [str(step) for step in range(plans.num_steps)]
         assert text.count("<image ") == plans.num_steps + 1
         assert f"<!-- {drawing.LEGEND} -->" in text
         assert [text.count(f"<!-- rank {rank} -->") for rank in range(4)] == [1, 1, 1, 0]
@@ -322,5 +325,7 @@ def test_command_takes_hosts_of_different_sizes(tmp_path: Path) -> None:
     ],
 )
 def test_refuses(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", *arguments]) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", *arguments])
+    assert ended.value.code == 2
     assert words in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,6 +103,8 @@ def test_command_with_a_file_of_ones_own(
     assert main([*what, "-o", str(output)]) == 0
     printed = capsys.readouterr().out
     assert f"wrote {output}" in printed and "my_star" in printed
+    numbers = [int(first) for first in re.findall(r"^ *(\d+) ", printed, re.M)]
+    assert numbers == list(range(6))  # of steps, as in plans[rank].steps
     assert "all_reduce: ring beside my_star, 4 ranks" in output.read_text()
 
     assert main([*what, "--json"]) == 0
@@ -144,7 +147,9 @@ def test_command_on_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_refuses(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", *arguments]) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", *arguments])
+    assert ended.value.code == 2
     assert words in capsys.readouterr().err
 
 

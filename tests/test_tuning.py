@@ -34,7 +34,7 @@ def test_neighbouring_sizes_of_one_algorithm_are_one_rule() -> None:
     }
     assert rules_of(2, "all_reduce", seconds) == [
         Rule(2, "all_reduce", 300, "ring"),
-        Rule(2, "all_reduce", MOST_NBYTES, "direct"),
+        Rule(2, "all_reduce", 400, "direct"),  # nothing was measured beyond
     ]
 
 
@@ -218,6 +218,9 @@ def test_the_command_writes_a_tuning(tmp_path: Path) -> None:
     assert made.machine == machine() and made.made["ringcomm"] == ringcomm.__version__
     assert {rule.collective for rule in made.rules} == {"all_reduce", "broadcast"}
     assert {rule.world_size for rule in made.rules} == {2}
+    for collective in ("all_reduce", "broadcast"):
+        ends = [rule.most_nbytes for rule in made.rules if rule.collective == collective]
+        assert ends[-1] == 128 << 10
     assert {time.collective for time in made.times} == set(COLLECTIVES)
     assert {time.world_size for time in made.times} == {2}
     of_one = [time for time in made.times if time.collective == "gather"]
@@ -225,6 +228,32 @@ def test_the_command_writes_a_tuning(tmp_path: Path) -> None:
     assert of_one[-1].nbytes == 256 << 10 and all(0 < time.seconds < 10 for time in of_one)
 
 
+def test_a_place_that_is_none_is_found_out_first(tmp_path: Path) -> None:
+    """What must be writable is the folder, in which a new file takes the place of the old one."""
+    (tmp_path / "file").touch()
+    wrong = tmp_path / "file" / "tuning.json"
+    result = python("-m", "ringcomm", "tune", "reduce", RINGCOMM_TUNING=str(wrong))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert (
+        result.stderr.startswith("python -m ringcomm tune: ") and str(wrong.parent) in result.stderr
+    )
+
+
+def test_a_folder_without_a_place_for_a_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "made" / "tuning.json"
+    tuning.prepare(file)
+    assert list(file.parent.iterdir()) == []
+
+    def touch(path: Path) -> None:
+        raise PermissionError(f"{path} is not to be")  # root may write everywhere
+
+    monkeypatch.setattr(Path, "touch", touch)
+    with pytest.raises(PermissionError):
+        tuning.prepare(file)
+
+
 def test_the_command_needs_a_place_for_the_file() -> None:
     result = python("-m", "ringcomm", "tune", "reduce", RINGCOMM_TUNING="off")
-    assert result.returncode == 1 and "--output" in result.stderr
+    assert result.returncode == 2 and "--output" in result.stderr

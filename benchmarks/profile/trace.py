@@ -24,6 +24,7 @@ from ringcomm.arguments import nbytes, number
 from ringcomm.cli.trace import trace_file
 from ringcomm.cli.trace_rank import record, write
 from ringcomm.plan.algorithms import ALGORITHMS
+from ringcomm.usage import Parser
 
 
 def all_reduces(tensor: torch.Tensor, options: argparse.Namespace, iters: int) -> None:
@@ -50,9 +51,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nproc", type=number(1), default=4, help="ranks (default: %(default)s)")
     parser.add_argument("--size", type=nbytes, default="4M", help="of the tensor (default: 4M)")
     parser.add_argument("--iters", type=number(1), default=3, help="all-reduces (default: 3)")

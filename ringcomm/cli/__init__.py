@@ -38,7 +38,6 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m ringcomm
         SystemExit: after --help, or of arguments that are wrong, with the code 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    usage.write_anything()
     parser = usage.Parser(
         prog=prog,
         usage="%(prog)s COMMAND ...",

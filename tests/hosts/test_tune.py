@@ -43,6 +43,6 @@ def test_one_host_has_no_network(tmp_path: Path) -> None:
         job = local.start(script_in(tmp_path), placement=[0, 0], env=env)
         results = job.wait(60)
     for result in results:
-        assert result.status == 1
-        assert "tune: all 2 ranks are on one host: start them on several" in result.stderr
+        assert result.status == 2
+        assert "tune: error: all 2 ranks are on one host: start them on several" in result.stderr
     assert not (tmp_path / "tuning.json").exists()
