@@ -60,11 +60,11 @@ def run_ranks(
         del store  # not before
     finally:
         with uninterrupted():
-            listening.close()
-            for process in ranks:
+            for process in ranks:  # before their store goes, of which they would complain
                 process.kill()
             for process in ranks:
                 process.wait()
+            listening.close()
 
 
 @contextlib.contextmanager

@@ -30,11 +30,14 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("text", PROGRAMS)
-def test_programs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each runs on two ranks, and nothing warns.
+def test_programs(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each runs on two ranks, and nothing warns. Those that have a file's name say what they found.
 
     Some stand on the imports and the tensor of those before them.
     """
+    is_whole = re.match(r"# \w+\.py", text)
     if "import torch\n" not in text:
         text = "import torch, ringcomm\nimport torch.distributed as dist\n" + text
         text = text.replace('("gloo")\n', '("gloo")\ntensor = torch.ones(2)\n')
@@ -49,6 +52,8 @@ def test_programs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     finally:
         print(errors.read_text())
     assert complaints(errors.read_text()) == []
+    if is_whole:
+        assert sorted(re.findall(r"^rank (\d)", capfd.readouterr().out, re.M)) == ["0", "1"]
 
 
 def test_programs_were_found() -> None:
