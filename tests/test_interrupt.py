@@ -23,7 +23,7 @@ LONG = {
     "bench -n 100000": 2,
     "demo --nproc 2 --epochs 100000": 2,
     "trace --nproc 2 --iters 1000000": 2,
-    "tune reduce --world-sizes 2 -n 100000": 2,
+    "tune reduce --world-sizes 2 -n 100000 -o tuning.json": 2,
     "cost --machine this": max(2, len(os.sched_getaffinity(0))),
     "simulate --world-size 2048,4096 --nbytes 1K..1G --slice 1M": 0,
     "explain --timeline --world-size 8 --slices 8": 0,
@@ -39,7 +39,7 @@ def started(command: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "RINGCOMM_TUNING": str(folder / "tuning.json")},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True,
     )
     try:
