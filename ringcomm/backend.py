@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
-from ringcomm import _C, flight, links, tuning
+from ringcomm import _C, debug, flight, links, tuning
 from ringcomm.environment import integer, one_of, switch, value_of, warn_of_unknown
 from ringcomm.host import given_name
 from ringcomm.options import Options, choices, hosts
@@ -76,6 +76,8 @@ def create(options: Any, pg_options: Any) -> Any:
         tuning.rules(),
         timedelta(seconds=links.silence()),
         tuning.times(),
+        tuning.used_file(),
+        debug.reporter(),
     )
 
 

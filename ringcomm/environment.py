@@ -16,6 +16,7 @@ NAMES = (
     "RINGCOMM_ALGORITHM",
     "RINGCOMM_BLOCKING_WAIT",
     "RINGCOMM_CHANNELS",
+    "RINGCOMM_DEBUG",
     "RINGCOMM_EXECUTOR",
     "RINGCOMM_FLIGHT_DUMP",
     "RINGCOMM_FLIGHT_RECORDS",
@@ -93,16 +94,22 @@ def seconds(name: str, default: float, least: float, most: float) -> float:
     return value
 
 
-def one_of(name: str, values: Sequence[str]) -> str:
+def one_of(name: str, values: Sequence[str], *, ignore_case: bool = False) -> str:
     """What the variable holds, or the first of the values.
+
+    Args:
+        name: of the variable.
+        values: in lower case.
+        ignore_case: for a variable whose likes elsewhere are written in capitals.
 
     Raises:
         ValueError: it holds something else.
     """
     text = value_of(name, values[0])
-    if text not in values:
+    value = text.lower() if ignore_case else text
+    if value not in values:
         raise ValueError(f"{name} is {shown(text)}; it must be one of {', '.join(values)}")
-    return text
+    return value
 
 
 def switch(name: str, default: bool = False) -> bool:

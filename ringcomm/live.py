@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringcomm import _C
+from ringcomm.chosen import Chosen, SizeClass
+from ringcomm.jobs import Job, job_of
+from ringcomm.plan.network import Link
+from ringcomm.topology import Host
+from ringcomm.units import readable_ranks
 
+_COLLECTIVE = re.compile(r" #\d+$")  # how the description of one ends
 _MEMORY = re.compile(r"(/memfd:|/dev/shm/)ringcomm-[0-9a-f]{32}( \(deleted\))?")
 
 
@@ -66,43 +72,91 @@ class GroupStatus:
 
     Attributes:
         name: as torch.distributed describes the group, at most 63 bytes of it, with "?" for control
-            characters.
+            characters. Before its first call it is torch's number of the group.
+        job: which its ranks on this host belong to.
         complete: whether all ranks have joined.
         failure: why the group is broken; empty if it is not.
         ranks: in order.
+        chosen: what it chose when it was made.
     """
 
     name: str
+    job: Job
     complete: bool
     failure: str
     ranks: tuple[RankStatus, ...]
+    chosen: Chosen
+
+    def title(self) -> str:
+        """Such as group tp, 4 ranks."""
+        ranks = f"{len(self.ranks)} rank{'s' if len(self.ranks) > 1 else ''}"
+        return f"group {self.name or 'without a name'}, {ranks}"
 
     def why(self) -> list[str]:
-        """Who holds the group up, a sentence each; empty where nobody waits."""
-        waiting = {rank.rank: rank for rank in self.ranks if rank.waits_for is not None}
-        awaited = {rank.waits_for for rank in self.ranks if rank.waits_for is not None}
-        reasons = []
-        for blocker in sorted(awaited - set(waiting)):
-            culprit = self.ranks[blocker]
-            waiters = _ranks([rank.global_rank for rank in waiting.values()])
-            verb = "wait" if len(waiting) > 1 else "waits"
-            longest = max(rank.waits for rank in waiting.values())
-            is_doing = f"in {culprit.doing}" if culprit.doing else "in no operation of this group"
-            reasons.append(
-                f"{waiters} {verb} for rank {culprit.global_rank} (pid {culprit.pid}), which is "
-                f"{culprit.state} and {is_doing}: {longest:.1f} s"
-            )
-        if waiting and not reasons:
-            found = _ranks([rank.global_rank for rank in waiting.values()])
-            reasons.append(f"{found} wait for each other")
+        """Who holds the group up, some sentences each; empty where nobody waits."""
+        held_up: dict[int, list[RankStatus]] = {}
+        in_circle = []
+        for rank in self.ranks:
+            if rank.waits_for is None or not rank.waits:
+                continue
+            at_fault = self._at_fault(rank.waits_for)
+            if at_fault is None:
+                in_circle.append(rank)
+            else:
+                held_up.setdefault(at_fault, []).append(rank)
+        reasons = [self._reason(self.ranks[rank], held_up[rank]) for rank in sorted(held_up)]
+        if in_circle:
+            reasons.append(f"{_names(in_circle)} wait for each other.")
         return reasons
 
+    def _at_fault(self, rank: int) -> int | None:
+        """The rank that this one waits for in the end: itself, if for none; None in a circle."""
+        passed = set()
+        while (next_rank := self.ranks[rank].waits_for) is not None:
+            if rank in passed:
+                return None
+            passed.add(rank)
+            rank = next_rank
+        return rank
 
-def _ranks(ranks: list[int]) -> str:
-    """Such as ranks 0, 2 and 5."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+    def _reason(self, culprit: RankStatus, waiting: list[RankStatus]) -> str:
+        have = "have" if len(waiting) > 1 else "has"
+        longest = readable_wait(max(rank.waits for rank in waiting))
+        name = f"rank {culprit.global_rank}"
+        return (
+            f"{_names(waiting)} {have} waited {longest} for {name} (pid {culprit.pid}). "
+            f"{name.capitalize()} {_does(culprit, waiting)}."
+        )
+
+
+def _names(ranks: list[RankStatus]) -> str:
+    return readable_ranks([rank.global_rank for rank in ranks]).capitalize()
+
+
+def _does(rank: RankStatus, waiting: list[RankStatus]) -> str:
+    """What a rank does while others wait for it, behind its name."""
+    is_in = f" in {rank.doing}" if rank.doing else ""
+    if rank.state == "ended":
+        return f"has ended{is_in}"
+    if rank.state == "left":
+        return "has closed the group"
+    if rank.state == "silent":
+        return f"is on host {rank.host}, which does not answer"
+    if rank.state == "stopped":
+        return f"is stopped{is_in}, by a signal or a debugger"
+    if is_in:
+        return f"is{is_in}"
+    if not all(_COLLECTIVE.search(each.doing) for each in waiting):
+        return "is alive but in no call of this group"
+    since = f" since #{rank.completed}" if rank.completed else ""
+    return f"is alive but has not called a collective of this group{since}"
+
+
+def readable_wait(seconds: float) -> str:
+    """Such as 36.7 s, 12.5 min or 3.2 h."""
+    if seconds < 600:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 36000 else f"{seconds / 3600:.1f} h"
 
 
 def status() -> list[GroupStatus]:
@@ -122,10 +176,15 @@ def running() -> list[GroupStatus]:
     return list(_groups_of(sorted(int(p.name) for p in Path("/proc").glob("[0-9]*"))))
 
 
+def group_of(descriptor: int) -> GroupStatus:
+    """The group whose memory is this open file of this process."""
+    return _group_of(descriptor, os.getpid(), os.readlink(f"/proc/self/fd/{descriptor}"))
+
+
 def _groups_of(pids: list[int]) -> Iterator[GroupStatus]:
     seen = set()
     for pid in pids:
-        for path in _memory_of(pid):
+        for path, target in _memory_of(pid):
             try:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
@@ -135,16 +194,56 @@ def _groups_of(pids: list[int]) -> Iterator[GroupStatus]:
                 if (file.st_dev, file.st_ino) in seen:
                     continue
                 seen.add((file.st_dev, file.st_ino))
-                found = _C.view_group(descriptor)
+                yield _group_of(descriptor, pid, target)
             except RuntimeError:
                 continue  # of another build
             finally:
                 os.close(descriptor)
-            found["ranks"] = tuple(RankStatus(**rank) for rank in found["ranks"])
-            yield GroupStatus(**found)
 
 
-def _memory_of(pid: int) -> list[str]:
+def _group_of(descriptor: int, pid: int, target: str) -> GroupStatus:
+    """The group of an open file, which the process has, too; there it leads to the target.
+
+    Raises:
+        RuntimeError: it is not the memory of a group of this build.
+    """
+    found = _C.view_group(descriptor)
+    ranks = tuple(RankStatus(**rank) for rank in found["ranks"])
+    host_of = found["host_of"]
+    across = Link(*found["across"])
+    chosen = Chosen(
+        _hosts(ranks, host_of),
+        "memfd" if target.startswith("/memfd:") else "/dev/shm",
+        found["engine"] if max(host_of, default=0) else "",
+        across.text() if max(host_of, default=0) else "",
+        found["tuned_by"],
+        tuple(SizeClass(**one) for one in found["size_classes"]),
+    )
+    job = job_of(_processes(ranks, host_of, pid))
+    return GroupStatus(found["name"], job, found["complete"], found["failure"], ranks, chosen)
+
+
+def _hosts(ranks: tuple[RankStatus, ...], host_of: list[int]) -> tuple[Host, ...]:
+    members: dict[int, list[RankStatus]] = {}
+    for rank, host in zip(ranks, host_of, strict=False):  # of none before all are there
+        members.setdefault(host, []).append(rank)
+    return tuple(
+        Host(members[host][0].host, tuple(rank.global_rank for rank in members[host]))
+        for host in sorted(members)
+    )
+
+
+def _processes(ranks: tuple[RankStatus, ...], host_of: list[int], pid: int) -> list[int]:
+    """Those of the ranks on this host, of which pid is one, as far as they can be known here."""
+    own = next((rank.rank for rank in ranks if rank.pid == pid), None)
+    if own is None:  # its numbers are those of another PID namespace
+        return [pid]
+    here = [host_of[rank.rank] == host_of[own] if host_of else True for rank in ranks]
+    return [rank.pid for rank, is_here in zip(ranks, here, strict=True) if rank.pid and is_here]
+
+
+def _memory_of(pid: int) -> list[tuple[str, str]]:
+    """Paths of the process's open files that are memory of groups, and what they lead to."""
     try:
         paths = sorted(Path(f"/proc/{pid}/fd").iterdir(), key=lambda path: int(path.name))
     except OSError:
@@ -156,5 +255,5 @@ def _memory_of(pid: int) -> list[str]:
         except OSError:
             continue
         if _MEMORY.fullmatch(target):
-            found.append(str(path))
+            found.append((str(path), target))
     return found

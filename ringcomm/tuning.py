@@ -216,6 +216,18 @@ def rules() -> list[tuple[int, Collective, str, int]]:
     ]
 
 
+def used_file() -> str:
+    """The file that `rules` are from; "" without one that fits.
+
+    Raises:
+        OSError, ValueError: as `rules` does.
+    """
+    file = path()
+    if file is None or not _used(file, is_named()):
+        return ""
+    return os.fsencode(file).decode(errors="replace")
+
+
 def times() -> list[tuple[int, Collective, int, float]]:
     """By which groups that are made now estimate; empty without a file that fits.
 

@@ -156,6 +156,7 @@ def test_ranks_of_torchrun_are_numbers(name: str, monkeypatch: pytest.MonkeyPatc
         ("RINGCOMM_SLICE_NBYTES", "RINGCOMM_SLICE_BYTES"),
         ("RINGCOMM_LINK", "RINGCOMM_LINKS"),
         ("RINGCOMM_SILENCE", "RINGCOMM_HOST_SILENCE"),
+        ("RINGCOMM_DEBUG_LEVEL", "RINGCOMM_DEBUG"),
     ],
 )
 def test_a_misspelt_name_has_a_near_one(

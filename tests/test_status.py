@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import fcntl
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -18,8 +25,11 @@ import torch.distributed as dist
 from ranks import Rank, on_processes
 
 import ringcomm
-from ringcomm.cli import main
-from ringcomm.live import GroupStatus, running
+from ringcomm.chosen import Chosen
+from ringcomm.cli import main, status
+from ringcomm.jobs import Job
+from ringcomm.live import GroupStatus, RankStatus, running
+from ringcomm.topology import Host
 
 
 def until(found: Callable[[], GroupStatus | None]) -> GroupStatus:
@@ -119,13 +129,16 @@ def hanging(rank: Rank, kind: str) -> None:
         if kind == "all_reduce":
             waiting = own_group(3, lambda g: len([r for r in g.ranks if r.waits > 0.1]) == 2)
             (reason,) = waiting.why()
-            assert f"ranks 1 and 2 wait for rank 3 (pid {os.getpid()}), which is running" in reason
+            waited = rf"Ranks 1 and 2 have waited \d+\.\d s for rank 3 \(pid {os.getpid()}\)\. "
+            what = "Rank 3 is alive but has not called a collective of this group."
+            assert re.fullmatch(waited + re.escape(what), reason), reason
             for member in waiting.ranks[:2]:
                 assert member.doing == "all_reduce(count=77, dtype=float32, op=sum) #1"
                 assert member.waits_for == 2
             dist.all_reduce(torch.ones(77), group=group)
         else:
             waiting = own_group(3, lambda g: len([r for r in g.ranks if r.waits > 0.1]) == 2)
+            assert "Rank 3 is alive but in no call of this group." in waiting.why()[0]
             for member in waiting.ranks[:2]:
                 assert member.doing == (
                     "recv(count=77, dtype=float32, tag=0) from rank 3 (rank 2 of group tp)"
@@ -171,6 +184,8 @@ def test_who_is_stopped_ended_or_broken() -> None:
 def across_hosts(rank: Rank) -> None:
     os.environ.update(RINGCOMM_HOSTID="ab"[rank.rank], RINGCOMM_LINKS="gloo")
     dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=2)
+    (group,) = ringcomm.status()  # before the other host's rank has said anything
+    assert [(host.name, host.ranks) for host in group.chosen.hosts] == [("a", (0,)), ("b", (1,))]
 
     def seen(condition: Callable[[GroupStatus], bool]) -> GroupStatus:
         return until(lambda: next((g for g in ringcomm.status() if condition(g)), None))
@@ -181,7 +196,12 @@ def across_hosts(rank: Rank) -> None:
         waiting = seen(lambda g: g.ranks[0].waits > 0.1)
         assert [r.host for r in waiting.ranks] == ["a", "b"]
         assert waiting.ranks[0].doing == "all_reduce(count=77, dtype=float32, op=sum) #1"
-        assert "rank 0 waits for rank 1" in waiting.why()[0]
+        assert re.match(r"Rank 0 has waited .* s for rank 1 \(pid \d+\)\. ", waiting.why()[0])
+        chosen = waiting.chosen
+        assert (chosen.links, chosen.across) == ("gloo", "50us:1.25GB/s")
+        assert chosen.size_classes[-1].zero_copy_from is None
+        by = {one.algorithm for one in chosen.size_classes if one.collective == "all_reduce"}
+        assert by == {"", "hierarchical_doubling"}
         dist.all_reduce(torch.ones(77))
     seen(lambda g: [r.completed for r in g.ranks] == [1, 1])
     dist.barrier()
@@ -223,10 +243,15 @@ def shown(rank: Rank) -> None:
         text = command()
         assert "group shown here, 2 ranks" in text
         assert "all_reduce(count=5, dtype=float32, op=sum) #1" in text
-        assert f"rank 0 waits for rank 1 (pid {os.getpid()}), which is running" in text
+        assert re.search(rf"Rank 0 has waited \d+\.\d s for rank 1 \(pid {os.getpid()}\)\.", text)
+        assert text.index("Rank 0 has waited") < text.index("sent")
         found = [g for g in json.loads(command("--json")) if g["name"] == "shown here"]
         assert [r["waits_for"] for r in found[0]["ranks"]] == [1, None]
-        assert "waits for rank 1" in found[0]["why"][0]
+        assert "for rank 1" in found[0]["why"][0]
+        (own,) = (g for g in ringcomm.status() if g.name == "shown here")
+        assert found[0]["job"] == dataclasses.asdict(own.job)
+        assert f"job {own.job}" in " ".join(text.split())
+        assert found[0]["chosen"] == json.loads(json.dumps(dataclasses.asdict(own.chosen)))
         dist.all_reduce(torch.ones(5), group=group)
     dist.barrier()
 
@@ -266,7 +291,7 @@ def test_watching_shows_it_again() -> None:
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(3)]
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=60) == 130
     assert all(isinstance(json.loads(line), list) for line in lines)
 
 
@@ -284,3 +309,217 @@ def test_seconds_must_be_positive() -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         command("--watch", "0")
     assert "must be a positive number of seconds, got '0'" in caught.value.stderr
+
+
+# ---- What stands where -------------------------------------------------------------------------
+
+
+def a_rank(rank: int, **values: object) -> RankStatus:
+    """A rank that has done much, in a call."""
+    usual: dict[str, object] = {
+        "rank": rank,
+        "global_rank": rank,
+        "pid": 4194300 - rank,
+        "host": "node7",
+        "state": "running",
+        "doing": "all_reduce(count=268435456, dtype=float32, op=premul_sum) #1000000",
+        "waits_for": 7,
+        "waits": 1234.5,
+        "completed": 999999,
+        "enqueued_on_device": 1000000,
+        "completed_on_device": 999998,
+        "nbytes": 999_950_000_000,
+        "held": 8_589_934_592,
+    }
+    return RankStatus(**{**usual, **values})  # type: ignore[arg-type]
+
+
+def a_group(name: str = "default_pg", launcher: int = 4711, num_ranks: int = 8) -> GroupStatus:
+    """One whose last rank does not come."""
+    last = num_ranks - 1
+    ranks = [a_rank(rank, waits_for=last) for rank in range(last)]
+    ranks.append(a_rank(last, doing="", waits_for=None, waits=0.0))
+    chosen = Chosen((Host("node7", tuple(range(num_ranks))),), "memfd", "", "", "", ())
+    return GroupStatus(name, Job("train.py --lr 0.1", launcher), True, "", tuple(ranks), chosen)
+
+
+def text_of(groups: list[GroupStatus], width: int) -> list[str]:
+    return [line.plain for line in status._lines(groups, width)]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_no_number_is_broken(width: int) -> None:
+    lines = text_of([a_group("g" * 63)], width)
+    assert max(map(len, lines)) <= width
+    for number in ("4194300", "999999", "999998/1000000", "1 TB", "8.59 GB", "20.6 min"):
+        assert sum(f" {number}" in line or f", {number}" in line for line in lines) >= 1, number
+    assert sum("op=premul_sum) #1000000" in line for line in lines) == 7
+    assert sum("count=268435456," in line for line in lines) == 7
+
+
+def test_what_is_wrong_comes_first() -> None:
+    broken = dataclasses.replace(a_group("tp", num_ranks=2), failure="rank 1 has ended")
+    idle_one = a_group("idle", num_ranks=1)
+    text = "\n".join(text_of([idle_one, a_group(), broken], 80))
+    begin = text.index("job train.py --lr 0.1 (launcher 4711)")
+    for said in (
+        "Group default_pg, 8 ranks:",
+        "Group tp, 2 ranks:",
+        "It is broken: rank 1 has ended",
+    ):
+        assert text.index(said) < begin
+    assert "Group idle" not in text
+    assert text.count("job train.py") == 1
+
+
+def test_jobs_are_told_apart() -> None:
+    lines = text_of([a_group("default_pg", 1), a_group("default_pg", 2), a_group("tp", 1)], 120)
+    titles = [line for line in lines if line.startswith(("job ", "group "))]
+    assert titles == [
+        "job train.py --lr 0.1 (launcher 1)",
+        "group default_pg, 8 ranks",
+        "group tp, 8 ranks",
+        "job train.py --lr 0.1 (launcher 2)",
+        "group default_pg, 8 ranks",
+    ]
+    assert "Group default_pg, 8 ranks, job train.py --lr 0.1 (launcher 2):" in lines
+
+
+def why(*ranks: RankStatus) -> list[str]:
+    return dataclasses.replace(a_group(), ranks=ranks).why()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"completed": 0}, "Rank 1 is alive but has not called a collective of this group."),
+        ({}, "Rank 1 is alive but has not called a collective of this group since #999999."),
+        ({"doing": "recv(count=1)"}, "Rank 1 is in recv(count=1)."),
+        ({"state": "stopped"}, "Rank 1 is stopped, by a signal or a debugger."),
+        ({"state": "ended"}, "Rank 1 has ended."),
+        ({"state": "left"}, "Rank 1 has closed the group."),
+        ({"state": "silent"}, "Rank 1 is on host node7, which does not answer."),
+    ],
+)
+def test_why_says_what_the_awaited_rank_does(values: dict[str, object], said: str) -> None:
+    idle = {"doing": "", "waits_for": None, "waits": 0.0}
+    (reason,) = why(a_rank(0, waits_for=1, waits=36.7), a_rank(1, **{**idle, **values}))
+    assert reason == f"Rank 0 has waited 36.7 s for rank 1 (pid 4194299). {said}"
+
+
+def test_why_tells_chains_and_circles_apart() -> None:
+    idle = {"doing": "", "waits_for": None, "waits": 0.0}
+    chain, circle = why(
+        a_rank(0, waits_for=1, waits=2.0),
+        a_rank(1, waits_for=2, waits=3.0),
+        a_rank(2, **idle),
+        a_rank(3, waits_for=4),
+        a_rank(4, waits_for=3),
+        a_rank(5, waits_for=3),
+    )
+    assert chain.startswith("Ranks 0 and 1 have waited 3.0 s for rank 2 (pid 4194298). ")
+    assert circle == "Ranks 3 to 5 wait for each other."
+
+
+# ---- In a terminal, and in a file --------------------------------------------------------------
+
+# As the command, with groups that need not be there.
+WITH_GROUPS = """
+import sys
+import ringcomm.live
+from ringcomm.cli import main
+from test_status import a_group
+ringcomm.live.running = lambda: [a_group(), a_group("tp")]
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def with_groups(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", WITH_GROUPS, "status", *arguments]
+
+
+def environment() -> dict[str, str]:
+    path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, path)), "TERM": "xterm"}
+
+
+class Terminal:
+    """A command in a terminal of 24 lines of 80 columns."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.said = ""
+        self.pid, self.screen = pty.fork()
+        if self.pid == 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+            os.execve(arguments[0], arguments, environment())
+
+    def read_until(self, found: Callable[[str], bool]) -> str:
+        """What it has said once that is found, or it has ended."""
+        with contextlib.suppress(OSError):  # at the end
+            while not found(self.said):
+                self.said += os.read(self.screen, 65536).decode()
+        return self.said
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.screen, keys)
+
+    def code(self) -> int:
+        self.read_until(lambda said: False)
+        os.close(self.screen)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def plain(said: str) -> list[str]:
+    """Without what colours it."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said).replace("\r", "").split("\n")
+
+
+def test_a_terminal_of_80_columns() -> None:
+    terminal = Terminal(with_groups())
+    assert terminal.code() == 0
+    lines = plain(terminal.said)
+    assert max(map(len, lines)) <= 80
+    assert [line.rstrip() for line in lines if line] == [
+        line for line in text_of([a_group(), a_group("tp")], 80) if line
+    ]
+
+
+def test_watching_in_a_terminal_of_24_lines() -> None:
+    terminal = Terminal(with_groups("--watch", "0.1"))
+    said = terminal.read_until(lambda said: said.count("the terminal is full") > 2)
+    terminal.press(b"\x03")
+    assert terminal.code() == 130
+    assert "Traceback" not in terminal.said
+    shown = plain(said)
+    first = shown[: next(i for i, line in enumerate(shown) if "the terminal is full" in line) + 1]
+    everything = text_of([a_group(), a_group("tp")], 80)
+    assert len(first) == 23
+    assert [line.rstrip() for line in first[:22]] == everything[:22]
+    assert first[22].startswith(f"{len(everything) - 22} more lines: the terminal is full")
+    assert "Ranks 0 to 6 have waited 20.6 min for rank 7 (pid 4194293)" in " ".join(first[:3])
+
+
+def test_watching_into_a_file(tmp_path: Path) -> None:
+    output = tmp_path / "seen"
+    with output.open("w") as file, (tmp_path / "errors").open("w+") as errors:
+        process = subprocess.Popen(
+            with_groups("--watch", "0.1"),
+            stdout=file,
+            stderr=errors,
+            env={**environment(), "FORCE_COLOR": "1"},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        end = time.monotonic() + 60
+        while output.read_text().count("group tp") < 3 and time.monotonic() < end:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        assert (tmp_path / "errors").read_text() == ""
+    text = output.read_text()
+    assert "\x1b" not in text
+    blocks = re.split(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\n", text, flags=re.M)
+    assert blocks[0] == "" and len(blocks) >= 4
+    expected = "\n".join(text_of([a_group(), a_group("tp")], 80))
+    assert blocks[1].strip("\n") == blocks[2].strip("\n") == expected.strip("\n")

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "core/call.h"
 #include "core/chunks.h"
@@ -70,6 +71,11 @@ class Collectives {
   bool is_selected(Collective collective) const {
     return programs_.selected(collective) != nullptr;
   }
+  // The algorithm of a call that has none yet, and what it is called.
+  AlgorithmId choose(const Call& call) const;
+  std::string algorithm_name(Collective collective, AlgorithmId algorithm) const {
+    return programs_.name_of(collective, algorithm);
+  }
   // For carry_out: the plan of the call; its blocks, one for the whole buffer or one for each rank,
   // or for an all-to-all each pair; and these cut into as many chunks as the plan has. They stay
   // until the next call.
@@ -87,7 +93,6 @@ class Collectives {
 
   void reduce_by(Call call, const Reduce& reduce, Timeout timeout);
   void move_by(Call call, Timeout timeout);
-  AlgorithmId choose(const Call& call) const;
 
   const int rank_;
   const int world_size_;

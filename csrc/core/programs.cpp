@@ -91,9 +91,7 @@ Prepared Programs::prepare(Collective collective, AlgorithmId id, int root) cons
     }
   } catch (const PlanError& error) {
     prepared.error = std::make_exception_ptr(
-        PlanError(std::string(to_string(collective)) + " by the plan \"" +
-                  (id == kUsersPlans ? selection_.choices.at(collective).name
-                                     : std::string(algorithms()[id].name)) +
+        PlanError(std::string(to_string(collective)) + " by the plan \"" + name_of(collective, id) +
                   "\" on " + std::to_string(world_size_) + " ranks: " + error.what()));
   } catch (const std::invalid_argument& error) {
     prepared.error = make_error(ErrorKind::kInvalidArgument, error.what());

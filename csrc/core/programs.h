@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -40,6 +41,11 @@ class Programs {
   const AlgorithmId* selected(Collective collective) const;
 
   const Prepared& find(Collective collective, AlgorithmId algorithm, int root);
+
+  std::string name_of(Collective collective, AlgorithmId algorithm) const {
+    return algorithm == kUsersPlans ? selection_.choices.at(collective).name
+                                    : std::string(algorithms()[algorithm].name);
+  }
 
  private:
   Prepared prepare(Collective collective, AlgorithmId algorithm, int root) const;

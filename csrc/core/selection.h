@@ -18,7 +18,7 @@ namespace ringcomm {
 // PlanError.
 using PlanSource = std::function<std::vector<Plan>(int world_size, int root)>;
 
-// The same on all ranks, but for `across` and `tuned`.
+// The same on all ranks, but for `across`, `tuned` and `tuned_by`.
 struct Selection {
   struct Choice {
     std::string name;
@@ -30,6 +30,7 @@ struct Selection {
   std::vector<int> host_of = {};      // as in plan/algorithms.h
   Link across = {};                   // between hosts; rank 0's counts
   std::vector<TunedRule> tuned = {};  // on one host; for groups of any size
+  std::string tuned_by = {};          // the file that holds these rules
 
   // The algorithm of this name for all collectives that have one, or "auto". Throws Error
   // (kInvalidArgument) if none has.

@@ -57,6 +57,10 @@ Communicator::Communicator(Store& store, const Invitation& invitation, const Sel
   } else {
     tune(group_.segment().tuned());
   }
+  if (rank() == group_.own_leader()) {
+    const bool is_tuned = !group_.spans_hosts() && !group_.segment().tuned().empty();
+    group_.segment().publish(size_classes(), is_tuned ? selection.tuned_by : "");
+  }
   joining_.group = nullptr;
 } catch (const Error& error) {
   // Other errors of set-up have reached all ranks already.
@@ -158,15 +162,25 @@ T& Communicator::find(ByCall<T>& ways, const Call& call) {
 
 shm::Eager& Communicator::eager_way(const Call& call) { return find(eager_, call); }
 
+bool Communicator::fits(const shm::Eager& eager, const Chunks& blocks, DType dtype) const {
+  return eager.fits(blocks, group_.geometry().small_nbytes / element_size(dtype));
+}
+
+bool Communicator::is_tiny(const Call& call) const {
+  return call.count * element_size(call.dtype) < kLeastInPlace * world_size();
+}
+
 // Where every rank scales its input by a factor of its own, nobody else could.
-shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, std::size_t before) {
+bool Communicator::may_be_zero_copy(const Call& call) const {
   const bool is_scaled = call.reduces && call.op == ReduceOp::kPremulSum;
   const bool is_on_one_host = group_.placement().num_hosts() == 1;
-  if (is_selected(call.collective) || is_scaled || !is_on_one_host || world_size() == 1) {
-    return nullptr;
-  }
+  return !is_selected(call.collective) && !is_scaled && is_on_one_host && world_size() > 1;
+}
+
+shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, std::size_t before) {
+  if (!may_be_zero_copy(call)) return nullptr;
   shm::ZeroCopy& way = find(zero_copy_, call);
-  return before + way.most_nbytes() <= group_.geometry().eager_nbytes ? &way : nullptr;
+  return fits(way, before) ? &way : nullptr;
 }
 
 void Communicator::rethrow_named(const std::exception_ptr& error) {
@@ -194,10 +208,9 @@ void Communicator::carry_out_here(Call& call, const Reduction& reduction,
     return carry_out_all_to_all(call, reduction, deadline);
   if (call.algorithm != kUsersPlans) {
     shm::Eager& eager = eager_way(call);
-    const std::size_t element_nbytes = element_size(call.dtype);
-    if (eager.fits(blocks(), group_.geometry().small_nbytes / element_nbytes)) {
-      const bool is_tiny = call.count * element_nbytes < kLeastInPlace * world_size();
-      return eagerly(eager, is_tiny ? nullptr : zero_copy_way(call), call, reduction, deadline);
+    if (fits(eager, blocks(), call.dtype)) {
+      return eagerly(eager, is_tiny(call) ? nullptr : zero_copy_way(call), call, reduction,
+                     deadline);
     }
   }
   by_plan(call, reduction, deadline);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/collectives.h"
+#include "core/size_class.h"
 #include "core/store.h"
 #include "reduce/store_choice.h"
 #include "shm/eager.h"
@@ -45,6 +46,8 @@ class Communicator : public Collectives {
   // Of the last call that was announced.
   std::uint64_t sequence() const { return exchange_.announced(); }
   shm::Group& group() { return group_; }
+  // How its calls go, for the main collectives and two dtypes; ascending for each.
+  std::vector<SizeClass> size_classes() const;
 
   void barrier(Timeout timeout);
 
@@ -113,6 +116,8 @@ class Communicator : public Collectives {
   void check_sum(const Call& call, std::size_t from, const std::uint64_t* counts,
                  std::uint64_t most);
 
+  void append_size_classes(Collective collective, DType dtype, std::vector<SizeClass>& found) const;
+
   // The program of the call, and its fingerprint in it; if that is refused, `refusal`, which is to
   // be thrown once all ranks have heard of it.
   const Program& program(Call& call, std::exception_ptr& refusal);
@@ -123,6 +128,15 @@ class Communicator : public Collectives {
   // Made when it is first wanted.
   template <typename T>
   T& find(ByCall<T>& ways, const Call& call);
+  // Whether the blocks are sent with the announcement of their call; is_tiny: they are wherever
+  // their tensors lie.
+  bool fits(const shm::Eager& eager, const Chunks& blocks, DType dtype) const;
+  bool is_tiny(const Call& call) const;
+  // Whether calls like this one are zero copy where their tensors allow it and what they tell fits.
+  bool may_be_zero_copy(const Call& call) const;
+  bool fits(const shm::ZeroCopy& way, std::size_t before) const {
+    return before + way.most_nbytes() <= group_.geometry().eager_nbytes;
+  }
   shm::Eager& eager_way(const Call& call);
   // Null: the call goes another way wherever its tensors are. `before`: the bytes of the payload
   // before what this rank tells.

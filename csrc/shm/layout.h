@@ -41,6 +41,7 @@
 #include "core/fixed_text.h"
 #include "core/placement.h"
 #include "core/process.h"
+#include "core/size_class.h"
 #include "core/tuning.h"
 #include "plan/network.h"
 #include "shm/bell.h"
@@ -85,6 +86,11 @@ struct alignas(kLine) GroupHeader {
   Between between() const;
   std::uint32_t num_tuned;
   TunedRule tuned[kMostTuned];  // for groups of this size
+  // For those who look at the group: the file that these are from, and how calls go; written by the
+  // host's first rank when all else of the group is made.
+  FixedText<256> tuned_by;
+  SizeClass size_classes[kMostSizeClasses];
+  std::atomic<std::uint32_t> num_size_classes;
   std::atomic<Setup> setup;
   // 0: nobody failed; 1: somebody is writing the record; 2: it can be read.
   std::atomic<std::uint32_t> failed;

@@ -80,6 +80,15 @@ bool Segment::record_failure(int reporter, ErrorKind kind, std::string_view text
   return true;
 }
 
+void Segment::publish(std::span<const SizeClass> size_classes, std::string_view tuned_by) {
+  GroupHeader& shared = header();
+  shared.tuned_by.assign(tuned_by);
+  size_classes = size_classes.first(std::min<std::size_t>(size_classes.size(), kMostSizeClasses));
+  std::ranges::copy(size_classes, shared.size_classes);
+  shared.num_size_classes.store(static_cast<std::uint32_t>(size_classes.size()),
+                                std::memory_order_release);
+}
+
 void Segment::make_mail_box(int from, int to) {
   if (mail_box_made(from, to)) return;
   const std::lock_guard lock(making_);

@@ -43,12 +43,16 @@ class Segment {
   void give_up(const std::exception_ptr& error) noexcept;
 
   const Geometry& geometry() const { return geometry_; }
+  // Of the file; as long as this lives.
+  int descriptor() const { return file_.descriptor(); }
   // Found out when the group was made; all ranks have the same.
   const Placement& placement() const { return placement_; }
   // What the first rank of the host has told to go by.
   std::span<const TunedRule> tuned() {
     return std::span(header().tuned).first(std::min<std::size_t>(header().num_tuned, kMostTuned));
   }
+  // How calls go, and the file of the tuning that they go by, for those who look at the group.
+  void publish(std::span<const SizeClass> size_classes, std::string_view tuned_by);
   // What no other group is called that has met through the same store.
   const std::string& name() const { return name_; }
   const Between& between() const { return between_; }

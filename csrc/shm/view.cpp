@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -106,11 +107,17 @@ RankView view_of(const Mapping& memory, const Geometry& geometry, int rank) {
   const auto& state = memory.at<RankState>(geometry.state_at(rank));
   RankView seen{};
   seen.rank = rank;
+  seen.waits_for = -1;
   seen.state = state_of(memory, geometry, state);
-  if (seen.state == "joining") return seen;
-  seen.global_rank = state.global_rank;
+  const bool has_joined = seen.state != "joining";
+  // Of other hosts' ranks these are written when the group is made, and the rest when they speak.
+  if (has_joined ||
+      memory.at<GroupHeader>(0).setup.load(std::memory_order_acquire) == Setup::kDone) {
+    seen.global_rank = state.global_rank;
+    seen.host = state.host.str();
+  }
+  if (!has_joined) return seen;
   seen.process = state.process;
-  seen.host = state.host.str();
   seen.doing = doing(memory, geometry, rank, state);
   seen.completed = state.completed.load(std::memory_order_relaxed);
   seen.enqueued_on_device = state.device_enqueued.load(std::memory_order_relaxed);
@@ -130,6 +137,19 @@ RankView view_of(const Mapping& memory, const Geometry& geometry, int rank) {
   return seen;
 }
 
+std::vector<SizeClass> size_classes_of(const GroupHeader& header) {
+  const std::size_t number = std::min<std::size_t>(
+      header.num_size_classes.load(std::memory_order_acquire), kMostSizeClasses);
+  std::vector<SizeClass> valid;
+  for (std::size_t i = 0; i < number; ++i) {
+    const SizeClass one = header.size_classes[i];
+    const bool is_valid = static_cast<int>(one.collective) < kNumCollectives &&
+                          ringcomm::is_valid(one.dtype) && one.path <= Path::kByPlan;
+    if (is_valid) valid.push_back(one);
+  }
+  return valid;
+}
+
 }  // namespace
 
 GroupView view(int descriptor) {
@@ -144,7 +164,14 @@ GroupView view(int descriptor) {
   GroupView group;
   group.name = header.group.str();
   group.complete = header.setup.load(std::memory_order_acquire) == Setup::kDone;
-  if (group.complete) geometry.spread(placement_of(memory, geometry), header.between());
+  if (group.complete) {
+    const Placement placement = placement_of(memory, geometry);
+    group.host_of = placement.host_of;
+    group.between = header.between();
+    geometry.spread(placement, group.between);
+  }
+  group.size_classes = size_classes_of(header);
+  group.tuned_by = group.size_classes.empty() ? "" : header.tuned_by.str();
   if (header.failed.load(std::memory_order_acquire) == 2) group.failure = header.text.str();
   for (int r = 0; r < world_size; ++r) group.ranks.push_back(view_of(memory, geometry, r));
   return group;

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "core/between.h"
 #include "core/process.h"
+#include "core/size_class.h"
 
 namespace ringcomm::shm {
 
@@ -29,6 +31,12 @@ struct GroupView {
   bool complete;        // all ranks have joined
   std::string failure;  // why the group is broken, or empty
   std::vector<RankView> ranks;
+  // Once it is complete:
+  std::vector<int> host_of;  // the number of each rank's host
+  Between between;           // means nothing on one host
+  // Once it can be used; on each host, what its first rank knows:
+  std::string tuned_by;  // the file of the tuning that it goes by, or empty
+  std::vector<SizeClass> size_classes;
 };
 
 // Reads the group whose memory the open file is. Throws Error (kSystem) where it is no group of

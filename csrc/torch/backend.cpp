@@ -70,6 +70,9 @@ void RingBackend::begin_record() {
                                              std::lock_guard lock(device_mutex_);
                                              if (device_group_) device_group_->note_completed();
                                            }});
+  if (options_->made && rank_ == 0 && communicator_) {
+    options_->made(communicator_->group().segment().descriptor());
+  }
 }
 
 void RingBackend::eagerConnectSingleDevice(at::Device device) {

@@ -55,6 +55,8 @@ class RingBackend : public c10d::Backend {
     std::chrono::milliseconds silence = kSilence;  // that a host may keep, see core/between.h
     std::string host;  // what its user calls this rank's host; empty: whatever is found out
     streams::DeviceOptions device;  // but for the selection
+    // Called by rank 0 of each group, once it is made, with the file of its memory.
+    std::function<void(int descriptor)> made = {};
     // Of a group that was made before, and knows which ranks have ended since.
     std::weak_ptr<Communicator> relative;
   };

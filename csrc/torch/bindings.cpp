@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -41,13 +42,24 @@ namespace {
 // world_size and root that returns the plans of all ranks.
 using Choice = std::tuple<Collective, std::string, py::object>;
 
-// Called by any thread, and outlived by none that could still take the lock.
-PlanSource source_of(const std::string& name, const py::object& generator) {
-  const std::shared_ptr<py::object> function(new py::object(generator), [](py::object* object) {
+// Dropped by any thread, and outlived by none that could still take the lock.
+std::shared_ptr<py::object> shared(const py::object& object) {
+  return {new py::object(object), [](py::object* last) {
+            const py::gil_scoped_acquire gil;
+            delete last;
+          }};
+}
+
+std::function<void(int)> caller_of(const py::object& function) {
+  if (function.is_none()) return {};
+  return [function = shared(function)](int descriptor) {
     const py::gil_scoped_acquire gil;
-    delete object;
-  });
-  return [name, function](int world_size, int root) {
+    (*function)(descriptor);
+  };
+}
+
+PlanSource source_of(const std::string& name, const py::object& generator) {
+  return [name, function = shared(generator)](int world_size, int root) {
     const py::gil_scoped_acquire gil;
     try {
       return (*function)(world_size, root).cast<std::vector<Plan>>();
@@ -87,9 +99,13 @@ CallTimes times_of(const std::vector<Time>& times) {
 }
 
 Selection selection_of(const std::vector<Choice>& choices, std::vector<int> host_of,
-                       const Link& across, const std::vector<Tuned>& tuned) {
-  Selection selection{
-      .choices = {}, .host_of = std::move(host_of), .across = across, .tuned = rules_of(tuned)};
+                       const Link& across, const std::vector<Tuned>& tuned,
+                       const std::string& tuned_by) {
+  Selection selection{.choices = {},
+                      .host_of = std::move(host_of),
+                      .across = across,
+                      .tuned = rules_of(tuned),
+                      .tuned_by = tuned_by};
   for (const auto& [collective, name, generator] : choices) {
     selection.choices[collective] = {
         name, generator.is_none() ? PlanSource() : source_of(name, generator)};
@@ -105,9 +121,11 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const std::string& host, const std::string& links, bool graphs, const std::string& executor,
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
     const std::optional<Link>& across, const std::vector<Tuned>& tuned,
-    std::chrono::milliseconds silence, const std::vector<Time>& times) try {
+    std::chrono::milliseconds silence, const std::vector<Time>& times, const std::string& tuned_by,
+    const py::object& made) try {
   auto options = c10::make_intrusive<RingBackend::Options>(timeout);
-  options->selection = selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned);
+  options->selection =
+      selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned, tuned_by);
   options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
   options->device.max_ctas = max_ctas;
   options->device.graphs = graphs;
@@ -118,6 +136,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
   options->links = links;
   options->silence = silence;
   options->times = times_of(times);
+  options->made = caller_of(made);
   if (const auto* ring = dynamic_cast<const RingBackend*>(relative.get())) {
     options->relative = ring->communicator();
   }
@@ -193,6 +212,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("relative") = nullptr, py::arg("enable_reconfigure") = false,
         py::arg("across") = py::none(), py::arg("tuned") = std::vector<ringcomm::Tuned>{},
         py::arg("silence") = ringcomm::kSilence, py::arg("times") = std::vector<ringcomm::Time>{},
+        py::arg("tuned_by") = "", py::arg("made") = py::none(),
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("shrink", &ringcomm::shrink, py::arg("backend"), py::arg("exclude"), py::arg("timeout"),
         py::call_guard<py::gil_scoped_release>(),

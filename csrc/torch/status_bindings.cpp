@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
+#include <tuple>
 
 #include "shm/view.h"
 #include "torch/backend.h"
@@ -31,6 +32,21 @@ py::dict to_dict(const shm::RankView& rank) {
   return dict;
 }
 
+py::object or_none(std::uint64_t nbytes) {
+  return nbytes == SizeClass::kNoLimit ? py::object(py::none()) : py::int_(nbytes);
+}
+
+py::dict to_dict(const SizeClass& one) {
+  py::dict dict;
+  dict["collective"] = to_string(one.collective);
+  dict["dtype"] = name(one.dtype);
+  dict["most_nbytes"] = or_none(one.most_nbytes);
+  dict["path"] = one.path == Path::kWithCall ? "with the call" : "plan";
+  dict["algorithm"] = one.algorithm.str();
+  dict["zero_copy_from"] = or_none(one.zero_copy_from);
+  return dict;
+}
+
 py::dict view_group(int descriptor) {
   const shm::GroupView group = shm::view(descriptor);
   py::list ranks;
@@ -40,6 +56,14 @@ py::dict view_group(int descriptor) {
   dict["complete"] = group.complete;
   dict["failure"] = group.failure;
   dict["ranks"] = ranks;
+  dict["host_of"] = group.host_of;
+  dict["engine"] = group.between.engine;
+  const Link& across = group.between.across;
+  dict["across"] = std::make_tuple(across.latency, across.bandwidth, across.overhead);
+  dict["tuned_by"] = group.tuned_by;
+  py::list size_classes;
+  for (const SizeClass& one : group.size_classes) size_classes.append(to_dict(one));
+  dict["size_classes"] = size_classes;
   return dict;
 }
 

@@ -33,6 +33,8 @@ def create_backend(
     tuned: Sequence[tuple[int, Collective, str, int]] = (),
     silence: timedelta = ...,
     times: Sequence[tuple[int, Collective, int, float]] = (),
+    tuned_by: str = "",
+    made: Callable[[int], None] | None = None,
 ) -> Backend: ...
 def shrink(
     backend: Backend, exclude: Sequence[int], timeout: timedelta | None

@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
+import textwrap
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
     from ringcomm.live import GroupStatus, RankStatus
+
+_INTERRUPTED = 130  # as shells have it for a command that Ctrl-C ends
+_LEFT = ("state",)  # columns of words; the others are numbers
 
 
 def _seconds(text: str) -> float:
@@ -30,8 +35,8 @@ def _seconds(text: str) -> float:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
     parser.description = (
-        "Shows the groups of this user's running jobs on this host: who is where in which "
-        "operation, and who waits for whom. It only reads."
+        "Shows the groups of this user's running jobs on this host: what each rank does, who waits "
+        "for whom, and what the groups chose when they were made. It only reads."
     )
     parser.add_argument(
         "--watch",
@@ -39,88 +44,174 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const=1.0,
         type=_seconds,
         metavar="SECONDS",
-        help="show it again and again, every second if not given",
+        help="show it again and again, every second if not given; in a file or a pipe, with the "
+        "time before each",
     )
     parser.add_argument("--json", action="store_true", help="for machines: one JSON list of groups")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the groups. Returns 0."""
+    """Prints the groups. Returns the exit code."""
+    try:
+        if options.watch is None:
+            _print(options.json)
+        elif _is_screen() and not options.json:
+            _watch(options.watch)
+        else:
+            _append(options.watch, options.json)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 0
+
+
+def _is_screen() -> bool:
+    """Whether what was written can be written over."""
+    return sys.stdout.isatty() and not Console().is_dumb_terminal
+
+
+def _print(is_json: bool) -> None:
     from ringcomm.live import running
 
-    if options.watch is None:
-        _print(running(), options.json)
-        return 0
-    try:
-        if options.json:
-            while True:
-                _print(running(), is_json=True)
-                time.sleep(options.watch)
-        with Live(_picture(running()), auto_refresh=False) as live:
-            while True:
-                time.sleep(options.watch)
-                live.update(_picture(running()), refresh=True)
-    except KeyboardInterrupt:
-        return 0
-
-
-def _print(groups: list[GroupStatus], is_json: bool) -> None:
+    groups = running()
     if is_json:
         print(json.dumps([dataclasses.asdict(group) | {"why": group.why()} for group in groups]))
+    elif sys.stdout.isatty():
+        console = Console()
+        for line in _lines(groups, console.width):
+            console.print(line, soft_wrap=True)
     else:
-        Console().print(_picture(groups))
+        for line in _lines(groups, Console().width):
+            print(line.plain)
+    sys.stdout.flush()
 
 
-def _picture(groups: list[GroupStatus]) -> RenderableType:
+def _append(seconds: float, is_json: bool) -> None:
+    """Writes to the end of a file or a pipe, again and again."""
+    while True:
+        if not is_json:
+            print(time.strftime("%Y-%m-%d %H:%M:%S"))
+        _print(is_json)
+        if not is_json:
+            print(flush=True)
+        time.sleep(seconds)
+
+
+def _watch(seconds: float) -> None:
+    """Writes to a terminal, over what was there before."""
+    from ringcomm.live import running
+
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            width, height = console.size
+            lines = list(_lines(running(), width))
+            live.update(Group(*_cut(lines, height - 1)), refresh=True)
+            time.sleep(seconds)
+
+
+def _cut(lines: list[Text], most: int) -> list[Text]:
+    """The first of the lines, and how many are hidden."""
+    if len(lines) > most:
+        hidden = len(lines) - most + 1
+        lines = [*lines[: most - 1], Text(f"{hidden} more lines: the terminal is full", "reverse")]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "crop"
+    return lines
+
+
+def _lines(groups: list[GroupStatus], width: int) -> Iterator[Text]:
+    """What is wrong, then the groups, job by job."""
     if not groups:
-        return Text("No group of yours runs on this host.")
-    return Group(*(part for group in groups for part in _table(group)))
+        yield Text("No group of yours runs on this host.")
+    yield from _problems(groups, width)
+    for job in dict.fromkeys(group.job for group in groups):
+        yield from _wrapped(f"job {job}", width, "bold")
+        for group in groups:
+            if group.job == job:
+                yield from _group(group, width)
+        yield Text()
 
 
-def _table(group: GroupStatus) -> list[RenderableType]:
-    title = f"group {group.name or 'without a name'}, {len(group.ranks)} ranks"
-    if not group.complete:
-        title += ", being made"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+def _problems(groups: list[GroupStatus], width: int) -> Iterator[Text]:
+    has_several_jobs = len({group.job for group in groups}) > 1
+    for group in groups:
+        found = [(f"It is broken: {group.failure}", "red")] if group.failure else []
+        found += [(reason, "yellow") for reason in group.why()]
+        if not found:
+            continue
+        title = f"{group.title()}, job {group.job}" if has_several_jobs else group.title()
+        yield from _wrapped(f"{title[0].upper()}{title[1:]}:", width)
+        for text, style in found:
+            yield from _wrapped(text, width, style, indent=2)
+        yield Text()
+
+
+def _group(group: GroupStatus, width: int) -> Iterator[Text]:
+    yield from _wrapped(group.title() + ("" if group.complete else ", being made"), width)
+    for line in group.chosen.summary():
+        yield from _wrapped(line, width, "dim", indent=2)
+    rows = _table(group)
+    does = [_does(rank, group) for rank in group.ranks]
+    for row in rows[: -len(does)]:
+        yield Text(row, "bold")
+    if any(does):
+        yield Text("      operation; what it waits for", "bold")
+    for row, text in zip(rows[-len(does) :], does, strict=True):
+        yield Text(row)
+        if text:
+            yield from _wrapped(text, width, indent=6)
+
+
+def _wrapped(text: str, width: int, style: str = "", indent: int = 0) -> Iterator[Text]:
+    """Lines of the text, the later ones further to the right. Breaks between words alone."""
+    lines = textwrap.wrap(
+        text,
+        max(width, 20),
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_on_hyphens=False,
+    )
+    for line in lines:
+        yield Text(line, style)
+
+
+def _table(group: GroupStatus) -> list[str]:
+    """A row for each rank, below two of headings."""
     on_device = any(rank.enqueued_on_device for rank in group.ranks)
-    for name in ("rank", "pid", "state", "done"):
-        table.add_column(name, justify="left" if name == "state" else "right")
-    if on_device:
-        table.add_column("on GPU", justify="right")
-    table.add_column("moved", justify="right")
-    table.add_column("held", justify="right")
-    table.add_column("in", overflow="fold")
-    table.add_column("waits for", overflow="fold")
+    gpu = [("", "on GPU")] if on_device else []
+    heads = [("", "rank"), ("", "pid"), ("", "state"), ("", "done"), *gpu]
+    heads += [("", "sent"), ("shared", "memory")]
+    rows: list[list[str]] = [list(row) for row in zip(*heads, strict=True)]
     for rank in group.ranks:
-        gpu = [f"{rank.completed_on_device}/{rank.enqueued_on_device}"] if on_device else []
-        table.add_row(
-            str(rank.global_rank),
-            str(rank.pid or ""),
-            rank.state,
-            str(rank.completed),
-            *gpu,
-            _readable(rank.nbytes),
-            _readable(rank.held),
-            rank.doing,
-            _waits(rank, group),
-        )
-    notes = [Text(f"broken: {group.failure}", "red")] if group.failure else []
-    notes += [Text(reason, "yellow") for reason in group.why()]
-    return [table, *notes, Text()]
+        done = f"{rank.completed_on_device}/{rank.enqueued_on_device}"
+        gpu_cells = [done] if on_device else []
+        rows.append([str(rank.global_rank), str(rank.pid or ""), rank.state, str(rank.completed)])
+        rows[-1] += [*gpu_cells, _readable(rank.nbytes), _readable(rank.held)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    names = rows[1]
+    return ["  ".join(map(_aligned, row, widths, names)).rstrip() for row in rows]
 
 
-def _waits(rank: RankStatus, group: GroupStatus) -> str:
-    if not rank.waits:
-        return ""
-    peer = "any" if rank.waits_for is None else group.ranks[rank.waits_for].global_rank
-    return f"rank {peer}, {rank.waits:.1f} s"
+def _aligned(cell: str, width: int, name: str) -> str:
+    return cell.ljust(width) if name in _LEFT else cell.rjust(width)
+
+
+def _does(rank: RankStatus, group: GroupStatus) -> str:
+    from ringcomm.live import readable_wait
+
+    waits = ""
+    if rank.waits:
+        peer = rank.waits_for
+        name = "any rank" if peer is None else f"rank {group.ranks[peer].global_rank}"
+        waits = f"waits for {name}, {readable_wait(rank.waits)}"
+    return "; ".join(filter(None, [rank.doing, waits]))
 
 
 def _readable(nbytes: int) -> str:
     """Such as 1.5 GB: how much it was, not to be calculated with."""
     value = float(nbytes)
     for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
+        if value < 999.5:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"

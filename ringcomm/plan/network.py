@@ -51,6 +51,11 @@ class Link:
             f"as 5us:25GB/s or 5us:25GB/s:1us, got {text!r}{did_you_mean(text, LINKS)}"
         )
 
+    def text(self) -> str:
+        """By numbers, as `parse` reads it, to six digits."""
+        overhead = f":{self.overhead * 1e6:g}us" if self.overhead else ""
+        return f"{self.latency * 1e6:g}us:{self.bandwidth / 1e9:g}GB/s{overhead}"
+
 
 @dataclass(frozen=True)
 class Network:
