@@ -15,10 +15,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from ringcomm.usage import INTERRUPTED
+
 if TYPE_CHECKING:
     from ringcomm.live import GroupStatus, RankStatus
 
-_INTERRUPTED = 130  # as shells have it for a command that Ctrl-C ends
 _LEFT = ("state",)  # columns of words; the others are numbers
 
 
@@ -60,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             _append(options.watch, options.json)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED  # without a line: it is the usual end of --watch
     return 0
 
 
