@@ -131,6 +131,61 @@ def test_a_plan_that_is_wrong_on_one_rank_is_an_error_on_all() -> None:
         assert all(wanted in text for text in texts), (rank, texts)
 
 
+def does_nothing(rank: int, world_size: int) -> Plan:
+    return Plan(world_size, [])
+
+
+def does_nothing_to_all(rank: int, world_size: int) -> Plan:
+    return Plan(world_size**2, [])
+
+
+def does_nothing_from(rank: int, world_size: int, root: int) -> Plan:
+    return Plan(world_size, [])
+
+
+def kinds_by_call(rank: Rank) -> dict[str, str]:
+    """What each direct call raises whose plan is wrong."""
+    generators: dict[str, Callable[..., Plan]] = {
+        **dict.fromkeys(("all_reduce", "reduce_scatter", "all_gather"), does_nothing),
+        **dict.fromkeys(ROOTED, does_nothing_from),
+        "all_to_all": does_nothing_to_all,
+    }
+    for name, generator in generators.items():
+        plan.register(name, "wrong", generator)
+    group = ringcomm.new_group(algorithm="wrong")
+    n = rank.world_size
+    one, whole = torch.ones(2), torch.ones(2 * n)
+    parts = list(torch.ones(n, 2).unbind())
+    at_root = parts if rank.rank == 0 else None
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: ringcomm.all_reduce(one, group=group),
+        "reduce_scatter_tensor": lambda: ringcomm.reduce_scatter_tensor(one, whole, group=group),
+        "reduce_scatter": lambda: ringcomm.reduce_scatter(one, parts, group=group),
+        "all_gather_into_tensor": lambda: ringcomm.all_gather_into_tensor(whole, one, group=group),
+        "all_gather": lambda: ringcomm.all_gather(parts, one, group=group),
+        "broadcast": lambda: ringcomm.broadcast(one, 0, group=group),
+        "reduce": lambda: ringcomm.reduce(one, 0, group=group),
+        "all_to_all_single": lambda: ringcomm.all_to_all_single(whole, whole.clone(), group=group),
+        "all_to_all": lambda: ringcomm.all_to_all(parts, [*map(torch.clone, parts)], group=group),
+        "gather": lambda: ringcomm.gather(one, at_root, 0, group=group),
+        "scatter": lambda: ringcomm.scatter(one, at_root, 0, group=group),
+    }
+    kinds = {}
+    for _ in range(2):  # the second call may be fast
+        for name, call in calls.items():
+            try:
+                call()
+                kinds[name] = "nothing"
+            except Exception as error:
+                kinds[name] = type(error).__name__
+    return kinds
+
+
+def test_every_direct_call_raises_plan_errors_by_their_type() -> None:
+    for kinds in on_processes(kinds_by_call, 2, backend="ring"):
+        assert kinds == dict.fromkeys(kinds, "PlanError"), kinds
+
+
 def differing(rank: int, world_size: int) -> Plan:
     """As direct, but for an empty step."""
     return Plan(world_size, [Step(), *plan.all_reduce("direct", world_size=world_size)[rank].steps])

@@ -20,7 +20,9 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <unordered_map>
 
+#include "plan/matching.h"
 #include "torch/backend_announcing.h"
+#include "torch/plan_bindings.h"
 #include "torch/tensors.h"
 #include "torch/world.h"
 
@@ -200,6 +202,8 @@ PyObject* call_fast(PyObject* const* args, Py_ssize_t num_args, Call&& call) {
     return to_python(fast_path != nullptr ? call(*fast_path, args) : Result());
   } catch (py::error_already_set& error) {
     error.restore();
+  } catch (const PlanError& error) {  // which torch would take for a RuntimeError
+    PyErr_SetString(plan_error_type(), error.what());
   } catch (...) {
     torch::translate_exception_to_python(std::current_exception());
   }

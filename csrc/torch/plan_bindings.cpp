@@ -164,8 +164,12 @@ void bind_algorithms(py::module_& m) {
       py::arg("collective"), py::arg("name"), py::arg("setting"));
 }
 
+PyObject* plan_error = nullptr;
+
 void bind_verify(py::module_& m) {
-  py::register_exception<PlanError>(m, "PlanError", PyExc_RuntimeError);
+  // Never destroyed, as calls may fail until the process ends.
+  plan_error =
+      py::register_exception<PlanError>(m, "PlanError", PyExc_RuntimeError).inc_ref().ptr();
   py::enum_<Collective>(m, "Collective")
       .value("ALL_REDUCE", Collective::kAllReduce)
       .value("REDUCE_SCATTER", Collective::kReduceScatter)
@@ -224,5 +228,7 @@ void bind_plan(py::module_& module) {
   bind_simulator(m);
   bind_program(m);
 }
+
+PyObject* plan_error_type() { return plan_error; }
 
 }  // namespace ringcomm
