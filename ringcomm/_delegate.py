@@ -48,8 +48,14 @@ def tell_all(backend: Backend, refused: Refused) -> None:
     _C.announce_refusal(backend, refused.reason)
 
 
-def on_ring(function: F, tell: Tell = tell_all) -> F:
+def tell_nobody(backend: Backend, refused: Refused) -> None:
+    """No other rank waits for what is refused, or none can be told."""
+
+
+def on_ring(function: F, tell: Tell = tell_all, *, sends_objects: bool = False) -> F:
     """`function` on the ring of the group that it is given; `tell` is called where torch refuses.
+
+    It takes tensors, or sends objects of any kind, which are nothing to be checked.
 
     From then on, calls of that group may be fast. Where somebody has put a function without torch's
     signature in place of torch's, the group is to be given by its name.
@@ -67,12 +73,14 @@ def on_ring(function: F, tell: Tell = tell_all) -> F:
             args = (*args[:position], ring, *args[position + 1 :])
         else:
             kwargs["group"] = ring
-        return announcing(ring, function, names, args, kwargs, tell)
+        return announcing(ring, function, names, args, kwargs, tell, sends_objects)
 
     return cast(F, call)
 
 
-def by_ring(function: F, tell: Tell = tell_all) -> Callable[[Callable[[], None]], F]:
+def by_ring(
+    function: F, tell: Tell = tell_all, *, sends_objects: bool = False
+) -> Callable[[Callable[[], None]], F]:
     """Makes a definition call `function`, on the ring of the group that it is given.
 
     The definition gives the name and the docstring, `function` the arguments and their types.
@@ -80,7 +88,7 @@ def by_ring(function: F, tell: Tell = tell_all) -> Callable[[Callable[[], None]]
     """
 
     def decorate(definition: Callable[[], None]) -> F:
-        call = functools.wraps(definition)(on_ring(function, tell))
+        call = functools.wraps(definition)(on_ring(function, tell, sends_objects=sends_objects))
         call.__wrapped__ = function  # whose signature it has
         return cast(F, call)
 
@@ -94,31 +102,44 @@ def announcing(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     tell: Tell = tell_all,
+    sends_objects: bool = False,
 ) -> Any:
     """function(*args, **kwargs), an operation on `ring` whose refusal other ranks hear of.
 
     The backend tells them what it refuses itself; this, what is refused before the backend is
-    called. Not of tensors on a device, and not while calls are coalesced, which begin later.
-    `names` are those of the function's parameters.
+    called. Not of what goes through a device, and not while calls are coalesced, which begin later.
+    Not with TORCH_DISTRIBUTED_DEBUG=DETAIL, where other ranks wait outside of the ring, in torch's
+    own check. `names` are those of the function's parameters.
 
     Torch refuses kinds of tensors with errors of any type (functorch's and tracers' are
     RuntimeErrors), and some after the backend has had the call: then its number has changed.
     """
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
     before = _num_calls(ring)
     try:
-        if not is_compiling():
-            check({**dict(zip(names, args, strict=False)), **kwargs})
+        if not is_compiling() and not sends_objects:
+            check(given)
         return function(*args, **kwargs)
     except Exception as error:
         is_told = str(error).startswith("ring: ") or not isinstance(ring, ProcessGroup)
         is_told = is_told or _num_calls(ring) != before
-        devices = {tensor.device for tensor in _tensors([args, *kwargs.values()])}
-        if not is_told and devices == {_CPU} and not c10d._world.pg_coalesce_state:
+        on_host = (_send_on_host if sends_objects else _are_on_host)(given)
+        if not is_told and on_host and not c10d._world.pg_coalesce_state:
             # Lone surrogates, which an argument may hold, are no UTF-8, and are escaped.
             said = str(error).partition("\n")[0].encode(errors="backslashreplace").decode()
             reason = f"{function.__name__}: {said}"
             tell(ring._get_backend(_CPU), Refused(function, args, kwargs, reason))
         raise
+
+
+def _are_on_host(given: dict[str, Any]) -> bool:
+    """Whether there are tensors among the arguments, all on the CPU."""
+    return {tensor.device for tensor in _tensors(given.values())} == {_CPU}
+
+
+def _send_on_host(given: dict[str, Any]) -> bool:
+    """Whether objects go through tensors on the CPU, as they do where no device is given."""
+    return given.get("device") in (None, _CPU, "cpu")
 
 
 def _num_calls(ring: ProcessGroup) -> int:

@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import Backend, PrefixStore
 
 from ringcomm import _C, debug, flight, links, tuning
 from ringcomm.environment import integer, one_of, switch, value_of, warn_of_unknown
+from ringcomm.groups import unwrapped
 from ringcomm.host import given_name
 from ringcomm.options import Options, choices, hosts
 from ringcomm.plan.simulator import link
@@ -91,7 +92,7 @@ def _default_backend() -> Any:
     group = dist.GroupMember.WORLD
     if group is None:
         return None
-    backend = group._get_backend(group._device_types[0])
+    backend = unwrapped(group._get_backend(group._device_types[0]))
     return backend if backend.name() == "ring" else None
 
 

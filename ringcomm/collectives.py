@@ -71,6 +71,29 @@ def _barrier_with_timeout(
     return None
 
 
+def _gather_by_parts(
+    tensor: torch.Tensor,
+    gather_tensor: torch.Tensor | None = None,
+    dst: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """torch.distributed.gather_single as torch 2.14 and newer have it."""
+    parts = None
+    if gather_tensor is not None and not c10d._rank_not_in_group(group):
+        if gather_tensor.numel() != group.size() * tensor.numel():
+            raise ValueError(
+                f"gather_tensor must have {group.size()} times the {tensor.numel()} elements of "
+                f"tensor, got {gather_tensor.numel()}"
+            )
+        given = dst if dst is not None or group_dst is not None else 0
+        root = group_dst if given is None else dist.get_group_rank(group, given)
+        if root == group.rank():
+            parts = list(gather_tensor.view(group.size(), tensor.numel()).unbind())
+    return dist.gather(tensor, parts, dst, group, async_op, group_dst=group_dst)
+
+
 # Of those that begin by trying the fast path; what it cannot do is carried out by these.
 _all_reduce = on_ring(dist.all_reduce)
 _reduce_scatter_tensor = on_ring(renamed(dist.reduce_scatter_tensor, "reduce_scatter_single"))
@@ -78,6 +101,7 @@ _all_gather_into_tensor = on_ring(renamed(dist.all_gather_into_tensor, "all_gath
 _broadcast = on_ring(dist.broadcast)
 _reduce = on_ring(dist.reduce)
 _all_to_all_single = on_ring(dist.all_to_all_single)
+_gather_single = on_ring(renamed(_gather_by_parts, "gather_single"))
 _barrier = on_ring(
     dist.barrier if "timeout" in signature(dist.barrier).parameters else _barrier_with_timeout
 )
@@ -158,6 +182,10 @@ def reduce_scatter_tensor(
     return _reduce_scatter_tensor(output, input, op, group=group, async_op=async_op)
 
 
+reduce_scatter_single = reduce_scatter_tensor
+"""`reduce_scatter_tensor` by the name that torch gives it from 2.14 on."""
+
+
 @by_ring(dist.all_gather)
 def all_gather() -> None:
     """tensor_list[r] becomes rank r's tensor, on every rank.
@@ -187,6 +215,10 @@ def all_gather_into_tensor(
     if not async_op and not is_compiling() and all_gather_now(output_tensor, input_tensor, group):
         return None
     return _all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
+
+
+all_gather_single = all_gather_into_tensor
+"""`all_gather_into_tensor` by the name that torch gives it from 2.14 on."""
 
 
 def broadcast(
@@ -257,6 +289,34 @@ def gather() -> None:
         async_op: return a Work instead of waiting.
         group_dst: the destination's rank in the group.
     """
+
+
+def gather_single(
+    tensor: torch.Tensor,
+    gather_tensor: torch.Tensor | None = None,
+    dst: int | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """gather_tensor becomes all ranks' tensors, one after the other, on one rank.
+
+    Args:
+        tensor: any shape, the same count on all ranks.
+        gather_tensor: on the destination contiguous, with world_size times as many elements as
+            tensor; elsewhere it is not read.
+        dst: the destination's global rank; 0 if neither it nor group_dst is given.
+        group: the default group if not given.
+        async_op: return a Work instead of waiting.
+        group_dst: the destination's rank in the group.
+    """
+    return _gather_single(
+        tensor, gather_tensor, dst, group=group, async_op=async_op, group_dst=group_dst
+    )
+
+
+gather_into_tensor = gather_single
+"""`gather_single` by its other name."""
 
 
 @by_ring(dist.scatter)
@@ -341,16 +401,44 @@ def barrier(
     return _barrier(group=group, async_op=async_op, device_ids=device_ids, timeout=timeout)
 
 
+@by_ring(dist.all_reduce_coalesced)
+def all_reduce_coalesced() -> None:
+    """Every rank's tensors become the sums (or what `op` says) of all ranks' tensors, in one call.
+
+    torch warns that it will remove this.
+
+    Args:
+        tensors: of one dtype; the same number and counts on all ranks; input and output.
+        op: how the values are combined.
+        group: the default group if not given.
+        async_op: return a Future instead of waiting.
+    """
+
+
+@by_ring(dist.all_gather_coalesced)
+def all_gather_coalesced() -> None:
+    """output_tensor_lists[r] becomes rank r's input_tensor_list, on every rank, in one call.
+
+    torch warns that it will remove this.
+
+    Args:
+        output_tensor_lists: for each rank a list of tensors, as many elements as those; output.
+        input_tensor_list: of one dtype; the same number and counts on all ranks.
+        group: the default group if not given.
+        async_op: return a Future instead of waiting.
+    """
+
+
 def monitored_barrier(
     group: ProcessGroup | None = None,
-    timeout: timedelta | None = None,
+    timeout: timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
     """A barrier that names the ranks that did not come, and leaves the group usable.
 
     Args:
         group: the default group if not given.
-        timeout: how long to wait; the group's if not given.
+        timeout: how long to wait, a number in seconds; the group's if not given.
         wait_all_ranks: name all ranks that are missing, and not only the first.
 
     Raises:

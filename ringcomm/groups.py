@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import Backend, Store
 from torch.distributed import ProcessGroup
 
 from ringcomm._fast_path import remember
@@ -59,6 +61,54 @@ def init(
     return _known(ring_group(None, timeout, options))
 
 
+def init_process_group(
+    backend: str | None = "ring",
+    init_method: str | None = None,
+    timeout: timedelta | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Store | None = None,
+    group_name: str = "",
+    pg_options: object | None = None,
+    device_id: torch.device | int | None = None,
+    *,
+    enable_reconfigure: bool = False,
+) -> None:
+    """torch.distributed.init_process_group with the backend "ring".
+
+    `init` needs none of these, and knows more launchers.
+
+    Args:
+        backend: of the default group; with None, torch's choice for each device.
+        init_method: where the ranks meet; "env://" if neither it nor a store is given.
+        timeout: how long an operation may take; torch.distributed's 30 minutes if not given.
+        world_size: how many ranks there are.
+        rank: of this process.
+        store: where the ranks meet, in place of init_method.
+        group_name: as torch.distributed takes it, which has no use for it.
+        pg_options: the backend's own options; for "ring" a `ringcomm.Options`.
+        device_id: the one device whose tensors the group sends.
+        enable_reconfigure: the group gets its members later. Where torch has it, from 2.14 on.
+
+    Raises:
+        ValueError: there is a default group already, or arguments or variables are missing.
+        torch.distributed.DistBackendError: not all ranks came in time.
+    """
+    newer: dict[str, Any] = {"enable_reconfigure": True} if enable_reconfigure else {}
+    dist.init_process_group(
+        backend,
+        init_method,
+        timeout,
+        world_size,
+        rank,
+        store,
+        group_name,
+        pg_options,
+        device_id,
+        **newer,
+    )
+
+
 def _known(ring: ProcessGroup) -> ProcessGroup:
     """Of the default group, whose calls may be fast from now on."""
     remember(None, ring)
@@ -77,13 +127,15 @@ def new_group(
     ranks: Sequence[int] | None = None,
     timeout: timedelta | None = None,
     backend: str | None = "ring",
-    pg_options: Any = None,
+    pg_options: object | None = None,
     use_local_synchronization: bool = False,
     group_desc: str | None = None,
+    device_id: torch.device | None = None,
+    sort_ranks: bool = True,
     *,
     algorithm: str | Mapping[str, str] | None = None,
     ranks_per_host: RanksPerHost | None = None,
-) -> Any:
+) -> ProcessGroup | Any:
     """torch.distributed.new_group with the backend "ring".
 
     All ranks of the default group call it, members or not, unless use_local_synchronization is set.
@@ -95,11 +147,15 @@ def new_group(
         pg_options: the backend's own options; for "ring" a `ringcomm.Options`.
         use_local_synchronization: only the members call it.
         group_desc: a description, for torch.distributed's logs.
+        device_id: the one device whose tensors the group sends.
+        sort_ranks: ranks of the group are in the order of global ranks, not in that of `ranks`.
+            Where torch has it, from 2.14 on.
         algorithm: of the collectives, instead of pg_options; see `ringcomm.Options`.
         ranks_per_host: which ranks share a host; see `ringcomm.Options`.
 
     Returns:
-        The group; on ranks outside of it, torch.distributed's GroupMember.NON_GROUP_MEMBER.
+        The group; on ranks outside of it, torch.distributed's GroupMember.NON_GROUP_MEMBER. Its
+        type lets both be passed on as `group`.
 
     Raises:
         ValueError: there is no default group, ranks are repeated or out of range, there are both
@@ -115,14 +171,18 @@ def new_group(
             f"group_desc must be text that UTF-8 can encode, without lone surrogates, got "
             f"{group_desc!r}"
         )
-    return dist.new_group(
+    newer = {} if sort_ranks else {"sort_ranks": False}
+    group: ProcessGroup | Any = dist.new_group(
         ranks,
         timeout,
         backend,
         pg_options if options is None else options,
         use_local_synchronization=use_local_synchronization,
         group_desc=group_desc,
+        device_id=device_id,
+        **newer,
     )
+    return group
 
 
 def _is_utf8(text: str) -> bool:
@@ -131,6 +191,80 @@ def _is_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def new_subgroups(
+    group_size: int | None = None,
+    group: ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+    backend: str | None = "ring",
+    pg_options: object | None = None,
+    group_desc: str | None = None,
+) -> tuple[ProcessGroup, list[ProcessGroup | Any]]:
+    """torch.distributed.new_subgroups with the backend "ring": groups of equal size.
+
+    Args:
+        group_size: ranks in each; as many as this host has accelerators if not given.
+        group: what is divided, in the order of its ranks; the default group if not given.
+        timeout: as for `new_group`, as are those that follow.
+        backend: of the new groups.
+        pg_options: the backend's own options; for "ring" a `ringcomm.Options`.
+        group_desc: a description of each.
+
+    Returns:
+        This rank's group, and all of them.
+
+    Raises:
+        ValueError: the group cannot be divided so, or there are no accelerators to count.
+    """
+    return dist.new_subgroups(group_size, group, timeout, backend, pg_options, group_desc)
+
+
+def new_subgroups_by_enumeration(
+    ranks_per_subgroup_list: list[list[int]],
+    timeout: timedelta | None = None,
+    backend: str | None = "ring",
+    pg_options: object | None = None,
+    group_desc: str | None = None,
+) -> tuple[ProcessGroup | Any, list[ProcessGroup | Any]]:
+    """torch.distributed.new_subgroups_by_enumeration with the backend "ring".
+
+    Args:
+        ranks_per_subgroup_list: global ranks of the members of each group; a rank is in one of them
+            or in none.
+        timeout: as for `new_group`, as are those that follow.
+        backend: of the new groups.
+        pg_options: the backend's own options; for "ring" a `ringcomm.Options`.
+        group_desc: a description of each.
+
+    Returns:
+        This rank's group, None where it is in none, and all of them.
+
+    Raises:
+        ValueError: there are no groups, or a rank is in two.
+    """
+    return dist.new_subgroups_by_enumeration(
+        ranks_per_subgroup_list, timeout, backend, pg_options, group_desc
+    )
+
+
+def set_timeout(timeout: timedelta, group: ProcessGroup | None = None) -> None:
+    """How long operations that begin later may take, in a group and in the ring that rides on it.
+
+    Args:
+        timeout: for each operation.
+        group: the default group if not given.
+
+    Raises:
+        ValueError: this rank is not in the group, or there is no default group.
+    """
+    if group is None:
+        group = c10d._get_default_group()
+    if c10d._rank_not_in_group(group):
+        raise ValueError("this rank is not in the group whose timeout is to be set")
+    for one in (group, _riding.get(group)):
+        if one is not None:
+            one.set_timeout(timeout)
 
 
 def destroy_process_group(group: ProcessGroup | None = None) -> None:
@@ -224,9 +358,14 @@ def _ride_on(group: ProcessGroup, timeout: timedelta, options: Options | None) -
     return ring
 
 
+def unwrapped(backend: Backend) -> Backend:
+    """The backend inside of the wrapper that TORCH_DISTRIBUTED_DEBUG=DETAIL puts around it."""
+    return cast(Backend, getattr(backend, "wrapped_pg", backend))
+
+
 def timeout_of(group: ProcessGroup) -> timedelta:
     """What was given when the group was made, if its backend tells."""
-    backend = group._get_backend(group._device_types[0])
+    backend = unwrapped(group._get_backend(group._device_types[0]))
     timeout = getattr(getattr(backend, "options", None), "_timeout", None)
     return timeout or c10d.default_pg_timeout
 

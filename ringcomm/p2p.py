@@ -24,16 +24,16 @@ from ringcomm import _C
 from ringcomm._C import irecv_now, isend_now, recv_now, send_now
 from ringcomm._delegate import Refused, check, on_ring
 from ringcomm._fast_path import is_compiling, remember
-from ringcomm.groups import ring_group
+from ringcomm.groups import ring_group, unwrapped
 
 # The arguments that name it: its global rank, its rank in the group.
 _PEERS = {True: ("dst", "group_dst"), False: ("src", "group_src")}
 _ANY = -1  # of all peers
 
 
-def _tell_peer(backend: Backend, refused: Refused) -> None:
+def tell_peer(backend: Backend, refused: Refused) -> None:
     """The peer's message raises the reason, if the arguments tell who that is."""
-    is_send = refused.function in (dist.send, dist.isend)
+    is_send = refused.function in (dist.send, dist.isend, dist.send_object_list)
     try:
         signature = inspect.signature(refused.function)
         given = signature.bind(*refused.args, **refused.kwargs).arguments
@@ -43,16 +43,16 @@ def _tell_peer(backend: Backend, refused: Refused) -> None:
             peer = dist.get_group_rank(given["group"], in_world)
         elif in_group is None and not is_send:
             peer = _ANY
-        _C.refuse_message(backend, is_send, peer, given.get("tag", 0), refused.reason)
+        _C.refuse_message(unwrapped(backend), is_send, peer, given.get("tag", 0), refused.reason)
     except (TypeError, ValueError):
         return  # there is no such peer, or no such tag
 
 
 # What the fast path cannot do is carried out by these.
-_send = on_ring(dist.send, _tell_peer)
-_recv = on_ring(dist.recv, _tell_peer)
-_isend = on_ring(dist.isend, _tell_peer)
-_irecv = on_ring(dist.irecv, _tell_peer)
+_send = on_ring(dist.send, tell_peer)
+_recv = on_ring(dist.recv, tell_peer)
+_isend = on_ring(dist.isend, tell_peer)
+_irecv = on_ring(dist.irecv, tell_peer)
 
 
 def send(
@@ -229,5 +229,5 @@ def _tell_peers(ring: ProcessGroup, batch: Sequence[dist.P2POp], reason: str) ->
     """Those of messages between CPUs, none of which begins."""
     for op in batch:
         if op.tensor.device.type == "cpu":
-            backend = ring._get_backend(op.tensor.device)
+            backend = unwrapped(ring._get_backend(op.tensor.device))
             _C.refuse_message(backend, op.op is dist.isend, op.group_peer, op.tag, reason)

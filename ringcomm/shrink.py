@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,7 @@ from torch.distributed import ProcessGroup
 
 from ringcomm import _C
 from ringcomm.backend import Made
-from ringcomm.groups import is_open, timeout_of
+from ringcomm.groups import is_open, timeout_of, unwrapped
 
 
 def shrink(
@@ -71,9 +71,7 @@ def shrink(
         raise ValueError(f"exclude holds {unknown}, and the group's ranks are {members}")
     excluded = sorted({members.index(rank) for rank in exclude or ()})
     device = torch.device(old._device_types[0])
-    made, survivors, key = _C.shrink(
-        _unwrapped(old._get_backend(device)), excluded, _whole(timeout)
-    )
+    made, survivors, key = _C.shrink(unwrapped(old._get_backend(device)), excluded, _whole(timeout))
     new = _Successor(old, made, [members[rank] for rank in survivors], key)
     return new.as_default() if old is c10d._get_default_group() else new.beside_default()
 
@@ -100,11 +98,6 @@ def _ring(group: object) -> ProcessGroup:
             'as torch.distributed.init_process_group("ring")'
         )
     return group
-
-
-def _unwrapped(backend: Backend) -> Backend:
-    """What TORCH_DISTRIBUTED_DEBUG=DETAIL has wrapped."""
-    return cast(Backend, getattr(backend, "wrapped_pg", backend))
 
 
 def _whole(timeout: timedelta | None) -> timedelta | None:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from ringcomm import _C
-from ringcomm.groups import ring_group
+from ringcomm.groups import ring_group, unwrapped
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def topology(group: ProcessGroup | None = None) -> Topology:
     ring = ring_group(group)
     if not isinstance(ring, ProcessGroup):
         raise ValueError("this rank is not in the group; only its members know where they are")
-    backend = ring._get_backend(torch.device("cpu"))
+    backend = unwrapped(ring._get_backend(torch.device("cpu")))
     host_of = _C.host_of(backend)
     global_ranks = dist.get_process_group_ranks(ring)
     ranks_on: list[list[int]] = [[] for _ in range(max(host_of) + 1)]

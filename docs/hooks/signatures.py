@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
+from collections.abc import Callable
 from typing import Any
 
 import griffe
@@ -38,7 +40,17 @@ class Signatures(griffe.Extension):
                 for parameter in inspect.signature(call).parameters.values()
             )
         )
-        func.returns = "Work | None" if "async_op" in func.parameters else func.returns
+        func.returns = returned(call) or func.returns
+
+
+def returned(call: Callable[..., Any]) -> str:
+    """The annotation without the names of modules; empty where torch gives none."""
+    annotation = inspect.signature(call).return_annotation
+    if annotation is inspect.Signature.empty:
+        return ""
+    if isinstance(annotation, type):
+        return annotation.__name__
+    return re.sub(r"[\w.]+\.", "", str(annotation))
 
 
 def shown(parameter: inspect.Parameter) -> str:
