@@ -79,7 +79,7 @@ def _gather_by_parts(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """torch.distributed.gather_single as torch 2.14 and newer have it."""
+    """torch.distributed.gather_single, which torch before 2.14 and its wrapper for DETAIL lack."""
     parts = None
     if gather_tensor is not None and not c10d._rank_not_in_group(group):
         if gather_tensor.numel() != group.size() * tensor.numel():
@@ -101,7 +101,8 @@ _all_gather_into_tensor = on_ring(renamed(dist.all_gather_into_tensor, "all_gath
 _broadcast = on_ring(dist.broadcast)
 _reduce = on_ring(dist.reduce)
 _all_to_all_single = on_ring(dist.all_to_all_single)
-_gather_single = on_ring(renamed(_gather_by_parts, "gather_single"))
+_gather_by_parts.__name__ = "gather_single"  # by which errors name it
+_gather_single = on_ring(_gather_by_parts)
 _barrier = on_ring(
     dist.barrier if "timeout" in signature(dist.barrier).parameters else _barrier_with_timeout
 )
