@@ -318,10 +318,11 @@ def apart(rank: Rank) -> str:
         refused = str(raised.value)
     ringcomm.barrier()
 
-    ringcomm.set_timeout(timedelta(milliseconds=200))
-    with pytest.raises(dist.DistBackendError, match="Timed out"):
-        ringcomm.recv(mine, 1 - rank.rank)
-    ringcomm.set_timeout(timedelta(seconds=20))
+    if hasattr(dist, "set_timeout"):  # the wrapper of older versions of torch refuses it
+        ringcomm.set_timeout(timedelta(milliseconds=200))
+        with pytest.raises(dist.DistBackendError, match="Timed out"):
+            ringcomm.recv(mine, 1 - rank.rank)
+        ringcomm.set_timeout(timedelta(seconds=20))
     new = ringcomm.shrink()
     mine = given(rank.rank)
     ringcomm.all_reduce(mine)
