@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ringcomm.cli import main
-from ringcomm.plan import Link, Network, simulate
+from ringcomm.plan import Link, Network, registry, simulate
 from ringcomm.plan.algorithms import ALGORITHMS
 
 
@@ -46,6 +46,22 @@ def test_narrow_terminals_cut_no_figure(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "…" not in printed
     assert all(name in printed for name in ALGORITHMS["all_reduce"])
+
+
+def test_an_imported_algorithm_is_beside_the_others(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(registry, "_generators", {})
+    module = tmp_path / "imported_by_simulate.py"
+    module.write_text(
+        "from ringcomm import plan\n"
+        "def same(world_size):\n"
+        "    return plan.all_reduce('direct', world_size=world_size)\n"
+        "plan.register('all_reduce', 'same_as_direct', same)\n"
+    )
+    options = ["--json", "--import", str(module), "--world-size", "4", "--nbytes", "1K"]
+    assert main(["simulate", *options]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert list(row["seconds"]) == [*ALGORITHMS["all_reduce"], "same_as_direct"]
+    assert row["seconds"]["same_as_direct"] == row["seconds"]["direct"]
 
 
 def test_command_draws(tmp_path, capsys):

@@ -71,7 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--algorithm",
         type=lambda text: text.split(","),
-        help="comma-separated names that help(ringcomm.plan) lists (default: all)",
+        help="comma-separated names that help(ringcomm.plan) lists (default: all, and those "
+        "imported)",
     )
     parser.add_argument(
         "--import",
@@ -130,12 +131,15 @@ class Row:
 def run(options: argparse.Namespace) -> int:
     """Prints the table, and draws it if asked. Returns the exit code."""
     from ringcomm.bench import plot
-    from ringcomm.plan import LINKS
+    from ringcomm.plan import LINKS, registry
     from ringcomm.plan.algorithms import ALGORITHMS
 
     options.link = options.link or LINKS["nvlink4"]
     options.across = options.across or LINKS["ndr"]
-    options.algorithm = options.algorithm or list(ALGORITHMS[options.collective])
+    options.algorithm = options.algorithm or [
+        *ALGORITHMS[options.collective],
+        *registry.names(options.collective),
+    ]
     if options.plot:
         plot.check(options.plot)
     with refusing():
