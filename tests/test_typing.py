@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+import torch
+
+import ringcomm
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,6 +40,36 @@ version: str = ringcomm.__version__
 ring = ringcomm.ProcessGroupRing(HashStore(), 0, 1)
 rank: int = ring.rank()
 
+pair = ringcomm.new_group([0, 1], timedelta(seconds=9), device_id=None, sort_ranks=False)
+size: int = pair.size()
+if pair != ringcomm.new_group(ranks=(0,), backend="gloo", use_local_synchronization=True):
+    ringcomm.all_reduce(tensor, group=pair)
+own, groups = ringcomm.new_subgroups(2, group=pair)
+mine, groups = ringcomm.new_subgroups_by_enumeration([[0], [1]], pg_options=ringcomm.Options())
+ringcomm.destroy_process_group(mine)
+ringcomm.set_timeout(timedelta(seconds=9), own)
+ringcomm.init_process_group(rank=0, world_size=1, store=HashStore())
+names: list[str] = [ringcomm.get_backend(), ringcomm.get_backend_config(pair)]
+numbers: list[int] = [ringcomm.get_group_rank(own, 0), *ringcomm.get_process_group_ranks(own)]
+work = ringcomm.all_gather_single(tensor, tensor, async_op=ringcomm.is_initialized())
+if work is not None:
+    work.wait()
+ringcomm.reduce_scatter_single(tensor, tensor, group=pair)
+ringcomm.gather_single(tensor, None, group_dst=1, group=own)
+ringcomm.all_reduce_coalesced([tensor], ringcomm.ReduceOp.MAX)
+ringcomm.all_gather_coalesced([[tensor]], [tensor])
+objects = ["a", "b"]
+ringcomm.all_gather_object(objects, "c", group=own)
+ringcomm.gather_object("c", objects, group_dst=0)
+ringcomm.broadcast_object_list(objects, 0)
+ringcomm.scatter_object_list(objects, [1, 2], 0)
+ringcomm.send_object_list(objects, 1)
+source: int = ringcomm.recv_object_list(objects, 0)
+
+ringcomm.new_group("01")  # error: Argument 1 to "new_group" has incompatible type "str"
+ringcomm.new_group([0], algorithms="ring")  # error: Unexpected keyword argument "algorithms"
+pair.ranks()  # error: Item "ProcessGroup" of "ProcessGroup | Any" has no attribute "ranks"
+ringcomm.set_timeout(9)  # error: Argument 1 to "set_timeout" has incompatible type "int"
 ringcomm.init(20)  # error: Argument 1 to "init" has incompatible type "int"
 ringcomm.all_reduce([tensor])  # error: No overload variant of "all_reduce" matches
 ringcomm.allreduce(tensor)  # error: Module has no attribute "allreduce"
@@ -61,7 +97,19 @@ def test_a_program_of_a_user(tmp_path: Path) -> None:
         for number, line in enumerate(PROGRAM.splitlines(), 1)
         if "  # error" in line
     ]
-    assert len(expected) == 4
+    assert len(expected) == 8
     assert len(said) == len(expected), result.stdout
     for (line, text), (expected_line, begin) in zip(said, expected, strict=True):
         assert line == expected_line and text.startswith(begin), result.stdout
+
+
+# torch's own functions have their types from 2.14 on.
+@pytest.mark.skipif(not hasattr(torch.distributed, "set_timeout"), reason="torch has no types")
+def test_every_public_function_is_annotated() -> None:
+    for name in ringcomm.__all__:
+        function = getattr(ringcomm, name)
+        if not inspect.isfunction(function):
+            continue
+        signature = inspect.signature(function)
+        annotations = [each.annotation for each in signature.parameters.values()]
+        assert inspect.Parameter.empty not in [*annotations, signature.return_annotation], name
