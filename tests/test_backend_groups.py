@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from typing import Any
 
 import psutil
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 import values
 from ranks import Rank, on_processes
 from torch.distributed import PrefixStore
@@ -113,6 +115,52 @@ def test_group_beside_another_backends() -> None:
         (3, 0, ""),
         (3, 10, "ring"),
     ]
+
+
+def merges(rank: Rank) -> tuple[int, list[list[float]]]:
+    """Two worlds of two ranks, which are told to become one."""
+    world, own = divmod(rank.rank, 2)
+    store = PrefixStore(f"world {world}", rank.store)
+    dist.init_process_group("ring", store=store, rank=own, world_size=2)
+    merged: Any = dist.group.WORLD.merge_remote_group(
+        PrefixStore("merged", rank.store), 4, timedelta(seconds=20), "both worlds", "of tests"
+    )
+    assert merged.size() == 4
+    mine = torch.full((3,), 2.0**rank.rank)
+    merged.allreduce([mine]).wait()
+    gathered = [torch.empty(1) for _ in range(4)]
+    merged.allgather([gathered], [torch.tensor([float(merged.rank())])]).wait()
+    first = torch.full((1,), float(merged.rank()))
+    merged.broadcast([first], c10d.BroadcastOptions()).wait()
+    assert sum_in(None, 1.0) == 2  # the old worlds go on
+    assert sum_in(merged, 1.0) == 4
+    with pytest.raises(ValueError):
+        ringcomm.all_reduce(mine, group=merged)
+    with pytest.raises(ValueError):
+        dist.broadcast(mine, 0, group=merged)
+    return merged.rank(), [mine.tolist(), torch.cat(gathered).tolist(), first.tolist()]
+
+
+def test_two_worlds_become_one() -> None:
+    """Ranks of the new group are in the order in which they came."""
+    found = on_processes(merges, 4)
+    assert sorted(new for new, _ in found) == [0, 1, 2, 3]
+    for _, results in found:
+        assert results == [[15.0] * 3, [0.0, 1.0, 2.0, 3.0], [0.0]]
+
+
+def merges_alone(rank: Rank) -> str:
+    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    group: Any = dist.group.WORLD
+    with pytest.raises(dist.DistBackendError) as raised:
+        group.merge_remote_group(PrefixStore("merged", rank.store), 4, timedelta(seconds=1), "both")
+    assert sum_in(None, 1.0) == 2
+    return str(raised.value)
+
+
+def test_a_world_that_does_not_come_is_told() -> None:
+    for text in on_processes(merges_alone, 2):
+        assert "Timed out" in text and "ranks 2 and 3" in text
 
 
 def debug(rank: Rank) -> str:
