@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -30,7 +31,9 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def data_lines(text: str) -> list[list[str]]:
-    return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    """Words, of which "dist (ring)" is one."""
+    lines = [line.strip() for line in text.splitlines() if line and not line.startswith("#")]
+    return [re.split(r" +(?!\()", line) for line in lines]
 
 
 @pytest.mark.slow
@@ -45,7 +48,7 @@ def test_every_collective(tmp_path: Path) -> None:
     assert len(lines) == 2 * cases
     assert "wrong elements: 0 OK" in result.stdout
     assert all(f"# wrote {path}\n" in result.stdout for path in outputs)
-    assert {line[5] for line in lines} == {"ring", "gloo"}
+    assert {line[5] for line in lines} == {"dist (ring)", "gloo"}
 
     with outputs[0].open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -78,7 +81,9 @@ def test_under_torchrun_with_dtypes_ops_and_algorithms() -> None:
     result = run(*launcher, "-m", "ringcomm", "bench", *what, *few)
     assert result.returncode == 0, result.stdout + result.stderr
     backends = [line[5] for line in data_lines(result.stdout)]
-    assert sorted(backends) == ["gloo"] * 2 + ["ring/direct"] * 4 + ["ring/ring"] * 4
+    assert sorted(backends) == (
+        ["dist (ring)/direct"] * 4 + ["dist (ring)/ring"] * 4 + ["gloo"] * 2
+    )
     assert "# not measured: gloo, all_reduce sum torch.float8_e4m3fn: " in result.stdout
     assert "p99" in result.stdout
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ringcomm.bench.cases import COLLECTIVES
-from ringcomm.bench.report import Row
+from ringcomm.bench.report import Row, label
 from ringcomm.usage import FailedError, UsageError
 
 
@@ -43,10 +43,10 @@ def write(path: Path, rows: Sequence[Row], copy_rates: Mapping[int, float], titl
     axes = figure.subplots(len(collectives), 2, squeeze=False)
     for name, (bandwidth, latency) in zip(collectives, axes, strict=True):
         chosen = _chosen([row for row in rows if row.collective == name])
-        for label, line in _lines(chosen).items():
+        for backend, line in _lines(chosen).items():
             sizes = [row.size for row in line]
-            bandwidth.plot(sizes, [row.busbw for row in line], marker="o", ms=4, label=label)
-            latency.plot(sizes, [row.time * 1e6 for row in line], marker="o", ms=4, label=label)
+            bandwidth.plot(sizes, [row.busbw for row in line], marker="o", ms=4, label=backend)
+            latency.plot(sizes, [row.time * 1e6 for row in line], marker="o", ms=4, label=backend)
         sizes = sorted({row.size for row in chosen} & set(copy_rates))
         if sizes:
             rates = [copy_rates[size] for size in sizes]
@@ -86,6 +86,8 @@ def _lines(rows: Sequence[Row]) -> dict[str, list[Row]]:
     several = len({(row.type, row.redop) for row in rows}) > 1
     lines: dict[str, list[Row]] = {}
     for row in rows:
-        label = f"{row.backend}, {row.type} {row.redop}" if several else row.backend
-        lines.setdefault(label, []).append(row)
+        line = label(row.backend)
+        if several:
+            line += f", {row.type} {row.redop}"
+        lines.setdefault(line, []).append(row)
     return lines

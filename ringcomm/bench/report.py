@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -59,11 +59,17 @@ def row_of(case: Case, backend: str, in_place: bool, result: Result) -> Row:
     )
 
 
+def label(backend: str) -> str:
+    """What tables and pictures call it: "ring" alone is an algorithm, too."""
+    name, mark, rest = backend.partition(":") if ":" in backend else backend.partition("/")
+    return f"dist (ring){mark}{rest}" if name == "ring" else backend
+
+
 class Table:
     """Lines of text in nccl-tests' columns, with the backend and the ratio to the first one.
 
     Args:
-        backend_width: of the column of backends, in characters.
+        backends: all that there are lines of.
         spread: whether to show minimum and p99.
     """
 
@@ -78,8 +84,8 @@ class Table:
         ("ratio", "", 7),
     )
 
-    def __init__(self, backend_width: int, spread: bool) -> None:
-        self._backend_width = backend_width
+    def __init__(self, backends: Iterable[str], spread: bool) -> None:
+        self._backend_width = max(map(len, ["backend", *map(label, backends)]))
         self._spread = spread
         self._columns = (*self._TIMES[: 3 if spread else 1], *self._RATES)
 
@@ -100,7 +106,7 @@ class Table:
         """At least one of the two is given."""
         row = out_of_place or in_place
         assert row is not None
-        before = (row.size, row.count, row.type, row.redop, row.root, row.backend)
+        before = (row.size, row.count, row.type, row.redop, row.root, label(row.backend))
         return self._line(" ", before, [*self._figures(out_of_place), *self._figures(in_place)])
 
     def _figures(self, row: Row | None) -> list[str]:

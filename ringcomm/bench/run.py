@@ -84,7 +84,7 @@ class _Output:
     def __init__(self, console: Console, contenders: list[str], spread: bool) -> None:
         self.rows: list[report.Row] = []
         self._contenders = contenders
-        self._table = report.Table(max(map(len, ["backend", *contenders])), spread)
+        self._table = report.Table(contenders, spread)
         self._say = console.print
         self._collective = ""
         self._left_out: dict[str, str] = {}
@@ -110,7 +110,7 @@ class _Output:
                 self._say(self._table.line(rows.get(False), rows.get(True)))
                 self.rows += rows.values()
             else:
-                what = f"{name}, {case.collective.name} {case.op} {case.dtype}"
+                what = f"{report.label(name)}, {case.collective.name} {case.op} {case.dtype}"
                 self._left_out[what] = left_out[name]
 
     def end(self, note: str) -> int:

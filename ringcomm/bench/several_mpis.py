@@ -121,7 +121,7 @@ def _by_case(rows: list[report.Row]) -> Iterator[report.Row]:
 
 def _print(rows: list[report.Row], spread: bool) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    table = report.Table(max(len(row.backend) for row in rows), spread)
+    table = report.Table([row.backend for row in rows], spread)
     lines: dict[tuple[object, ...], dict[bool, report.Row]] = {}
     for row in rows:
         case = (row.collective, row.type, row.redop, row.size, row.backend)

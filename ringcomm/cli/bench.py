@@ -26,7 +26,7 @@ if one is wrong."""
 
 _EPILOG = """\
 backends:
-  ring      torch.distributed with the backend "ring"
+  ring      torch.distributed with the backend "ring"; in tables "dist (ring)"
   ringcomm  ringcomm's own functions, which need not go through torch.distributed
   ring:shared, ringcomm:shared
             the same with tensors of ringcomm.shared_memory(), which are not copied
