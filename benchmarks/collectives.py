@@ -1,4 +1,4 @@
-"""Times collectives over the ring, gloo, NCCL and MPI: python -m ringcomm bench, as a script.
+"""Times collectives over ringcomm, gloo, NCCL and MPI: python -m ringcomm bench, as a script.
 
     python benchmarks/collectives.py all_reduce,reduce_scatter --backends ring,gloo -b 1K -e 64M
 

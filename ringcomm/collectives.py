@@ -1,7 +1,7 @@
-"""The direct calls: torch.distributed's names, arguments and semantics, carried out by the ring.
+"""The direct calls: torch.distributed's names, arguments and semantics, carried out by ringcomm.
 
-`group` may be of any backend. If it is not a ring group, a ring rides on it: the first call here
-makes a ring of the same ranks, so all members must make that call (`ringcomm.init()` is one).
+`group` may be of any backend. If it is of another than "ring", the first call here makes a group of
+"ring" of the same ranks beside it, so all members must make that call (`ringcomm.init()` is one).
 torch.distributed's own calls go on using the group's own backend.
 
 Whatever is said here of one function holds for all:
@@ -388,7 +388,7 @@ def barrier(
     Args:
         group: the default group if not given.
         async_op: return a Work instead of waiting.
-        device_ids: as torch.distributed takes it; the ring has no use for it.
+        device_ids: as torch.distributed takes it; "ring" has no use for it.
         timeout: how long to wait; the group's if not given.
     """
     if (

@@ -1,4 +1,4 @@
-"""Groups: joining one, making one, and the ring that rides on a group of another backend."""
+"""Groups: joining one, making one, and the one of "ring" that rides on one of another backend."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def init(
         ranks_per_host: which ranks share a host; see `ringcomm.Options`.
 
     Returns:
-        The default group if its CPU backend is "ring", else the ring that rides on it.
+        The default group if its CPU backend is "ring", else the group of "ring" that rides on it.
 
     Raises:
         ValueError: the environment is incomplete; the message names the missing variables. Or there
-            is a default group or a ring on it already, and it is to have an algorithm or hosts.
+            is a default group, or one of "ring" on it, and it is to have an algorithm or hosts.
         torch.distributed.DistBackendError: not all ranks came in time.
     """
     options = _options(algorithm, ranks_per_host)
@@ -249,7 +249,7 @@ def new_subgroups_by_enumeration(
 
 
 def set_timeout(timeout: timedelta, group: ProcessGroup | None = None) -> None:
-    """How long operations that begin later may take, in a group and in the ring that rides on it.
+    """How long operations that begin later may take, in a group and in the one of "ring" on it.
 
     Args:
         timeout: for each operation.
@@ -268,7 +268,7 @@ def set_timeout(timeout: timedelta, group: ProcessGroup | None = None) -> None:
 
 
 def destroy_process_group(group: ProcessGroup | None = None) -> None:
-    """Closes a group and the ring that rides on it; all groups if none is given.
+    """Closes a group and the one of "ring" that rides on it; all groups if none is given.
 
     Operations still under way, and later ones, raise.
 

@@ -19,7 +19,7 @@ def ProcessGroupRing(  # noqa: N802 (torch's ProcessGroupGloo is a class)
     *,
     options: Options | None = None,
 ) -> Backend:
-    """One rank of a ring of its own, for libraries that make backends themselves.
+    """One rank of the backend "ring" on its own, for libraries that make backends themselves.
 
         >>> ring = ringcomm.ProcessGroupRing(dist.PrefixStore("mine", store), rank, size)
         >>> ring.allreduce([tensor]).wait()

@@ -46,7 +46,7 @@ def topology(group: ProcessGroup | None = None) -> Topology:
     several, as are the parts of one machine to which RINGCOMM_HOSTID gives different names.
 
     Args:
-        group: the default group if None. If it has another backend, it is the ring on it, which
+        group: the default group if None. If it has another backend, the one of "ring" on it, which
             the first call makes; all members must make that call.
 
     Returns:

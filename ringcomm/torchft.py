@@ -1,4 +1,4 @@
-"""torchft on the ring: `ProcessGroupRing`, for torchft's Manager.
+"""torchft on the backend "ring": `ProcessGroupRing`, for torchft's Manager.
 
     >>> import ringcomm.torchft, torchft
     >>> manager = torchft.Manager(pg=ringcomm.torchft.ProcessGroupRing(), ...)

@@ -15,7 +15,7 @@ from ringcomm import _library, usage
 # and the doctor must work where little else does.
 COMMANDS = {
     "demo": "train a small network data-parallel, check it, and compare with gloo",
-    "bench": "time collectives over the ring, gloo, NCCL and MPI",
+    "bench": "time collectives over ringcomm, gloo, NCCL and MPI",
     "tune": "find the fastest algorithms of this machine, for later groups to use",
     "explain": "write a plan as a picture",
     "cost": "memory and communication of training a transformer",

@@ -57,7 +57,7 @@ def run(epochs: int) -> int:
     share = slice(rank, None, world_size)
     console.print(
         f"\n[bold]{world_size} processes[/] train on {len(train_digits.images)} images of "
-        f"handwritten digits, {batch} per step.\nAfter each step the ring averages their "
+        f"handwritten digits, {batch} per step.\nAfter each step ringcomm averages their "
         "gradients.\n"
     )
     network = training.train(train_digits, batch, epochs, ring_average, share, report)
