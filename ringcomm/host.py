@@ -47,8 +47,36 @@ def guess() -> str:
     """What this process would tell others of its host, so that they try to share memory with it."""
     if name := given_name():
         return f"{name!r}, by RINGCOMM_HOSTID: one with all processes that have the same there"
+    # A name may be any bytes.
+    name = os.fsencode(socket.gethostname()).decode(errors="replace") or "a host without a name"
+    if kernel := _boot_id():
+        return f"{name}, one with all processes of kernel {kernel} whose memory it sees"
+    return f"{name}, one with all processes whose memory it sees, of which ranks try it"
+
+
+def unknown() -> list[str]:
+    """A sentence about each thing that this process cannot know of its host."""
+    sentences = []
+    if not _boot_id():
+        sentences.append(
+            "the kernel's boot id cannot be read (/proc/sys is hidden): ranks find out who shares "
+            "memory by trying. RINGCOMM_HOSTID, different on each host, tells it"
+        )
+    if not os.path.exists("/proc/self/ns/pid"):
+        sentences.append(
+            "the namespace of process numbers cannot be read (/proc/self/ns is hidden): a rank that "
+            "ends while a group is made is noticed by the time-out"
+        )
+    if not os.path.exists("/proc/self/stat"):
+        sentences.append(
+            "the state of processes cannot be read (/proc is hidden): `status` and errors do not "
+            "say which rank is stopped"
+        )
+    return sentences
+
+
+def _boot_id() -> str:
     try:
-        kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        kernel = "without boot id"
-    return f"{socket.gethostname()}, one with all processes of kernel {kernel} whose memory it sees"
+        return ""

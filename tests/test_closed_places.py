@@ -216,7 +216,7 @@ def test_a_proc_that_shows_little(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delenv("RINGCOMM_HOSTID", raising=False)
     monkeypatch.setattr(Path, "read_text", refuse)
-    assert "of kernel without boot id" in host.guess()
+    assert "one with all processes whose memory it sees" in host.guess()
     assert doctor._path_of("libnccl.so.2") == "from where is not known"
 
 

@@ -152,6 +152,52 @@ CAN_UNSHARE = (
 needs_namespaces = pytest.mark.skipif(not CAN_UNSHARE, reason="this user may not make namespaces")
 
 
+NO_SYS = "mount -t tmpfs tmpfs /proc/sys && "
+ONLY_PROCESSES = "mount -t proc -o subset=pid proc /proc && "
+NO_NAMESPACES = "mount -t tmpfs tmpfs /proc/$$/ns && "  # of the shell, which becomes Python
+NO_NAME = "python3 -c 'import socket; socket.sethostname(\"\")' && "
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    ("namespaces", "first"),
+    [
+        (["--mount"], NO_SYS),
+        (["--mount"], ONLY_PROCESSES),
+        (["--mount"], NO_NAMESPACES),
+        (["--uts"], NO_NAME),
+        (["--uts", "--mount"], NO_NAME + NO_SYS + NO_NAMESPACES),
+    ],
+    ids=["no /proc/sys", "processes alone", "no /proc/self/ns", "no host name", "none of these"],
+)
+@pytest.mark.parametrize("with_others", [False, True])
+def test_what_a_host_hides_keeps_no_group_from_being_made(
+    namespaces: list[str], first: str, with_others: bool, tmp_path: Path
+) -> None:
+    containers = [(namespaces, first, [0]), (namespaces, first, [1])]
+    if with_others:
+        containers[0] = ([], "", [0])
+    for text in in_containers(tmp_path, containers):
+        assert text == "1 hosts, sum 2"
+
+
+@needs_namespaces
+def test_the_doctor_says_what_is_hidden(tmp_path: Path) -> None:
+    program = "from ringcomm import host; print(host.guess(), *host.unknown(), sep='\\n')"
+    shell = ["sh", "-c", f'{NO_NAME}{NO_SYS}{NO_NAMESPACES}exec "$@"', "sh"]
+    said = subprocess.run(
+        ["unshare", "--uts", "--mount", *shell, sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "RINGCOMM_HOSTID": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    assert said[0].startswith("a host without a name, one with all processes whose memory it sees")
+    assert "boot id cannot be read" in said[1] and "RINGCOMM_HOSTID" in said[1]
+    assert "/proc/self/ns is hidden" in said[2]
+    assert len(said) == 3
+
+
 @needs_namespaces
 def test_containers_with_process_numbers_and_files_of_their_own_are_hosts(tmp_path: Path) -> None:
     containers: list[tuple[list[str], str, list[int]]] = [

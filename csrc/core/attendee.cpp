@@ -1,55 +1,62 @@
 #include "core/attendee.h"
 
-#include "core/text_stream.h"
+#include <algorithm>
+
+#include "core/fixed_text.h"
+#include "core/record.h"
 
 namespace ringcomm {
 namespace {
 
-const std::string kTag = "ringcomm-ticket-3";
+const std::string kTag = "ringcomm-ticket-4";
 
 }  // namespace
 
 bool Attendee::lives(const Attendee& onlooker) const {
-  if (boot != onlooker.boot) return true;
-  if (process.runs()) return was_seen = true;
-  return !was_seen && host != onlooker.host;
+  const bool is_known = !boot.empty() && !onlooker.boot.empty();
+  if (is_known && boot != onlooker.boot) return true;
+  if (process.pid_namespace != onlooker.process.pid_namespace) return true;
+  switch (process.look()) {
+    case Process::Look::kRuns:
+      return was_seen = true;
+    case Process::Look::kUnknown:
+      return true;
+    case Process::Look::kEnded:
+      break;
+  }
+  const bool is_here = is_known && process.pid_namespace != 0 && host == onlooker.host;
+  return !was_seen && !is_here;
 }
 
 std::string Attendee::text() const {
-  TextWriter text;
-  text << kTag << '\n'
-       << ticket << '\n'
-       << rank << '\n'
-       << world_size << '\n'
-       << members << '\n'
-       << process.pid << '\n'
-       << process.start_time << '\n'
-       << process.pid_namespace << '\n'
-       << boot << '\n'
-       << is_host_given << '\n'
-       << host.size() << '\n'
-       << refusal.size() << '\n'
-       << host << '\n'
-       << refusal << '\n';
-  return text.str();
+  RecordWriter record;
+  record << kTag << ticket << rank << world_size << members << process.pid << process.start_time
+         << process.pid_namespace << boot << host << is_host_given << refusal;
+  return record.text();
 }
 
-std::optional<Attendee> Attendee::read(const std::string& text, std::string* rest) {
-  TextReader stream(text);
+std::optional<Attendee> Attendee::read(std::string_view text, std::string_view* rest) {
+  RecordReader record(text);
   std::string tag;
   Attendee a;
-  std::size_t length = 0, refusal_length = 0;
-  stream >> tag >> a.ticket >> a.rank >> a.world_size >> a.members >> a.process.pid >>
-      a.process.start_time >> a.process.pid_namespace >> a.boot >> a.is_host_given >> length >>
-      refusal_length;
-  if (!stream || tag != kTag || stream.get() != '\n') return std::nullopt;
-  const auto at = static_cast<std::size_t>(stream.tellg());
-  const std::size_t room = text.size() - at;
-  if (length >= room || refusal_length + 1 >= room - length) return std::nullopt;
-  a.host = text.substr(at, length);
-  a.refusal = text.substr(at + length + 1, refusal_length);
-  if (rest != nullptr) *rest = text.substr(at + length + 1 + refusal_length + 1);
+  record >> tag >> a.ticket >> a.rank >> a.world_size >> a.members >> a.process.pid >>
+      a.process.start_time >> a.process.pid_namespace >> a.boot >> a.host >> a.is_host_given >>
+      a.refusal;
+  if (!record || tag != kTag || a.rank < 0 || a.rank >= a.world_size) return std::nullopt;
+  a.host = printable_utf8(a.host);
+  if (rest != nullptr) *rest = record.rest();
   return a;
+}
+
+std::vector<std::string> guesses_of(const std::vector<Attendee>& attendees) {
+  const auto has_kernel = [](const Attendee& a) { return !a.is_host_given && !a.boot.empty(); };
+  const auto first = std::ranges::find_if(attendees, has_kernel);
+  std::vector<std::string> guesses;
+  for (const Attendee& attendee : attendees) {
+    const bool is_with_first = attendee.is_anywhere() && first != attendees.end();
+    guesses.push_back(is_with_first ? first->guess() : attendee.guess());
+  }
+  return guesses;
 }
 
 }  // namespace ringcomm

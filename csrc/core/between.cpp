@@ -3,7 +3,7 @@
 #include <array>
 #include <charconv>
 
-#include "core/text_stream.h"
+#include "core/record.h"
 
 namespace ringcomm {
 namespace {
@@ -23,16 +23,19 @@ double value_of(const std::string& text) {
 }  // namespace
 
 std::string Between::text() const {
-  return text_of(across.latency) + " " + text_of(across.overhead) + " " +
-         text_of(across.bandwidth) + " " + std::to_string(silence.count()) + " " + engine;
+  RecordWriter record;
+  record << text_of(across.latency) << text_of(across.overhead) << text_of(across.bandwidth)
+         << silence.count() << engine;
+  return record.text();
 }
 
-Between Between::read(const std::string& line) {
-  TextReader words(line);
+std::optional<Between> Between::read(std::string_view text) {
+  RecordReader record(text);
   std::string latency, overhead, bandwidth;
   Between between;
   std::chrono::milliseconds::rep silence = 0;
-  words >> latency >> overhead >> bandwidth >> silence >> between.engine;
+  record >> latency >> overhead >> bandwidth >> silence >> between.engine;
+  if (!record) return std::nullopt;
   between.across = {value_of(latency), value_of(overhead), value_of(bandwidth)};
   between.silence = std::chrono::milliseconds(silence);
   return between;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "plan/network.h"
 
@@ -17,10 +19,9 @@ struct Between {
   // A host of which nothing is heard for so long is taken for gone.
   std::chrono::milliseconds silence = kSilence;
 
-  // A line, without its end.
   std::string text() const;
-  // Of such a line.
-  static Between read(const std::string& line);
+  // Nothing if it is no such text.
+  static std::optional<Between> read(std::string_view text);
 };
 
 }  // namespace ringcomm

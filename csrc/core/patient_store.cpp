@@ -41,4 +41,12 @@ std::int64_t PatientStore::add(const std::string& key, std::int64_t amount) {
   return ask<std::int64_t>(key, [=](Store& store) { return store.add(key, amount); });
 }
 
+bool PatientStore::has(const std::string& key) {
+  return ask<bool>(key, [=](Store& store) { return store.has(key); });
+}
+
+bool PatientStore::erase(const std::string& key) {
+  return ask<bool>(key, [=](Store& store) { return store.erase(key); });
+}
+
 }  // namespace ringcomm

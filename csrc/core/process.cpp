@@ -11,6 +11,8 @@
 #include <fstream>
 #include <string>
 
+#include "core/fixed_text.h"
+
 namespace ringcomm {
 namespace {
 
@@ -57,23 +59,30 @@ double Process::started() const {
 }
 
 bool Process::is_stopped() const {
-  if (pid == 0 || pid_namespace != own_pid_namespace()) return false;
+  if (!is_numbered_here()) return false;
   const char state = read_stat(pid).state;
   return state == 'T' || state == 't';
 }
 
-bool Process::runs() const {
-  if (pid == 0 || pid_namespace != own_pid_namespace()) return true;
-  if (kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) return false;
-  const Stat now = read_stat(pid);
-  if (now.state == 'Z' || now.state == 'X') return false;
-  return start_time == 0 || now.start_time == 0 || now.start_time == start_time;
+bool Process::is_numbered_here() const {
+  return pid > 0 && pid_namespace != 0 && pid_namespace == own_pid_namespace();
 }
+
+Process::Look Process::look() const {
+  if (pid <= 0) return Look::kUnknown;  // these mean other processes to kill()
+  if (kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH) return Look::kEnded;
+  const Stat now = read_stat(pid);
+  if (now.state == 'Z' || now.state == 'X') return Look::kEnded;
+  if (start_time == 0 || now.start_time == 0) return Look::kUnknown;
+  return now.start_time == start_time ? Look::kRuns : Look::kEnded;
+}
+
+bool Process::runs() const { return !is_numbered_here() || look() != Look::kEnded; }
 
 std::string boot_id() {
   static const std::string known = [] {
     std::ifstream file("/proc/sys/kernel/random/boot_id");
-    std::string id;
+    std::string id;  // stays empty where there is no such file
     std::getline(file, id);
     return id;
   }();
@@ -83,7 +92,7 @@ std::string boot_id() {
 std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof(name) - 1);
-  return *name == '\0' ? "?" : name;
+  return *name == '\0' ? "?" : printable_utf8(name);
 }
 
 }  // namespace ringcomm

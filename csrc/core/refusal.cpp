@@ -1,21 +1,29 @@
 #include "core/refusal.h"
 
+#include "core/record.h"
+
 namespace ringcomm {
 namespace {
 
-const std::string kRefused = "refused\n";
+constexpr char kRefused[] = "refused";
 
 }  // namespace
 
 std::string write_refusal(const Error& error) {
-  return kRefused + std::to_string(static_cast<int>(error.kind())) + "\n" + error.what();
+  RecordWriter record;
+  record << kRefused << static_cast<int>(error.kind()) << error.what();
+  return record.text();
 }
 
-std::optional<Error> read_refusal(const std::string& text) {
-  if (!text.starts_with(kRefused)) return std::nullopt;
-  std::size_t end = 0;
-  const int kind = std::stoi(text.substr(kRefused.size()), &end);
-  return Error(static_cast<ErrorKind>(kind), text.substr(kRefused.size() + end + 1));
+std::optional<Error> read_refusal(std::string_view text) {
+  RecordReader record(text);
+  std::string tag, why;
+  int kind = -1;
+  record >> tag >> kind >> why;
+  const bool is_one =
+      record && tag == kRefused && kind >= 0 && kind <= static_cast<int>(ErrorKind::kLibrary);
+  if (!is_one) return std::nullopt;
+  return Error(static_cast<ErrorKind>(kind), why);
 }
 
 }  // namespace ringcomm

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/status.h"
 
@@ -11,6 +12,6 @@ namespace ringcomm {
 std::string write_refusal(const Error& error);
 
 // Nothing if it is another text.
-std::optional<Error> read_refusal(const std::string& text);
+std::optional<Error> read_refusal(std::string_view text);
 
 }  // namespace ringcomm

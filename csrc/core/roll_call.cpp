@@ -5,8 +5,8 @@
 
 #include "core/digest.h"
 #include "core/interrupt.h"
+#include "core/record.h"
 #include "core/refusal.h"
-#include "core/text_stream.h"
 
 namespace ringcomm {
 namespace {
@@ -41,8 +41,9 @@ std::uint64_t digest_of(const Invitation& invitation) {
 }
 
 std::int64_t first_ticket(Store& store) {
-  const std::optional<std::string> begun = store.find("begun");
-  return begun ? std::stoll(*begun) : 0;
+  std::int64_t first = 0;
+  if (const std::optional<std::string> begun = store.find("begun")) read_number(*begun, first);
+  return std::max<std::int64_t>(first, 0);
 }
 
 // Of a ticket.
@@ -94,16 +95,18 @@ void decline(Store& store, const Invitation& invitation, const std::exception_pt
 
 std::string RollCall::who() const { return invitation_.members.name(invitation_.rank); }
 
+Error RollCall::not_understood(const std::string& writer) const {
+  return Error(ErrorKind::kMismatch, who() + " cannot read what " + writer +
+                                         " has written to the group's store: it does not run the "
+                                         "same build of ringcomm");
+}
+
 void RollCall::wake() { sleep_ = kShortSleep; }
 
 void RollCall::read_tickets() {
   tickets_.read([&](std::int64_t, const std::string& text) {
     const std::optional<Attendee> came = Attendee::read(text);
-    if (!came) {
-      throw Error(ErrorKind::kMismatch, who() +
-                                            ": a rank that joins the group does not run the "
-                                            "same build of ringcomm");
-    }
+    if (!came) throw not_understood("a rank that joins the group");
     if (came->world_size != own_.world_size || came->members != own_.members) {
       strangers_.push_back({*came, Clock::now()});
     } else if (came->rank != own_.rank) {
@@ -115,7 +118,7 @@ void RollCall::read_tickets() {
 
 void RollCall::greet(const Attendee& attendee) {
   if (!greeted_.insert(attendee.ticket).second) return;
-  store_.set(list_of("hello", attendee.ticket), std::to_string(words_) + "\n" + own_.text());
+  store_.set(list_of("hello", attendee.ticket), (RecordWriter() << words_).text() + own_.text());
 }
 
 void RollCall::look() {
@@ -164,11 +167,13 @@ std::optional<std::string> RollCall::hear() {
   if (!met_rank_0_) {
     const std::optional<std::string> hello = store_.find(list_of("hello", own_.ticket));
     if (!hello) return std::nullopt;
-    const std::size_t line = hello->find('\n');
-    const std::optional<Attendee> rank_0 = Attendee::read(hello->substr(line + 1));
-    if (!rank_0) return std::nullopt;
+    RecordReader record(*hello);
+    int words = 0;
+    record >> words;
+    const std::optional<Attendee> rank_0 = Attendee::read(record.rest());
+    if (!record || !rank_0 || rank_0->rank != 0) throw not_understood("rank 0");
     attendees_[0] = *rank_0;
-    words_ = std::stoi(*hello);
+    words_ = words;
     met_rank_0_ = true;
   }
   const std::optional<std::string> word = store_.find(key_of("told", attendees_[0].ticket, words_));
@@ -194,20 +199,19 @@ void RollCall::meet(int rank, std::int64_t ticket) {
 
 void RollCall::send(int to, const std::string& text) {
   Series(store_, list_of("letters", attendees_.at(to).ticket))
-      .append(std::to_string(own_.rank) + " " + std::to_string(own_.ticket) + "\n" + text);
+      .append((RecordWriter() << own_.rank << own_.ticket).text() + text);
 }
 
 std::vector<Letter> RollCall::letters() {
   std::vector<Letter> letters;
   letters_.read([&](std::int64_t, const std::string& text) {
-    const std::size_t line = text.find('\n');
-    TextReader sender(text.substr(0, line));
+    RecordReader record(text);
     int rank = -1;
     std::int64_t ticket = -1;
-    sender >> rank >> ticket;
+    record >> rank >> ticket;
     const auto known = attendees_.find(rank);
-    if (known == attendees_.end() || known->second.ticket != ticket) return;
-    letters.push_back({rank, text.substr(line + 1)});
+    if (!record || known == attendees_.end() || known->second.ticket != ticket) return;
+    letters.push_back({rank, std::string(record.rest())});
     wake();
   });
   return letters;
@@ -225,7 +229,7 @@ void RollCall::look_at_rank_0() {
   if (met_rank_0_) return;
   const std::optional<std::string> text = store_.find("leader");
   if (!text) return;
-  std::string rest;
+  std::string_view rest;
   const std::optional<Attendee> rank_0 = Attendee::read(*text, &rest);
   if (!rank_0 || rank_0->ticket < tickets_.first_unseen()) return;
   attendees_[0] = *rank_0;

@@ -70,6 +70,9 @@ class RollCall {
   // Where rank 0 has ended, nobody hears more from it: tells all why. Does nothing if it lives.
   void speak_for_rank_0(const Error& error);
 
+  // To be thrown where what stands in the store is no record of this build.
+  Error not_understood(const std::string& writer) const;
+
   // To and from ranks that this one has met. Letters of those who have been replaced are dropped.
   void meet(int rank, std::int64_t ticket);
   void send(int to, const std::string& text);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/text_stream.h"
+#include "core/record.h"
 
 namespace ringcomm {
 
@@ -41,28 +41,34 @@ bool Seating::is_complete() const {
 }
 
 std::string Seating::text() const {
-  TextWriter text;
-  text << attempt_of_.size() << '\n';
+  RecordWriter record;
+  record << attempt_of_.size();
   for (std::size_t rank = 0; rank < attempt_of_.size(); ++rank) {
-    text << tickets_[rank] << ' ' << attempt_of_[rank] << '\n';
+    record << tickets_[rank] << attempt_of_[rank];
   }
-  for (const auto& [number, attempt] : attempts_) text << number << ' ' << attempt.named << '\n';
-  return text.str();
+  for (const auto& [number, attempt] : attempts_) record << number << attempt.named;
+  return record.text();
 }
 
-Seating Seating::read(const std::string& text) {
-  TextReader stream(text);
-  std::size_t world_size = 0;
-  stream >> world_size;
+std::optional<Seating> Seating::read(std::string_view text, int world_size) {
+  RecordReader record(text);
+  int written = 0;
+  if (!(record >> written) || written != world_size) return std::nullopt;
   Seating seating;
-  seating.tickets_.resize(world_size);
-  seating.attempt_of_.resize(world_size);
-  for (std::size_t rank = 0; rank < world_size; ++rank) {
-    stream >> seating.tickets_[rank] >> seating.attempt_of_[rank];
+  seating.tickets_.resize(static_cast<std::size_t>(world_size));
+  seating.attempt_of_.resize(static_cast<std::size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) {
+    record >> seating.tickets_[rank] >> seating.attempt_of_[rank];
   }
-  int number = 0;
-  bool named = false;
-  while (stream >> number >> named) seating.attempts_[number] = {.named = named};
+  while (record && !record.is_at_end()) {
+    int number = 0;
+    bool named = false;
+    record >> number >> named;
+    seating.attempts_[number] = {.named = named};
+  }
+  const bool is_whole = std::ranges::all_of(
+      seating.attempt_of_, [&](int attempt) { return seating.attempts_.contains(attempt); });
+  if (!record || !is_whole) return std::nullopt;
   return seating;
 }
 

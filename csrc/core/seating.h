@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/placement.h"
@@ -40,7 +42,8 @@ class Seating {
 
   // For those who are told; what has come of attempts is not part of it.
   std::string text() const;
-  static Seating read(const std::string& text);
+  // Nothing if it is none of a group of so many.
+  static std::optional<Seating> read(std::string_view text, int world_size);
 
  private:
   struct Attempt {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "core/text_stream.h"
+#include "core/record.h"
 
 namespace ringcomm::shm {
 namespace {
 
-const std::string kOutcome = "outcome";
+constexpr char kOutcome[] = "outcome";
 const std::string kOutOfReach = "out of reach ";
 
 }  // namespace
@@ -81,24 +81,27 @@ std::optional<Attempt::Outcome> Attempt::outcome() {
 }
 
 std::string Attempt::Outcome::text() const {
-  TextWriter text;
-  text << kOutcome << ' ' << attempt << ' ' << named;
-  for (const int rank : out_of_reach) text << ' ' << rank;
-  text << '\n';
-  for (const std::string& engine : engines) text << engine << ' ';
-  return text.str();
+  RecordWriter record;
+  record << kOutcome << attempt << named << out_of_reach.size();
+  for (const int rank : out_of_reach) record << rank;
+  for (const std::string& engine : engines) record << engine;
+  return record.text();
 }
 
-std::optional<Attempt::Outcome> Attempt::Outcome::read(const std::string& text) {
-  const std::size_t line = std::min(text.find('\n'), text.size());
-  TextReader stream(text.substr(0, line)), engines(text.substr(line));
+std::optional<Attempt::Outcome> Attempt::Outcome::read(std::string_view text, int world_size) {
+  RecordReader record(text);
   std::string kind;
-  Outcome outcome;
-  stream >> kind >> outcome.attempt >> outcome.named;
-  if (!stream || kind != kOutcome) return std::nullopt;
-  for (int rank; stream >> rank;) outcome.out_of_reach.push_back(rank);
-  for (std::string engine; engines >> engine;) outcome.engines.push_back(engine);
-  return outcome;
+  Outcome outcome{-1, false, {}, {}};
+  int num_out_of_reach = 0;
+  record >> kind >> outcome.attempt >> outcome.named >> num_out_of_reach;
+  if (!record || kind != kOutcome) return std::nullopt;
+  for (int i = 0; i < num_out_of_reach; ++i) {
+    int rank = -1;
+    if (!(record >> rank) || rank < 0 || rank >= world_size) return std::nullopt;
+    outcome.out_of_reach.push_back(rank);
+  }
+  while (record && !record.is_at_end()) record >> outcome.engines.emplace_back();
+  return record ? std::optional(outcome) : std::nullopt;
 }
 
 void Attempt::take_in(const Letter& letter) {

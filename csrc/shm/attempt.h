@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/between.h"
@@ -35,7 +36,8 @@ class Attempt {
     std::vector<std::string> engines;  // of this host; none where there is no other
 
     std::string text() const;
-    static std::optional<Outcome> read(const std::string& text);
+    // Nothing if it is none of a group of so many.
+    static std::optional<Outcome> read(std::string_view text, int world_size);
   };
   std::optional<Outcome> outcome();
   // The first: what another rank of the attempt has written.

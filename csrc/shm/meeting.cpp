@@ -1,12 +1,12 @@
 #include "shm/meeting.h"
 
+#include "core/record.h"
 #include "core/refusal.h"
-#include "core/text_stream.h"
 
 namespace ringcomm::shm {
 namespace {
 
-const std::string kMadeLine = "made\n";
+constexpr char kMadeTag[] = "made";
 
 }  // namespace
 
@@ -26,20 +26,22 @@ Placement Meeting::hold() {
 }
 
 std::string Meeting::made_word(const Between& between, const std::vector<std::string>& host_names) {
-  std::string word = kMadeLine + between.text() + "\n";
-  for (const std::string& name : host_names) word += name + "\n";
-  return word;
+  RecordWriter word;
+  word << kMadeTag << between.text();
+  for (const std::string& name : host_names) word << name;
+  return word.text();
 }
 
 bool Meeting::is_made(const std::string& word, Between* between,
                       std::vector<std::string>* host_names) {
-  if (!word.starts_with(kMadeLine)) return false;
-  TextReader names(word.substr(kMadeLine.size()));
-  std::string line;
-  std::getline(names, line);
-  *between = Between::read(line);
-  for (std::string name; std::getline(names, name);) host_names->push_back(name);
-  return true;
+  RecordReader record(word);
+  std::string tag, text;
+  record >> tag >> text;
+  const std::optional<Between> found = Between::read(text);
+  if (!record || tag != kMadeTag || !found) return false;
+  *between = *found;
+  while (record && !record.is_at_end()) record >> host_names->emplace_back();
+  return static_cast<bool>(record);
 }
 
 Placement Meeting::follow() {
@@ -88,16 +90,20 @@ std::optional<Placement> Meeting::listen() {
     if (is_made(*word, &between_, &host_names)) {
       if (seating_.tickets().empty()) continue;  // with another in this one's place
       const Placement placement = seating_.placement();
+      if (static_cast<int>(host_names.size()) != placement.num_hosts()) break;
       attempt_.declare_made(placement, host_names, between_);
       return placement;
     }
-    seating_ = Seating::read(*word);
+    const std::optional<Seating> seating = Seating::read(*word, invitation_.world_size);
+    if (!seating) break;
+    seating_ = *seating;
     if (seating_.tickets().at(rank_) == roll_call_.self().ticket) {
       or_write("", [this] { attempt_.sit(seating_); });
     } else {
       seating_ = Seating();
     }
   }
+  throw roll_call_.not_understood("rank 0");
 }
 
 void Meeting::report() {

@@ -49,12 +49,13 @@ void Meeting::place() {
   const std::map<int, Attendee>& others = roll_call_.attendees();
   if (static_cast<int>(others.size()) + 1 != invitation_.world_size) return;
   std::vector<std::int64_t> tickets = {roll_call_.self().ticket};
-  std::vector<std::string> guesses = {roll_call_.self().guess()};
+  std::vector<Attendee> all = {roll_call_.self()};
   for (const auto& [rank, attendee] : others) {
     tickets.push_back(attendee.ticket);
-    guesses.push_back(attendee.guess());
+    all.push_back(attendee);
   }
   if (tickets == seating_.tickets()) return;
+  const std::vector<std::string> guesses = guesses_of(all);
   seating_ = Seating(std::move(tickets), guesses, seating_.next_attempt());
   tell();
 }
@@ -70,7 +71,7 @@ void Meeting::receive() {
   for (const Letter& letter : roll_call_.letters()) {
     if (const auto failure = read_refusal(letter.text)) throw *failure;
     attempt_.take_in(letter);
-    if (const auto outcome = Attempt::Outcome::read(letter.text)) {
+    if (const auto outcome = Attempt::Outcome::read(letter.text, invitation_.world_size)) {
       is_changed = take_in(*outcome) || is_changed;
     }
   }

@@ -28,7 +28,8 @@ int read_all(std::int64_t pid, std::uint64_t address, std::byte* output, std::si
 void PeerProcesses::learn(int peer, const Process& process, std::uint64_t address) {
   Reached& reached = processes_[static_cast<std::size_t>(peer)];
   reached.was_tried = true;
-  const bool is_within_reach = process.pid_namespace == Process::self().pid_namespace;
+  const std::uint64_t here = Process::self().pid_namespace;
+  const bool is_within_reach = here != 0 && process.pid_namespace == here;
   if (process.pid == 0 || !is_within_reach || !process.runs()) return;
   std::byte byte;
   if (read_all(process.pid, address, &byte, 1) == 0) reached.pid = process.pid;

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/record.h"
 #include "shm/meeting.h"
 #include "shm/segment.h"
 
@@ -99,11 +100,14 @@ void Segment::set_tuned(const std::vector<TunedRule>& rules) {
 
 bool Segment::join(const std::string& address, const Members& members, const Attendee& self) {
   const std::size_t line = address.find('\n');
+  if (line == std::string::npos) return false;
   std::optional<File> file = File::open(address.substr(0, line));
   if (!file) return false;
   file_ = std::move(*file);
   map();
-  if (header().cookie != std::stoull(address.substr(line + 1))) {
+  std::uint64_t cookie = 0;
+  const bool is_one = read_number(std::string_view(address).substr(line + 1), cookie);
+  if (!is_one || header().cookie != cookie) {
     leave();
     return false;
   }

@@ -16,7 +16,7 @@
 #include "core/attendee.h"
 #include "core/digest.h"
 #include "core/process.h"
-#include "core/text_stream.h"
+#include "core/record.h"
 #include "torch/backend_meeting.h"
 #include "torch/errors.h"
 #include "torch/python.h"
@@ -38,13 +38,13 @@ std::vector<Handle> in_rank_order(const c10d::ReconfigureOptions& opts) {
 }
 
 Attendee attendee_of(const Handle& handle) {
-  TextReader text(handle);
+  RecordReader record(handle);
   std::string name;
   Attendee attendee;
   Process& process = attendee.process;
-  const bool good = text >> name >> process.pid >> process.start_time >> process.pid_namespace >>
-                        attendee.boot >> attendee.host &&
-                    name == kHandle;
+  record >> name >> process.pid >> process.start_time >> process.pid_namespace >> attendee.boot >>
+      attendee.host;
+  const bool good = record && name == kHandle;
   TORCH_CHECK_VALUE(good, "ring: reconfigure: \"", handle,
                     "\" is not a handle of the backend \"ring\"; each rank gets its own with "
                     "torch.distributed._get_reconfigure_handle()");
@@ -64,10 +64,10 @@ std::string key_of(std::int64_t uuid, const std::vector<Handle>& handles) {
 std::string new_handle() {
   const Process self = Process::self();
   std::random_device random;
-  TextWriter handle;
-  handle << kHandle << ' ' << self.pid << ' ' << self.start_time << ' ' << self.pid_namespace << ' '
-         << boot_id() << ' ' << host_name() << ' ' << random() << random();
-  return handle.str();
+  RecordWriter handle;
+  handle << kHandle << self.pid << self.start_time << self.pid_namespace << boot_id() << host_name()
+         << random() << random();
+  return handle.text();
 }
 
 RingBackend::WorkPtr RingBackend::reconfigure(const c10d::ReconfigureOptions& opts) {

@@ -40,6 +40,17 @@ class C10dStore : public Store {
     return asking("add", key, [&] { return store_->add(kPrefix + key, amount); });
   }
 
+  bool has(const std::string& key) override {
+    return asking("check", key, [&] { return store_->check({kPrefix + key}); });
+  }
+
+  // Stores that cannot do it throw, each an error of its own.
+  bool erase(const std::string& key) override {
+    bool is_erased = false;
+    error_of([&] { is_erased = store_->deleteKey(kPrefix + key); });
+    return is_erased;
+  }
+
  private:
   template <typename Ask>
   static auto asking(const char* method, const std::string& key, Ask ask) -> decltype(ask()) {

@@ -68,7 +68,8 @@ def _for_an_issue(text: str) -> str:
     text += "\n" + ("\n".join(settings) or "no settings in the environment") + "\n"
     if (home := os.path.expanduser("~")) not in ("/", "~"):  # "~": there is none
         text = text.replace(home, "~")
-    text = re.sub(rf"\b{re.escape(platform.node())}\b", "HOST", text)
+    if name := platform.node():
+        text = re.sub(rf"\b{re.escape(name)}\b", "HOST", text)
     return f"```\n{text}```"
 
 
@@ -241,7 +242,7 @@ def _shared_memory(problems: list[str]) -> str:
 
 def _host(problems: list[str]) -> str:
     try:
-        return host.guess()
+        return "\n".join([host.guess(), *host.unknown()])
     except ValueError as error:
         problems.append(str(error))
         return "not to be told"

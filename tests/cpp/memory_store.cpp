@@ -51,6 +51,24 @@ std::int64_t MemoryStore::add(const std::string& key, std::int64_t amount) {
   return counters_[key] += amount;
 }
 
+bool MemoryStore::has(const std::string& key) {
+  std::lock_guard lock(mutex_);
+  return values_.contains(key) || counters_.contains(key);
+}
+
+bool MemoryStore::erase(const std::string& key) {
+  std::lock_guard lock(mutex_);
+  return values_.erase(key) + counters_.erase(key) > 0;
+}
+
+std::vector<std::string> MemoryStore::keys() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : values_) keys.push_back(key);
+  for (const auto& [key, value] : counters_) keys.push_back(key);
+  return keys;
+}
+
 void on_threads(int world_size, const std::function<void(int rank)>& body) {
   std::vector<std::exception_ptr> errors(world_size);
   std::vector<std::thread> threads;

@@ -41,6 +41,10 @@ class MemoryStore : public ringcomm::Store {
   std::optional<std::string> find(const std::string& key) override;
   std::string set_once(const std::string& key, const std::string& value) override;
   std::int64_t add(const std::string& key, std::int64_t amount) override;
+  bool has(const std::string& key) override;
+  bool erase(const std::string& key) override;
+  // What stands in it, counters, too.
+  std::vector<std::string> keys();
 
  private:
   std::mutex mutex_;

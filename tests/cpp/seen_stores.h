@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/process.h"
+#include "core/record.h"
 #include "memory_store.h"
 
 namespace ranks {
@@ -48,6 +49,8 @@ struct ChangedStore : ringcomm::Store {
   std::int64_t add(const std::string& key, std::int64_t amount) override {
     return store.add(key, amount);
   }
+  bool has(const std::string& key) override { return store.has(key); }
+  bool erase(const std::string& key) override { return store.erase(key); }
 
   ringcomm::Store& store;
   const Change change;
@@ -102,11 +105,25 @@ struct KernelStore : ChangedStore {
     ChangedStore::set(key, marked);
   }
   static void replace(std::string& text, const std::string& from, const std::string& to) {
-    const std::size_t at = text.find(from + "\n");
-    if (at != std::string::npos) text.replace(at, from.size(), to);
+    const std::string field = (ringcomm::RecordWriter() << from).text();
+    const std::size_t at = text.find(field);
+    if (at != std::string::npos)
+      text.replace(at, field.size(), (ringcomm::RecordWriter() << to).text());
   }
 
   const std::string mark;
+};
+
+// As ranks see it whose kernel's boot id is hidden.
+struct HiddenKernelStore : ChangedStore {
+  explicit HiddenKernelStore(ringcomm::Store& store)
+      : ChangedStore(store, [](const std::string&, std::string&) {}) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    std::string hidden = value;
+    KernelStore::replace(hidden, ringcomm::boot_id(), "");
+    ChangedStore::set(key, hidden);
+  }
 };
 
 }  // namespace ranks

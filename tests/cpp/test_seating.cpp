@@ -1,11 +1,14 @@
 // What rank 0 decides on hosts, and what ranks write of themselves.
+#include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "check.h"
 #include "core/attendee.h"
 #include "core/refusal.h"
 #include "core/seating.h"
+#include "shm/attempt.h"
 
 namespace {
 
@@ -54,7 +57,7 @@ TEST(a_name_is_tried_before_ranks_are_parted) {
 TEST(what_is_told_is_read) {
   Seating seating({3, 1, 12}, {"a", "a", "b"}, 0);
   seating.set_out_of_reach(0, false, {1});
-  const Seating read = Seating::read(seating.text());
+  const Seating read = Seating::read(seating.text(), 3).value();
   CHECK(read.tickets() == seating.tickets());
   for (int r = 0; r < 3; ++r) {
     CHECK_EQ(read.attempt_of(r), seating.attempt_of(r));
@@ -69,17 +72,119 @@ TEST(what_is_on_a_ticket_is_read) {
                           .members = 99,
                           .process = Process::self(),
                           .boot = boot_id(),
-                          .host = "a name\nof two lines",
+                          .host = "a name, of 2:words",
                           .is_host_given = true};
-  std::string rest;
-  const auto read = Attendee::read(attendee.text() + "more", &rest);
+  std::string_view rest;
+  const std::string text = attendee.text() + "more";
+  const auto read = Attendee::read(text, &rest);
   CHECK(read.has_value());
   CHECK_EQ(read->text(), attendee.text());
   CHECK_EQ(read->guess(), attendee.guess());
-  CHECK_EQ(rest, "more");
+  CHECK_EQ(std::string(rest), "more");
   for (std::size_t length = 0; length < attendee.text().size(); ++length) {
     CHECK(!Attendee::read(attendee.text().substr(0, length)));
   }
+}
+
+TEST(fields_may_be_empty_and_hold_anything) {
+  const std::vector<std::string> all = {"",      " ", "\n", "3:abc,", std::string("\0\xff", 2),
+                                        " a  b "};
+  for (const std::string& odd : all) {
+    const Attendee attendee{
+        .ticket = 0, .rank = 0, .world_size = 1, .boot = odd, .host = "", .refusal = odd};
+    const auto read = Attendee::read(attendee.text());
+    CHECK(read && read->boot == odd && read->host.empty() && read->refusal == odd);
+    const auto error = read_refusal(write_refusal(Error(ErrorKind::kSystem, odd)));
+    CHECK(error && std::string(error->what()) == Error(ErrorKind::kSystem, odd).what());
+    const auto between = Between::read(Between{.engine = odd}.text());
+    CHECK(between && between->engine == odd);
+    const shm::Attempt::Outcome outcome{3, true, {1}, {odd, odd}};
+    const auto found = shm::Attempt::Outcome::read(outcome.text(), 2);
+    CHECK(found && found->engines == outcome.engines &&
+          found->out_of_reach == outcome.out_of_reach);
+  }
+}
+
+// Whatever stands in a store, readers find a record or none.
+TEST(records_of_others_may_hold_anything) {
+  std::mt19937 random(1);
+  const Seating seating({3, 1, 12}, {"a", "a", "b"}, 0);
+  const std::vector<std::string> good = {
+      Attendee{.ticket = 1, .rank = 0, .world_size = 3, .boot = "b", .host = "h"}.text(),
+      seating.text(),
+      write_refusal(Error(ErrorKind::kSystem, "why")),
+      Between{.engine = "ucx"}.text(),
+      shm::Attempt::Outcome{3, true, {1, 2}, {"ucx", "gloo"}}.text(),
+      "1:3,1:0,1:7,",
+      "18446744073709551615:a,",
+      "-1:a,",
+      "0:,0:,0:,",
+      "1:3,10:2147483648,",
+      "7:refused,2:99,0:,",
+      "7:outcome,1:0,1:1,10:2147483647,",
+      "7:outcome,1:0,1:1,1:1,1:9,",
+      "7:outcome,1:0,1:1,1:1,2:-1,",
+  };
+  for (int i = 0; i < 200'000; ++i) {
+    std::string text = good[random() % good.size()];
+    for (unsigned changes = random() % 4; changes > 0 && !text.empty(); --changes) {
+      const std::size_t at = random() % text.size();
+      switch (random() % 4) {
+        case 0:
+          text[at] = static_cast<char>(random());
+          break;
+        case 1:
+          text.erase(at, 1 + random() % 3);
+          break;
+        case 2:
+          text.insert(at, 1, "0123456789:,-"[random() % 13]);
+          break;
+        case 3:
+          text += good[random() % good.size()];
+          break;
+      }
+    }
+    std::string_view rest;
+    if (const auto read = Attendee::read(text, &rest)) {
+      CHECK(read->rank >= 0 && read->rank < read->world_size && rest.size() < text.size());
+    }
+    if (const auto read = Seating::read(text, 3)) {
+      for (int r = 0; r < 3; ++r) read->is_named(read->attempt_of(r));
+    }
+    if (const auto read = shm::Attempt::Outcome::read(text, 3)) {
+      Seating changed = seating;
+      changed.set_out_of_reach(read->attempt, read->named, read->out_of_reach);
+      CHECK_EQ(changed.tickets().size(), 3u);
+    }
+    read_refusal(text);
+    Between::read(text);
+  }
+}
+
+TEST(who_is_anywhere_is_tried_with_the_first_that_is_not) {
+  const Attendee known{.boot = "a"}, other{.boot = "b"}, hidden{};
+  const Attendee named{.host = "x", .is_host_given = true};
+  CHECK(Placement::of(guesses_of({hidden, known, hidden, other})) == (Placement{{0, 0, 0, 1}}));
+  CHECK(Placement::of(guesses_of({hidden, hidden})) == (Placement{{0, 0}}));
+  CHECK(Placement::of(guesses_of({named, hidden, hidden})) == (Placement{{0, 1, 1}}));
+}
+
+TEST(where_little_can_be_known_of_a_process_it_lives_until_it_was_seen) {
+  const Attendee self{.process = Process::self(), .boot = boot_id(), .host = "here"};
+  Attendee onlooker = self, ended = self;
+  ++ended.process.start_time;
+  onlooker.boot = ended.boot = "";
+  CHECK(ended.lives(onlooker));  // another host may have the same name
+  ended.was_seen = true;
+  CHECK(!ended.lives(onlooker));
+  onlooker.boot = ended.boot = boot_id();
+  onlooker.process.pid_namespace = ended.process.pid_namespace = 0;
+  ended.was_seen = false;
+  CHECK(ended.lives(onlooker));
+  CHECK(ended.process.runs());
+  Attendee seen = self;
+  seen.process.pid_namespace = 0;
+  CHECK(seen.lives(onlooker) && seen.was_seen);
 }
 
 TEST(who_lives) {

@@ -28,6 +28,7 @@ using namespace std::chrono_literals;
 using check::error_of;
 using ranks::ChangedStore;
 using ranks::ContainerStore;
+using ranks::HiddenKernelStore;
 using ranks::invite;
 using ranks::KernelStore;
 using ranks::kPatience;
@@ -144,6 +145,24 @@ TEST(kernels_with_boot_ids_of_their_own_are_hosts) {
   });
 }
 
+TEST(where_kernels_are_hidden_it_is_tried_who_shares_memory) {
+  MemoryStore store;
+  check_placement(Placement::one_host(3), invite_all(Placement::one_host(3)),
+                  [&](int) { return std::make_unique<HiddenKernelStore>(store); });
+  // Some are, and some of those are not within reach.
+  const Placement placement{{0, 0, 1, 0, 1}};
+  check_placement(placement, invite_all(Placement::one_host(5)),
+                  [&](int r) -> std::unique_ptr<Store> {
+                    if (r == 0) return std::make_unique<KernelStore>(store, 0);
+                    struct Both : HiddenKernelStore {
+                      Both(Store& store, int machine)
+                          : HiddenKernelStore(container), container(store, machine, 0) {}
+                      ContainerStore container;
+                    };
+                    return std::make_unique<Both>(store, placement.host_of[r]);
+                  });
+}
+
 TEST(what_failed_attempts_have_left_is_nobodys_business) {
   const Placement placement{{0, 1, 0, 1, 2}};
   MemoryStore store;
@@ -184,11 +203,10 @@ struct Mortal : ChangedStore {
   void set(const std::string& key, const std::string& value) override {
     const Process self = Process::self();
     std::string text = value;
-    const std::string own =
-        "\n" + std::to_string(self.pid) + "\n" + std::to_string(self.start_time) + "\n";
+    const std::string own = (RecordWriter() << self.pid << self.start_time).text();
     const std::size_t at = text.find(own);
     if (at != std::string::npos) {
-      text.replace(at, own.size(), "\n" + std::to_string(child) + "\n0\n");
+      text.replace(at, own.size(), (RecordWriter() << child << 0).text());
     }
     ChangedStore::set(key, text);
   }
