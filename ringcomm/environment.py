@@ -40,6 +40,7 @@ _OTHERS = (
     "RINGCOMM_WITH_CUDA",
 )
 _PREFIX = "RINGCOMM_"
+_ON, _OFF = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")  # torch's, too
 _NEAR = 0.5  # as difflib measures likeness
 
 MOST_RANKS = (1 << 31) - 1
@@ -113,15 +114,18 @@ def one_of(name: str, values: Sequence[str], *, ignore_case: bool = False) -> st
 
 
 def switch(name: str, default: bool = False) -> bool:
-    """Whether the variable is 1, not 0.
+    """Whether the variable is 1 or another of torch's words for it, not 0.
 
     Raises:
         ValueError: it holds something else.
     """
     text = value_of(name, str(int(default)))
-    if text not in ("0", "1"):
-        raise ValueError(f"{name} is {shown(text)}; it must be 0 or 1")
-    return text == "1"
+    if text.lower() not in (*_ON, *_OFF):
+        raise ValueError(
+            f"{name} is {shown(text)}; it must be 0 or 1, or one of torch's words for them "
+            "(true, t, yes, y, false, f, no, n)"
+        )
+    return text.lower() in _ON
 
 
 def unknown() -> list[str]:

@@ -24,17 +24,20 @@ inline Clock::time_point rough_now() {
                            std::chrono::nanoseconds(now.tv_nsec));
 }
 
+// A hundred years. Clock counts nanoseconds: of three hundred years there are more than it can.
+inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(24 * 365 * 100);
+
+// What may be added to a time of Clock, or be compared with a difference of two, and be added up.
+constexpr std::chrono::milliseconds bounded(std::chrono::milliseconds timeout) {
+  return std::clamp(timeout, -kLongestTimeout, kLongestTimeout);
+}
+
 // The absolute end of an operation's patience.
 struct Deadline {
   Clock::time_point start;
   std::chrono::milliseconds timeout;
 
-  // A hundred years, which nanoseconds can count.
-  static constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365 * 100);
-
-  static Deadline in(std::chrono::milliseconds timeout) {
-    return {Clock::now(), std::min(timeout, kLongest)};
-  }
+  static Deadline in(std::chrono::milliseconds timeout) { return {Clock::now(), bounded(timeout)}; }
   // Begins late by up to a tick of the kernel, and never early: a small collective takes no longer
   // than some dozens of looks at the clock.
   static Deadline roughly_in(std::chrono::milliseconds timeout) {
@@ -43,7 +46,7 @@ struct Deadline {
       clock_getres(CLOCK_MONOTONIC_COARSE, &resolution);
       return std::chrono::seconds(resolution.tv_sec) + std::chrono::nanoseconds(resolution.tv_nsec);
     }();
-    return {rough_now() + tick, std::min(timeout, kLongest)};
+    return {rough_now() + tick, bounded(timeout)};
   }
   double waited() const {
     return std::chrono::duration<double>(std::max(Clock::now() - start, Clock::duration{})).count();

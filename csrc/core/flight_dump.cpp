@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/environment.h"
 #include "core/pickle.h"
 #include "core/status.h"
 
@@ -215,10 +216,10 @@ std::string pickled(FlightRecorder::Snapshot snapshot) {
 
 std::string default_dump_path(std::uint64_t global_rank) {
   for (const char* name : {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}) {
-    const char* prefix = std::getenv(name);
-    if (prefix != nullptr && *prefix != '\0') return prefix + std::to_string(global_rank);
+    const char* prefix = value_of_variable(name);
+    if (prefix != nullptr) return prefix + std::to_string(global_rank);
   }
-  const char* home = std::getenv("HOME");
+  const char* home = value_of_variable("HOME");
   return std::string(home != nullptr ? home : "/tmp") + "/.cache/torch/comm_lib_trace_rank_" +
          std::to_string(global_rank);
 }

@@ -5,12 +5,12 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "core/environment.h"
 #include "core/fork.h"
 #include "core/status.h"
 #include "links/engine.h"
@@ -119,7 +119,7 @@ ucp::Context* make_context(const UcxLibrary& ucx) {
   ucp::Config* config = nullptr;
   check(ucx, ucx.config_read(nullptr, nullptr, &config), "ucp_config_read");
   for (const auto& [name, value] : kDefaults) {
-    if (std::getenv((std::string("UCX_") + name).c_str()) != nullptr) continue;
+    if (value_of_variable((std::string("UCX_") + name).c_str()) != nullptr) continue;
     ucx.config_modify(config, name, value.c_str());  // an old version need not know all of them
   }
   ucp::Params params{};

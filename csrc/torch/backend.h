@@ -319,7 +319,7 @@ class RingBackend : public c10d::Backend {
 
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
     const bool is_default = timeout <= std::chrono::milliseconds(0);
-    return (is_default ? options_->timeout : timeout) + hooks_->extension->now();
+    return bounded(is_default ? options_->timeout : timeout) + bounded(hooks_->extension->now());
   }
   void close(const std::string& reason, bool abort);
   void abandon();

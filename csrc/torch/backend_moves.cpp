@@ -221,7 +221,7 @@ void RingBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_a
   const Inside inside;
   const auto timeout = opts.timeout == c10d::kUnsetTimeout
                            ? timeout_or_default({})
-                           : opts.timeout + hooks_->extension->now();
+                           : bounded(opts.timeout) + bounded(hooks_->extension->now());
   const Report report = report_of(flight_->collective(c10d::OpType::BARRIER, {}, {}, timeout));
   const auto extension = report.claim_extension();
   report.started();

@@ -23,7 +23,7 @@ void RingBackend::addEphemeralTimeout(const std::chrono::milliseconds& timeout) 
   TORCH_CHECK_VALUE(timeout >= std::chrono::milliseconds(0),
                     "ring: addEphemeralTimeout adds at least 0 ms to a group's timeout, got ",
                     timeout.count());
-  hooks_->extension->add(timeout);
+  hooks_->extension->add(bounded(timeout));
 }
 
 void RingBackend::registerOnCompletionHook(

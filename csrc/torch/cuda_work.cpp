@@ -2,11 +2,12 @@
 
 #include <c10/cuda/CUDAGuard.h>
 
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "core/deadline.h"
+#include "core/environment.h"
 #include "torch/errors.h"
 
 namespace ringcomm {
@@ -15,10 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 bool blocking_wait() {
-  static const bool blocking = [] {
-    const char* value = std::getenv("RINGCOMM_BLOCKING_WAIT");
-    return value != nullptr && std::string(value) == "1";
-  }();
+  static const bool blocking = is_switched_on("RINGCOMM_BLOCKING_WAIT");
   return blocking;
 }
 
@@ -84,7 +82,7 @@ bool CudaWork::wait(milliseconds timeout) {
   try {
     synchronize();
     if (timeout > milliseconds(0)) {
-      wait_on_host(timeout);
+      wait_on_host(bounded(timeout));
     } else if (blocking_wait()) {
       wait_on_host(std::nullopt);
     }

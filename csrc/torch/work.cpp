@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/deadline.h"
 #include "core/interrupt.h"
 #include "torch/errors.h"
 #include "torch/leaving.h"
@@ -106,22 +107,22 @@ void RingWork::then(std::function<void(std::exception_ptr)> next) {
 
 bool RingWork::wait(milliseconds timeout) {
   const Inside inside;
-  const bool bounded = timeout > milliseconds(0);
-  const auto end = steady_clock::now() + (bounded ? timeout : milliseconds(0));
+  const bool is_bounded = timeout > milliseconds(0);
+  const auto end = steady_clock::now() + (is_bounded ? bounded(timeout) : milliseconds(0));
   while (!is_told()) {
     const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
-    if (bounded && left <= milliseconds(0)) {
+    if (is_bounded && left <= milliseconds(0)) {
       C10_THROW_ERROR(DistBackendError,
                       c10::str("ring: rank ", rank_, " in ", c10d::opTypeToString(retrieveOpType()),
                                " #", sequence_, ": wait(): Timed out after ", timeout.count(),
                                " ms; the operation goes on until its own timeout of ",
                                timeout_.count(), " ms"));
     }
-    help(bounded ? left : milliseconds::max());
+    help(is_bounded ? left : milliseconds::max());
     check_interrupt();
     const auto look = steady_clock::now() + kLookEvery;
     std::unique_lock lock(mutex_);
-    cv_.wait_until(lock, bounded ? std::min(look, end) : look, [&] { return told_; });
+    cv_.wait_until(lock, is_bounded ? std::min(look, end) : look, [&] { return told_; });
   }
   if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
   return true;
