@@ -47,6 +47,30 @@ def test_receiving_from_any_rank_raises_when_one_has_died() -> None:
         assert words in found[0].result
 
 
+def executes_another_program(rank: Rank) -> str:
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    if rank.rank == 1:
+        os.execv("/bin/sleep", ["sleep", "300"])
+    with pytest.raises(dist.DistBackendError) as raised:
+        dist.all_reduce(tensor)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("ranks_per_host", [3, 2, 1])
+def test_a_rank_that_executes_another_program_is_gone(
+    ranks_per_host: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is the same, and started at the same time."""
+    monkeypatch.setenv("RINGCOMM_TEST_RANKS_PER_HOST", str(ranks_per_host))
+    found = outcomes(executes_another_program, 3, backend="ring")
+    for rank in (0, 2):
+        assert found[rank].ended == "returned", found[rank]
+        assert "rank 1" in found[rank].result
+    if ranks_per_host == 3:
+        assert "has ended, or executes another program" in found[0].result
+
+
 def meet(rank: Rank) -> str:
     dist.barrier()
     if rank.rank == 2:

@@ -60,6 +60,15 @@ bool is_own(int descriptor) {
 // What is wrong with this process, and not with the file.
 bool has_too_many_files(int code) { return code == EMFILE || code == ENFILE || code == ENOMEM; }
 
+struct flock lock_of(int place) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = place;
+  lock.l_len = 1;
+  return lock;
+}
+
 std::string own_link(int descriptor) {
   return kProc + std::string("self/fd/") + std::to_string(descriptor);
 }
@@ -139,6 +148,18 @@ int File::allocate(std::size_t offset, std::size_t nbytes) {
     code = posix_fallocate(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(nbytes));
   } while (code == EINTR);
   return code;
+}
+
+// Locks of open files: those of processes would end as soon as the process closes any descriptor of
+// the file, and it may hold another rank's. Descriptors are closed when a program is executed.
+bool File::lock(int place) {
+  struct flock lock = lock_of(place);
+  return fcntl(descriptor_, F_OFD_SETLK, &lock) == 0;
+}
+
+bool File::is_locked(int place) const {
+  struct flock lock = lock_of(place);
+  return fcntl(descriptor_, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 bool File::release(std::size_t offset, std::size_t nbytes) {

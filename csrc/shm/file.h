@@ -39,6 +39,13 @@ class File {
 
   // Takes memory for these bytes, so that touching them cannot fail. Returns 0 or an errno.
   int allocate(std::size_t offset, std::size_t nbytes);
+  // Locks that place, which takes no memory, for as long as this object and this process live and
+  // the process executes no other program; what it forks may keep the lock. False: this system has
+  // no such locks.
+  bool lock(int place);
+  // Whether another object, of any process, has locked it. Where that cannot be found out, it has.
+  bool is_locked(int place) const;
+
   // Gives the memory of whole pages back, which then read as zeros. False: it stays.
   bool release(std::size_t offset, std::size_t nbytes);
 

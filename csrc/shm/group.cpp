@@ -219,10 +219,12 @@ bool Group::gone(int peer, std::string* how) {
     *how = "it has closed the group";
     return true;
   }
-  if (state.ended.load(std::memory_order_acquire) != 0 ||
-      (is_local(peer) && !state.process.runs())) {
-    *how = "its process " + std::to_string(state.process.pid) + " has ended (on host " +
-           host_name_of(peer) + ")";
+  std::string ended = is_local(peer) ? segment_.how_ended(peer) : "";
+  if (ended.empty() && state.ended.load(std::memory_order_acquire) != 0) {
+    ended = "its process " + std::to_string(state.process.pid) + " has ended";
+  }
+  if (!ended.empty()) {
+    *how = ended + " (on host " + host_name_of(peer) + ")";
     return true;
   }
   return !is_local(peer) && gone_elsewhere(peer, how);

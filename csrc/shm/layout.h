@@ -65,8 +65,9 @@ const char* name(Area area);
 
 inline constexpr std::uint64_t kMagic = 0x72696e67636f6d61;  // "ringcoma"
 
-// What becomes of the group that is being made. kAgain: in another file.
-enum class Setup : std::uint32_t { kPending, kDone, kAgain, kRefused };
+// What becomes of the group that is being made. kAgain: in another file. kMade: it is, and the
+// first of the host waits until nobody reads any more what the set-up has written to the store.
+enum class Setup : std::uint32_t { kPending, kDone, kAgain, kRefused, kMade };
 
 // Why a group failed.
 using FailureText = FixedText<2048>;
@@ -113,6 +114,8 @@ struct alignas(kLine) RankState {
   cpu_set_t cores;  // that it may run on
   std::uint64_t global_rank;
   std::atomic<std::uint32_t> joined;  // what stands above has been written
+  std::uint32_t is_locked;            // the rank's place in the file, by its process
+  std::atomic<std::uint32_t> left;    // it knows that the group is made, or has been refused
   std::int32_t host_number;           // core/placement.h; written before setup is done
   std::atomic<std::uint32_t> areas;   // those it has made, by 1 << Area
   std::atomic<Closed> closed;

@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <tuple>
 
 namespace ringcomm::shm {
@@ -67,6 +69,30 @@ void Segment::make(Area area, int rank) {
   std::ignore = madvise(base_ + offset, nbytes, kPopulateWrite);  // see fault_in_first
   count(area, nbytes);
   state(rank).areas.fetch_or(bit(area), std::memory_order_release);
+}
+
+// A rank that closes the group says so before it closes the file.
+bool Segment::has_lost_its_place(int rank) {
+  const RankState& state = this->state(rank);
+  return rank != rank_ && state.is_locked != 0 && !file_.is_locked(rank) &&
+         state.closed.load(std::memory_order_acquire) == Closed::kNo;
+}
+
+bool Segment::has_ended(int rank) {
+  return !state(rank).process.runs() || has_lost_its_place(rank);
+}
+
+// While a process ends it loses its place first.
+std::string Segment::how_ended(int rank) {
+  const Process process = state(rank).process;
+  const std::string name = "its process " + std::to_string(process.pid);
+  if (!process.runs()) return name + " has ended";
+  if (!has_lost_its_place(rank)) return "";
+  for (int i = 0; i < 50; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (!process.runs()) return name + " has ended";
+  }
+  return name + " has ended, or executes another program";
 }
 
 bool Segment::record_failure(int reporter, ErrorKind kind, std::string_view text) {

@@ -90,6 +90,12 @@ class Segment {
   // Writes what has broken the group. False: something else has broken it before.
   bool record_failure(int reporter, ErrorKind kind, std::string_view text);
 
+  // Of a rank of this host. Its process may also go on with another program, in the same process:
+  // then its place in the file is not locked any more.
+  bool has_ended(int rank);
+  // The same in words, or an empty string.
+  std::string how_ended(int rank);
+
   GroupHeader& header() { return at<GroupHeader>(0); }
   RankState& state(int rank) { return at<RankState>(geometry_.state_at(rank)); }
   DeviceCall& device_call(int rank, std::uint64_t sequence) {
@@ -137,6 +143,7 @@ class Segment {
     return at<std::atomic<std::uint64_t>>(
         geometry_.mailed_at + (from * geometry_.mailed_words + to / 64) * sizeof(std::uint64_t));
   }
+  bool has_lost_its_place(int rank);
   void take(Area area, std::size_t offset, std::size_t nbytes);
   bool release(Area area, std::size_t offset, std::size_t nbytes);
   void fault_in_first(Area area, int rank);

@@ -148,6 +148,7 @@ void Segment::introduce(const Members& members, const Attendee& self) {
   own.host.assign(self.host);
   if (sched_getaffinity(0, sizeof(own.cores), &own.cores) != 0) CPU_ZERO(&own.cores);
   own.global_rank = members.global(rank_);
+  own.is_locked = file_.lock(rank_) ? 1 : 0;
   own.waits_for.store(-1, std::memory_order_relaxed);
   own.joined.store(1, std::memory_order_release);
 }

@@ -113,7 +113,10 @@ void Sentinel::look_at_processes() {
   look_next_ = Clock::now() + kLookEvery;
   for (const int rank : ranks_) {
     RankState& state = group_.segment().state(rank);
-    if (state.ended.load(std::memory_order_relaxed) == 0 && !state.process.runs()) {
+    const bool is_over = state.closed.load(std::memory_order_acquire) != Closed::kNo
+                             ? !state.process.runs()
+                             : group_.segment().has_ended(rank);
+    if (state.ended.load(std::memory_order_relaxed) == 0 && is_over) {
       state.ended.store(1, std::memory_order_release);
     }
     // The status messages between hosts do not carry it.

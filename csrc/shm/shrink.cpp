@@ -119,7 +119,7 @@ class Shrinking {
   }
 
   bool is_gone(int rank) {
-    return state(rank).closed.load() == Closed::kLeft || !state(rank).process.runs();
+    return state(rank).closed.load() == Closed::kLeft || group_.segment().has_ended(rank);
   }
 
   bool gather() {

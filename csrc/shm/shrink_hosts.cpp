@@ -213,7 +213,7 @@ class ShrinkingHosts {
   bool is_gone(int rank) {
     const RankState& s = state(rank);
     return s.closed.load() == Closed::kLeft || s.ended.load() != 0 ||
-           (group_.is_local(rank) && !s.process.runs());
+           (group_.is_local(rank) && group_.segment().has_ended(rank));
   }
 
   // A rank that dies after its vote is a dead member of the new group.
