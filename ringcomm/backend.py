@@ -24,6 +24,7 @@ DEFAULT_CHANNELS = _C.streams.Layout().num_channels
 DEFAULT_SLICE_NBYTES = _C.streams.Layout().slice_nbytes
 DEFAULT_MAX_CTAS = _C.streams.MAX_CTAS
 MOST_CHANNELS, MOST_SLICE_NBYTES, MOST_MAX_CTAS = 64, 1 << 36, 1024  # more is a slip
+LONGEST_TIMEOUT = 100 * 365 * 24 * 3600.0  # seconds; no wait takes longer
 EXECUTORS = ("auto", "messages", "fused")  # on GPUs
 
 
@@ -44,6 +45,46 @@ def create(options: Any, pg_options: Any) -> Any:
     """
     if isinstance(pg_options, Made):
         return pg_options.backend
+    # torchrun's store outlives its workers; they need not read what those before them wrote.
+    store = PrefixStore(f"restart {value_of('TORCHELASTIC_RESTART_COUNT', '0')}", options.store)
+    try:
+        settings = _settings(options, pg_options)
+    except Exception as error:
+        _decline(store, options, error)
+        raise
+    return _C.create_backend(
+        store, options.group_rank, options.group_size, _timeout(options), *settings
+    )
+
+
+def _timeout(options: Any) -> timedelta:
+    timeout = options.timeout
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    return timedelta(milliseconds=math.ceil(min(seconds, LONGEST_TIMEOUT) * 1000))
+
+
+def _decline(store: Any, options: Any, error: Exception) -> None:
+    """Tells the other ranks why this one makes no group, which else would wait for it."""
+    makes_it_later = getattr(options, "enable_reconfigure", False)
+    if options.group_size > 1 and not makes_it_later:
+        _C.decline_group(
+            store,
+            options.group_rank,
+            options.group_size,
+            _timeout(options),
+            options.group_id,
+            options.global_ranks_in_group,
+            str(error).encode(errors="replace").decode(),
+        )
+
+
+def _settings(options: Any, pg_options: Any) -> tuple[Any, ...]:
+    """What `_C.create_backend` takes of this rank's environment and options.
+
+    Raises:
+        ValueError: one of them cannot be.
+        OSError: a tuning that the environment names cannot be read.
+    """
     if not isinstance(pg_options, Options | None):
         raise ValueError(
             f'pg_options of the backend "ring" must be ringcomm.Options(...), got {pg_options!r}'
@@ -52,14 +93,8 @@ def create(options: Any, pg_options: Any) -> Any:
     if _global_rank(options) == 0:
         warn_of_unknown()
     flight.start()
-    timeout = options.timeout
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    return _C.create_backend(
-        # torchrun's store outlives its workers; they need not read what those before them wrote.
-        PrefixStore(f"restart {value_of('TORCHELASTIC_RESTART_COUNT', '0')}", options.store),
-        options.group_rank,
-        options.group_size,
-        timedelta(milliseconds=math.ceil(seconds * 1000)),
+    switch("RINGCOMM_BLOCKING_WAIT")  # read where it is used, in C++
+    return (
         choices(chosen),
         hosts(chosen, options.global_ranks_in_group or range(options.group_size)),
         integer("RINGCOMM_CHANNELS", DEFAULT_CHANNELS, 1, MOST_CHANNELS),

@@ -64,8 +64,8 @@ def unknown() -> list[str]:
         )
     if not os.path.exists("/proc/self/ns/pid"):
         sentences.append(
-            "the namespace of process numbers cannot be read (/proc/self/ns is hidden): a rank that "
-            "ends while a group is made is noticed by the time-out"
+            "the namespace of process numbers cannot be read (/proc/self/ns is hidden): a rank "
+            "that ends while a group is made is noticed by the time-out"
         )
     if not os.path.exists("/proc/self/stat"):
         sentences.append(

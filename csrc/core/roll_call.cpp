@@ -28,8 +28,11 @@ constexpr seconds kMayComeAgain{2};
 constexpr milliseconds kRank0First{1000};
 // Rank 0 tells those who come a little later why there is no group. Later still they read it after
 // kOldRefusal: it might have been said to an earlier attempt.
-constexpr milliseconds kLinger{1000};
 constexpr seconds kOldRefusal{5};
+// How long rank 0 waits for those who live to leave, and how long they wait for it then.
+constexpr milliseconds kMostPatience{5000}, kLongerThanRank0{8000};
+// In the counter of those who have left: one who does not wait until all is erased.
+constexpr std::int64_t kNotWaiting = std::int64_t{1} << 32;
 // Between two looks at the store: the longest, and for how many ranks, as they share one store.
 constexpr microseconds kShortSleep{200}, kLongSleep{20'000};
 constexpr int kRanksOfLongSleep = 128;
@@ -61,7 +64,8 @@ RollCall::RollCall(Store& store, const Invitation& invitation, const std::string
     : store_(store),
       invitation_(invitation),
       deadline_(Deadline::in(invitation.timeout)),
-      tickets_(store, "tickets", first_ticket(store)),
+      first_ticket_(first_ticket(store)),
+      tickets_(store, "tickets", first_ticket_),
       own_{.ticket = tickets_.take(),
            .rank = invitation.rank,
            .world_size = invitation.world_size,
@@ -86,7 +90,7 @@ void decline(Store& store, const Invitation& invitation, const std::exception_pt
     const std::string why =
         invitation.members.name(invitation.rank) + " could not join the group: " + what_of(error);
     if (invitation.rank == 0) {
-      RollCall(store, invitation).refuse(Error(ErrorKind::kSystem, why));
+      RollCall(store, invitation).refuse(Error(ErrorKind::kSystem, why), RollCall::kLongLinger);
     } else {
       RollCall(store, invitation, what_of(error));
     }
@@ -141,22 +145,112 @@ void RollCall::tell(const std::string& word) {
   wake();
 }
 
-void RollCall::refuse(const Error& error) {
+void RollCall::refuse(const Error& error, milliseconds linger) {
   const std::string text = write_refusal(error);
   store_.set("leader", own_.text() + text);
   const int word = words_;
   tell(text);
   words_ = word;  // also to those who are greeted now
-  const Clock::time_point start = Clock::now();
-  const auto all = static_cast<std::size_t>(own_.world_size - 1);
-  for (;;) {
+  const int all = own_.world_size - 1;
+  int readers = 0;
+  const bool have_left = await_others([&](std::int64_t left, Clock::duration waited) {
     for (const auto& [rank, attendee] : attendees_) greet(attendee);
     for (const Stranger& stranger : strangers_) greet(stranger.attendee);
-    if (attendees_.size() == all || Clock::now() - start > kLinger) break;
-    std::this_thread::sleep_for(milliseconds(5));
+    const bool have_come = static_cast<int>(attendees_.size()) == all || waited > linger;
+    readers = static_cast<int>(std::ranges::count_if(attendees_, [&](const auto& entry) {
+      return entry.second.refusal.empty() && entry.second.lives(own_);
+    }));
+    if (have_come && left >= readers) return true;
     read_tickets();
-  }
+    return false;
+  });
   close();
+  erase_all(have_left && readers == all);
+}
+
+// Calls is_over(how many have left, since when it waits) until it is, or patience has ended. True
+// if nobody has left who may come again.
+bool RollCall::await_others(
+    const std::function<bool(std::int64_t left, Clock::duration waited)>& is_over) {
+  const std::string left = list_of("left", own_.ticket);
+  const Clock::time_point start = Clock::now();
+  for (microseconds sleep = kShortSleep;; sleep = std::min(2 * sleep, kLongSleep)) {
+    const std::int64_t count = own_.world_size > 1 ? store_.add(left, 0) : 0;
+    const Clock::duration waited = Clock::now() - start;
+    if (is_over(count % kNotWaiting, waited)) return count < kNotWaiting;
+    if (waited > kMostPatience) return false;
+    std::this_thread::sleep_for(sleep);
+  }
+}
+
+void RollCall::clear(int num_others, bool is_quiet) noexcept {
+  bool have_left = is_quiet;
+  error_of([&] {
+    if (num_others == 0) return;
+    bool is_one_dead = false;
+    const auto is_over = [&](std::int64_t left, Clock::duration waited) {
+      is_one_dead = waited > kLookEvery && std::ranges::any_of(attendees_, [&](const auto& entry) {
+                      return !entry.second.lives(own_);
+                    });
+      return left >= num_others || is_one_dead;
+    };
+    have_left = await_others(is_over) && is_quiet && !is_one_dead;
+  });
+  error_of([&] { erase_all(have_left); });
+}
+
+// The numbers of tickets begin at 0 again only where nothing is left of earlier ones. Until they
+// do, whoever is killed here leaves nothing that another attempt would take for its own.
+void RollCall::erase_all(bool have_left) {
+  if (!have_left) {
+    if (own_.world_size > 1) store_.set(list_of("stays", own_.ticket), "");
+    return;
+  }
+  const std::int64_t num_tickets = store_.add("tickets", 0);
+  const bool are_all_known = first_ticket_ == 0 && num_tickets == own_.world_size;
+  const bool is_erased = store_.erase("leader");
+  if (!is_erased) return erase_all(false);
+  for (int word = 0; store_.erase(key_of("told", own_.ticket, word));) ++word;
+  erase_letters_and_shown();
+  std::vector<std::int64_t> tickets = {own_.ticket};
+  for (const auto& [rank, attendee] : attendees_) tickets.push_back(attendee.ticket);
+  for (const std::int64_t ticket : tickets) {
+    store_.erase(list_of("tickets", ticket));
+    if (ticket != own_.ticket) store_.erase(list_of("hello", ticket));
+  }
+  if (are_all_known) {
+    store_.erase("begun");
+    store_.erase("tickets");
+  }
+  if (own_.world_size > 1) store_.erase(list_of("left", own_.ticket));
+}
+
+// This rank's own: who wrote a letter to it, or looks for what it shows, has done so.
+void RollCall::erase_letters_and_shown() {
+  for (const int place : shown_) store_.erase(key_of("shown", own_.ticket, place));
+  if (!has_looked_for_letters_) return;
+  const std::string letters = list_of("letters", own_.ticket);
+  for (std::int64_t i = 0; i < letters_.first_unseen(); ++i) {
+    store_.erase(letters + "/" + std::to_string(i));
+  }
+  store_.erase(letters);
+}
+
+void RollCall::leave(bool waits) noexcept {
+  error_of([&] {
+    const auto rank_0 = attendees_.find(0);
+    if (rank_0 == attendees_.end() || !rank_0->second.lives(own_)) return;
+    if (waits) erase_letters_and_shown();
+    const std::string left = list_of("left", rank_0->second.ticket);
+    store_.add(left, waits ? 1 : 1 + kNotWaiting);
+    const std::string stays = list_of("stays", rank_0->second.ticket);
+    const Clock::time_point start = Clock::now();
+    for (microseconds sleep = kShortSleep; waits; sleep = std::min(2 * sleep, kLongSleep)) {
+      const bool is_over = !store_.has(left) || store_.has(stays) || !rank_0->second.lives(own_);
+      if (is_over || Clock::now() - start > kLongerThanRank0) return;
+      std::this_thread::sleep_for(sleep);
+    }
+  });
 }
 
 void RollCall::close() {
@@ -180,7 +274,7 @@ std::optional<std::string> RollCall::hear() {
   if (!word) return std::nullopt;
   ++words_;
   wake();
-  if (const std::optional<Error> refusal = read_refusal(*word)) throw *refusal;
+  if (const std::optional<Error> refusal = read_refusal(*word)) refused(*refusal);
   return word;
 }
 
@@ -204,6 +298,7 @@ void RollCall::send(int to, const std::string& text) {
 
 std::vector<Letter> RollCall::letters() {
   std::vector<Letter> letters;
+  has_looked_for_letters_ = true;
   letters_.read([&](std::int64_t, const std::string& text) {
     RecordReader record(text);
     int rank = -1;
@@ -218,6 +313,7 @@ std::vector<Letter> RollCall::letters() {
 }
 
 void RollCall::show(int place, const std::string& text) {
+  shown_.push_back(place);
   store_.set(key_of("shown", own_.ticket, place), text);
 }
 
@@ -234,7 +330,12 @@ void RollCall::look_at_rank_0() {
   if (!rank_0 || rank_0->ticket < tickets_.first_unseen()) return;
   attendees_[0] = *rank_0;
   const std::optional<Error> refusal = read_refusal(rest);
-  if (refusal && is_meant(*rank_0, kOldRefusal)) throw *refusal;
+  if (refusal && is_meant(*rank_0, kOldRefusal)) refused(*refusal);
+}
+
+void RollCall::refused(const Error& refusal) {
+  is_refused_ = true;
+  throw refusal;
 }
 
 // Whether the attendee is of this attempt at making the group, or has had time to come once more.

@@ -1,8 +1,8 @@
 // How the ranks of a group find each other in a store, and talk there.
 //
 // A store may outlive groups of the same name, and attempts at making one in which some ranks died.
-// Nothing is ever deleted, and nobody counts attempts, which the ranks might count differently.
-// Instead whoever comes takes a ticket, whose number nobody has borne before:
+// Nobody counts attempts, which the ranks might count differently. Instead whoever comes takes a
+// ticket, whose number nobody has borne before:
 //
 //   key              set by       value
 //   tickets          all          counter: how many tickets have been taken
@@ -13,20 +13,29 @@
 //   letters/T        all          counter, and letters/T/I: what others say to that one
 //   shown/T/I        that one     what it shows to those who look for it there
 //   begun            rank 0       the first ticket that is not of a group made already
+//   left/T           all          counter, of rank 0's ticket T: who reads nothing more
+//   stays/T          rank 0       nothing will be erased
 //
 // Invariant: what is said stands under a ticket, so nobody ever reads what was meant for another
 // attempt. What is said to attempts that failed nobody reads.
 //
 // So a store gets a few keys per rank, and only rank 0 looks at the tickets of all. Whoever waits
 // looks whether those it waits for still live: tickets tell their processes.
+//
+// In the end rank 0 erases all of it, and the numbers of tickets begin at 0 again. Nobody may look
+// for a key that is being erased, and nobody may come again before all are: so rank 0 waits until
+// all others say that they have left, and they wait until it has erased that, too, which is the
+// last. Where somebody does not say so in time, or earlier attempts have left something, it stays.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/attendee.h"
@@ -59,10 +68,16 @@ class RollCall {
   // To all that have been greeted, and will be heard by those who are greeted later only if it is
   // said later.
   void tell(const std::string& word);
-  // Tells all that have come, or come in the next second, that there will be no group.
-  void refuse(const Error& error);
+  // Tells all that have come, or come in the next second or in the time given, that there will be
+  // no group. Returns when they have read it, or after a few seconds: the store may be this
+  // process's, which is about to end.
+  static constexpr std::chrono::milliseconds kLinger{1000}, kLongLinger{5000};
+  void refuse(const Error& error, std::chrono::milliseconds linger = kLinger);
   // All that have come are in the group now: those who come later are to be in another one.
   void close();
+  // When the group is made: waits until so many others have left, and erases what the set-up has
+  // written. `is_quiet`: those of this host have left, too.
+  void clear(int num_others, bool is_quiet) noexcept;
 
   // The others: the next word of rank 0. Throws the Error by which it refuses.
   std::optional<std::string> hear();
@@ -72,6 +87,12 @@ class RollCall {
 
   // To be thrown where what stands in the store is no record of this build.
   Error not_understood(const std::string& writer) const;
+
+  // This rank reads nothing more in the store. With `waits` it returns when rank 0 has erased what
+  // is to be erased, or has ended; without, rank 0 erases nothing.
+  void leave(bool waits) noexcept;
+  // Whether rank 0 has refused the group, by what this rank has read.
+  bool is_refused() const { return is_refused_; }
 
   // To and from ranks that this one has met. Letters of those who have been replaced are dropped.
   void meet(int rank, std::int64_t ticket);
@@ -86,6 +107,10 @@ class RollCall {
 
  private:
   void read_tickets();
+  [[noreturn]] void refused(const Error& refusal);
+  bool await_others(const std::function<bool(std::int64_t left, Clock::duration waited)>& is_over);
+  void erase_all(bool have_left);
+  void erase_letters_and_shown();
   void greet(const Attendee& attendee);
   void look_at_rank_0();
   bool is_meant(const Attendee& attendee, std::chrono::seconds doubt) const;
@@ -97,6 +122,7 @@ class RollCall {
   Store& store_;
   const Invitation& invitation_;
   Deadline deadline_;
+  const std::int64_t first_ticket_;  // that may be of this attempt
   Series tickets_;
   Attendee own_;
   Series letters_;
@@ -108,7 +134,10 @@ class RollCall {
   std::vector<Stranger> strangers_;  // who want another group
   std::set<std::int64_t> greeted_;   // tickets, by rank 0
   bool met_rank_0_ = false;          // it has greeted
-  int words_ = 0;                    // of rank 0, said or heard, or not meant for this one
+  bool is_refused_ = false;
+  bool has_looked_for_letters_ = false;
+  std::vector<int> shown_;  // places
+  int words_ = 0;           // of rank 0, said or heard, or not meant for this one
   std::chrono::microseconds sleep_;
   Clock::time_point look_next_{};
 };

@@ -1,5 +1,6 @@
 #include "links/address.h"
 
+#include "core/patient_store.h"
 #include "core/status.h"
 
 namespace ringcomm::links {
@@ -18,6 +19,17 @@ void publish_address(Store& store, int rank, const std::string& engine,
 
 void publish_failure(Store& store, int rank, const std::string& why) {
   publish_address(store, rank, kFailure, why);
+}
+
+void withdraw_address(const std::shared_ptr<Store>& store, int rank) noexcept {
+  error_of([&] { withdraw(store, {key_of(rank)}); });
+}
+
+void withdraw(const std::shared_ptr<Store>& store, const std::vector<std::string>& keys) noexcept {
+  error_of([&] {
+    PatientStore patient(store, std::chrono::seconds(1));
+    for (const std::string& key : keys) patient.erase(key);
+  });
 }
 
 std::optional<std::string> find_address(Store& store, int peer, const std::string& engine) {

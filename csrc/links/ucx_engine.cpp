@@ -61,6 +61,7 @@ UcxEngine::~UcxEngine() {
   for (auto& [rank, peer] : peers_) give_up(peer);
   if (flushing_ != nullptr) ucx_.request_free(flushing_);
   ucx_.worker_destroy(worker_);
+  withdraw_address(store_, rank_);
 }
 
 UcxEngine::Posted& UcxEngine::add(Peer& peer, Request& request) {

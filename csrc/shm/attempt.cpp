@@ -1,12 +1,17 @@
 #include "shm/attempt.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "core/record.h"
 
 namespace ringcomm::shm {
 namespace {
 
+// How long the first waits for the others of its host, and they for it: longer than it may wait for
+// those of other hosts.
+constexpr std::chrono::seconds kPatience{1}, kPatienceWithFirst{10};
+constexpr std::chrono::microseconds kPause{100};
 constexpr char kOutcome[] = "outcome";
 const std::string kOutOfReach = "out of reach ";
 
@@ -20,12 +25,12 @@ Attempt::Attempt(Segment& segment, RollCall& roll_call, const Invitation& invita
       engines_(invitation.engines),
       rank_(invitation.rank) {}
 
-void Attempt::sit(const Seating& seating) {
+void Attempt::sit(const Seating& seating, const std::string& name) {
   const Placement placement = seating.placement();
   const std::vector<int> members = placement.ranks_on(placement.host_of[rank_]);
   const int number = seating.attempt_of(rank_);
   is_only_host_ = placement.num_hosts() == 1;
-  segment_.name_ = std::to_string(seating.tickets().front());
+  segment_.name_ = name;
   if (number == number_ && members == members_) return;
   members_ = members;
   out_of_reach_.clear();
@@ -124,7 +129,42 @@ void Attempt::declare_made(const Placement& placement, const std::vector<std::st
     state.host.assign(host_names.at(state.host_number));
   }
   segment_.count(Area::kBase, segment_.geometry().base_nbytes);
-  shared.setup.store(Setup::kDone, std::memory_order_release);
+  shared.setup.store(Setup::kMade, std::memory_order_release);
+}
+
+bool Attempt::await_others() noexcept {
+  if (!is_first()) return true;
+  const Clock::time_point start = Clock::now();
+  const auto knows = [&](int rank) {
+    RankState& state = segment_.state(rank);
+    if (rank == rank_ || state.left.load(std::memory_order_acquire) != 0) return true;
+    return Clock::now() - start > kLookEvery && !state.process.runs();
+  };
+  while (!std::ranges::all_of(members_, knows)) {
+    if (Clock::now() - start > kPatience) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
+void Attempt::let_go() noexcept {
+  if (is_first()) segment_.header().setup.store(Setup::kDone, std::memory_order_release);
+}
+
+// The first does not wait for ever for others (core/roll_call.h). Where it ends the group is made
+// nevertheless.
+void Attempt::await_first() {
+  segment_.state(rank_).left.store(1, std::memory_order_release);
+  const Process first = segment_.state(members_.front()).process;
+  const Clock::time_point start = Clock::now();
+  for (auto look = start; Clock::now() - start < kPatienceWithFirst;) {
+    if (segment_.header().setup.load(std::memory_order_acquire) == Setup::kDone) return;
+    if (Clock::now() - look > kLookEvery) {
+      look = Clock::now();
+      if (!first.runs()) return;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 Between Attempt::between() { return segment_.header().between(); }
@@ -161,6 +201,9 @@ std::optional<Placement> Attempt::verdict() {
       return std::nullopt;
     case Setup::kRefused:
       throw Error(shared.kind, shared.text.str());
+    case Setup::kMade:
+      await_first();
+      break;
     case Setup::kDone:
       break;
   }

@@ -20,9 +20,9 @@ class Attempt {
   // What is given must stay. The segment has no memory yet.
   Attempt(Segment& segment, RollCall& roll_call, const Invitation& invitation);
 
-  // Takes the part that rank 0 wants this rank to take. Where it is another than before, leaves the
-  // memory of the earlier attempt. Throws Error (kSystem).
-  void sit(const Seating& seating);
+  // Takes the part that rank 0 wants this rank to take, in a group that no other is named as. Where
+  // it is another than before, leaves the memory of the earlier attempt. Throws Error (kSystem).
+  void sit(const Seating& seating, const std::string& name);
   // The first rank of the attempt makes the file, and leads.
   bool is_first() const { return part_ == Part::kFirst; }
   // Who of the attempt is waited for.
@@ -47,13 +47,22 @@ class Attempt {
   void declare_made(const Placement& placement, const std::vector<std::string>& host_names,
                     const Between& between);
   void declare_refused(const Error& error);
+  // The first, when the group is declared made: waits until the others know. False: one does not
+  // come to know it in a second. Others do nothing.
+  bool await_others() noexcept;
+  // The first: the others may go on.
+  void let_go() noexcept;
 
   // The others: maps the file if it is there, or writes to the first that it is out of reach.
   // Throws Error (kSystem).
   void join();
+  // The others, when the group is made: waits until the first lets them go, or ends. This rank
+  // reads nothing more in the store.
+  void await_first();
   // The others: all is said in memory.
   bool has_joined() const { return part_ == Part::kJoined; }
-  // Where the group is made, as the file says. Throws the Error by which it is refused.
+  // Where the group is made, as the file says, once this rank may go on. Throws the Error by which
+  // it is refused.
   std::optional<Placement> verdict();
   // When it is made: what the file says.
   Between between();

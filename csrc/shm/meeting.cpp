@@ -21,6 +21,7 @@ Placement Meeting::hold() {
     return rank_ == 0 ? lead() : follow();
   } catch (...) {
     attempt_.clean_up();
+    if (rank_ != 0) roll_call_.leave(is_refused_ || roll_call_.is_refused());
     throw;
   }
 }
@@ -71,9 +72,14 @@ std::optional<Placement> Meeting::go_on(bool listens) {
   or_write(invitation_.members.name(rank_) + " could not join the group: ",
            [this] { attempt_.join(); });
   if (attempt_.is_first()) or_write("", [this] { report(); });
-  const std::optional<Placement> made = attempt_.verdict();
-  if (made) between_ = attempt_.between();
-  return made;
+  try {
+    const std::optional<Placement> made = attempt_.verdict();
+    if (made) between_ = attempt_.between();
+    return made;
+  } catch (const Error&) {
+    is_refused_ = true;
+    throw;
+  }
 }
 
 std::optional<Placement> Meeting::listen() {
@@ -92,18 +98,31 @@ std::optional<Placement> Meeting::listen() {
       const Placement placement = seating_.placement();
       if (static_cast<int>(host_names.size()) != placement.num_hosts()) break;
       attempt_.declare_made(placement, host_names, between_);
+      leave();
+      if (attempt_.has_joined()) attempt_.await_first();
       return placement;
     }
-    const std::optional<Seating> seating = Seating::read(*word, invitation_.world_size);
-    if (!seating) break;
+    RecordReader record(*word);
+    std::string name;
+    record >> name;
+    const std::optional<Seating> seating = Seating::read(record.rest(), invitation_.world_size);
+    if (!record || !seating) break;
     seating_ = *seating;
     if (seating_.tickets().at(rank_) == roll_call_.self().ticket) {
-      or_write("", [this] { attempt_.sit(seating_); });
+      or_write("", [&] { attempt_.sit(seating_, name); });
     } else {
       seating_ = Seating();
     }
   }
   throw roll_call_.not_understood("rank 0");
+}
+
+// The group is made: this rank, and for the first those of its host, read nothing more in the
+// store.
+void Meeting::leave() noexcept {
+  if (!attempt_.is_first()) return;
+  roll_call_.leave(attempt_.await_others());
+  attempt_.let_go();
 }
 
 void Meeting::report() {

@@ -16,7 +16,10 @@
 //                       letter: outcome
 //   told: Seating     GroupHeader::setup: again
 //   ...
-//   told: made          GroupHeader::setup: done
+//   told: made          GroupHeader::setup: made
+//                                                  RankState::left
+//                       left
+//   erases all          GroupHeader::setup: done
 //
 // A rank that cannot be in the group by its own fault, and one that sees that another has ended,
 // writes so to rank 0, which refuses the group to all. So it is made everywhere or nowhere: what
@@ -69,14 +72,17 @@ class Meeting {
   void report();
   void or_write(const std::string& prefix, const std::function<void()>& body);
   std::optional<Placement> after_death(const Error& death);
+  void leave() noexcept;
 
   const Invitation& invitation_;
   const int rank_;
   RollCall roll_call_;
   Attempt attempt_;
-  Seating seating_;  // as rank 0 last told it, if this rank is in it
+  std::string name_;  // rank 0's: no other group is named so
+  Seating seating_;   // as rank 0 last told it, if this rank is in it
   Between between_;
   std::map<int, std::vector<std::string>> engines_;  // rank 0's: by attempt
+  bool is_refused_ = false;                          // as memory says
   bool wrote_death_ = false;                         // to rank 0, whose word is waited for
 };
 

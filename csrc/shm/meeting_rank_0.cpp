@@ -1,13 +1,25 @@
 // What rank 0 does that others do not: see shm/meeting.h.
 #include <algorithm>
+#include <random>
 
+#include "core/record.h"
 #include "core/refusal.h"
 #include "shm/meeting.h"
 
 namespace ringcomm::shm {
+namespace {
+
+// Tickets of the same number may be taken again.
+std::string new_name(std::int64_t ticket) {
+  std::random_device random;
+  return std::to_string(ticket) + "-" + std::to_string(random()) + std::to_string(random());
+}
+
+}  // namespace
 
 Placement Meeting::lead() {
   try {
+    name_ = new_name(roll_call_.self().ticket);
     for (;;) {
       roll_call_.look();
       place();
@@ -24,6 +36,9 @@ Placement Meeting::lead() {
     }
     if (invitation_.world_size > 1) roll_call_.tell(made_word(between_, host_names));
     attempt_.declare_made(placement, host_names, between_);
+    const bool is_quiet = attempt_.await_others();
+    roll_call_.clear(placement.num_hosts() - 1, is_quiet);
+    attempt_.let_go();
     return placement;
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
@@ -62,8 +77,10 @@ void Meeting::place() {
 
 // Its own place first: the others of its host look for the file when they have heard.
 void Meeting::tell() {
-  attempt_.sit(seating_);
-  if (invitation_.world_size > 1) roll_call_.tell(seating_.text());
+  attempt_.sit(seating_, name_);
+  if (invitation_.world_size > 1) {
+    roll_call_.tell((RecordWriter() << name_).text() + seating_.text());
+  }
 }
 
 void Meeting::receive() {

@@ -113,6 +113,20 @@ Selection selection_of(const std::vector<Choice>& choices, std::vector<int> host
   return selection;
 }
 
+// The other ranks are not to wait for this one, and are to raise the reason.
+void decline_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+                   std::chrono::milliseconds timeout, const std::string& group_name,
+                   const std::vector<std::uint64_t>& global_ranks, const std::string& reason) {
+  const py::gil_scoped_release release;
+  C10dStore adapter(store);
+  decline(adapter,
+          {.rank = rank,
+           .world_size = world_size,
+           .timeout = timeout,
+           .members = {.group = group_name, .global_ranks = global_ranks}},
+          make_error(ErrorKind::kSystem, reason));
+}
+
 c10::intrusive_ptr<c10d::Backend> create_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
     std::chrono::milliseconds timeout, const std::vector<Choice>& algorithms,
@@ -122,45 +136,46 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
     const std::optional<Link>& across, const std::vector<Tuned>& tuned,
     std::chrono::milliseconds silence, const std::vector<Time>& times, const std::string& tuned_by,
-    const py::object& made) try {
-  auto options = c10::make_intrusive<RingBackend::Options>(timeout);
-  options->selection =
-      selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned, tuned_by);
-  options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
-  options->device.max_ctas = max_ctas;
-  options->device.graphs = graphs;
-  options->device.executor = streams::executor_named(executor);
-  options->group_name = group_name;
-  options->global_ranks_in_group = global_ranks;
-  options->host = host;
-  options->links = links;
-  options->silence = silence;
-  options->times = times_of(times);
-  options->made = caller_of(made);
-  if (const auto* ring = dynamic_cast<const RingBackend*>(relative.get())) {
-    options->relative = ring->communicator();
-  }
+    const py::object& made) {
+  const auto make_options = [&] {
+    auto options = c10::make_intrusive<RingBackend::Options>(timeout);
+    options->selection =
+        selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned, tuned_by);
+    options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
+    options->device.max_ctas = max_ctas;
+    options->device.graphs = graphs;
+    options->device.executor = streams::executor_named(executor);
+    options->group_name = group_name;
+    options->global_ranks_in_group = global_ranks;
+    options->host = host;
+    options->links = links;
+    options->silence = silence;
+    options->times = times_of(times);
+    options->made = caller_of(made);
+    if (const auto* ring = dynamic_cast<const RingBackend*>(relative.get())) {
+      options->relative = ring->communicator();
+    }
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
-  options->enable_reconfigure = enable_reconfigure;
+    options->enable_reconfigure = enable_reconfigure;
 #else
-  TORCH_CHECK_NOT_IMPLEMENTED(!enable_reconfigure, "ring: enable_reconfigure needs torch 2.14");
+    TORCH_CHECK_NOT_IMPLEMENTED(!enable_reconfigure, "ring: enable_reconfigure needs torch 2.14");
 #endif
-  const py::gil_scoped_release release;
-  return c10::make_intrusive<AnnouncingBackend>(store, rank, world_size, std::move(options));
-} catch (const std::bad_alloc&) {
-  // The others are not to wait for this rank.
-  const std::exception_ptr error = std::current_exception();
+    return options;
+  };
   const Members members{.group = group_name, .global_ranks = global_ranks};
-  const py::gil_scoped_release release;
-  C10dStore adapter(store);
-  decline(adapter,
-          {.rank = rank,
-           .world_size = world_size,
-           .timeout = timeout,
-           .members = members,
-           .host = host},
-          error);
-  rethrow_from_call(error, members.name(rank) + ", making a group");
+  c10::intrusive_ptr<RingBackend::Options> options;
+  if (const std::exception_ptr error = error_of([&] { options = make_options(); })) {
+    decline_group(store, rank, world_size, timeout, group_name, global_ranks, reason_of(error));
+    std::rethrow_exception(error);
+  }
+  try {
+    const py::gil_scoped_release release;
+    return c10::make_intrusive<AnnouncingBackend>(store, rank, world_size, std::move(options));
+  } catch (const std::bad_alloc&) {
+    const std::exception_ptr error = std::current_exception();
+    decline_group(store, rank, world_size, timeout, group_name, global_ranks, reason_of(error));
+    rethrow_from_call(error, members.name(rank) + ", making a group");
+  }
 }
 
 std::tuple<c10::intrusive_ptr<c10d::Backend>, std::vector<int>, std::string> shrink(
@@ -214,6 +229,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("silence") = ringcomm::kSilence, py::arg("times") = std::vector<ringcomm::Time>{},
         py::arg("tuned_by") = "", py::arg("made") = py::none(),
         "One rank's backend. Blocks until all ranks of the group have joined.");
+  m.def("decline_group", &ringcomm::decline_group, py::arg("store"), py::arg("rank"),
+        py::arg("world_size"), py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"),
+        py::arg("reason"),
+        "In place of making a backend: the other ranks raise the reason. Returns when they have "
+        "read it, or after a few seconds.");
   m.def("shrink", &ringcomm::shrink, py::arg("backend"), py::arg("exclude"), py::arg("timeout"),
         py::call_guard<py::gil_scoped_release>(),
         "A new backend of the ranks that live, their ranks in the old one, and a key of their own. "

@@ -34,7 +34,10 @@ class GlooEngine : public links::Engine {
   }
 
   ~GlooEngine() override {
-    if (maker_.is_here()) return;
+    if (maker_.is_here()) {
+      links::withdraw_address(store_, rank_);
+      return;
+    }
     // A child has no threads that could be joined.
     for (auto& [peer, connection] : connections_) (void)connection.release();
     (void)gloo_.release();

@@ -43,11 +43,14 @@ class GlooStore : public c10d::Store {
         closed_(std::move(closed)),
         check_peer_(std::move(check_peer)) {}
 
+  ~GlooStore() override { links::withdraw(store_, written_); }
+
   c10::intrusive_ptr<c10d::Store> clone() override {
     return c10::make_intrusive<GlooStore>(store_, prefix_, closed_, check_peer_);
   }
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    written_.push_back(prefix_ + key);
     once_more([&] { store_->set(prefix_ + key, std::string(value.begin(), value.end())); });
   }
   std::vector<uint8_t> get(const std::string& key) override {
@@ -57,6 +60,7 @@ class GlooStore : public c10d::Store {
     });
   }
   int64_t add(const std::string& key, int64_t value) override {
+    written_.push_back(prefix_ + key);
     return store_->add(prefix_ + key, value);
   }
   bool check(const std::vector<std::string>& keys) override {
@@ -89,6 +93,7 @@ class GlooStore : public c10d::Store {
   const std::string prefix_;
   const std::shared_ptr<const std::atomic<bool>> closed_;
   const std::function<void()> check_peer_;
+  std::vector<std::string> written_;  // taken away with the connection
 };
 
 }  // namespace ringcomm

@@ -36,6 +36,15 @@ def create_backend(
     tuned_by: str = "",
     made: Callable[[int], None] | None = None,
 ) -> Backend: ...
+def decline_group(
+    store: Store,
+    rank: int,
+    world_size: int,
+    timeout: timedelta,
+    group_name: str,
+    global_ranks: Sequence[int],
+    reason: str,
+) -> None: ...
 def shrink(
     backend: Backend, exclude: Sequence[int], timeout: timedelta | None
 ) -> tuple[Backend, list[int], str]: ...

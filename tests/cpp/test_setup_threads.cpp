@@ -10,6 +10,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -230,6 +232,87 @@ TEST(a_store_that_has_seen_other_attempts) {
       check_all_works(communicator);
     });
   }
+}
+
+std::string listed(const std::vector<std::string>& keys) {
+  std::string list;
+  for (const std::string& key : keys) list += key + " ";
+  return list;
+}
+
+TEST(a_group_leaves_nothing_in_its_store) {
+  for (const Placement& placement :
+       {Placement{{0}}, Placement{{0, 0, 0}}, Placement{{0, 1, 1}}, Placement{{0, 1, 2, 1, 0}}}) {
+    MemoryStore store;
+    ranks::on_threads(static_cast<int>(placement.host_of.size()),
+                      [&](int r) { shm::Segment(store, invite(r, placement)); });
+    CHECK_EQ(listed(store.keys()), "");
+  }
+}
+
+TEST(a_refused_group_leaves_nothing_in_its_store) {
+  for (const Placement& placement : {Placement{{0, 0, 0}}, Placement{{0, 1, 1}}}) {
+    MemoryStore store;
+    ranks::on_threads(3, [&](int r) {
+      if (r == 0) {
+        decline(store, invite(r, placement), make_error(ErrorKind::kSystem, "too old"));
+        return;
+      }
+      CHECK_CONTAINS(
+          error_of(ErrorKind::kSystem, [&] { shm::Segment(store, invite(r, placement)); }),
+          "rank 0 could not join the group: too old");
+    });
+    CHECK_EQ(listed(store.keys()), "");
+  }
+}
+
+// Ranks make the next group while others still leave the last one's set-up.
+TEST(groups_of_one_name_follow_each_other_in_one_store) {
+  const Placement placement{{0, 0, 1, 1, 2}};
+  MemoryStore store;
+  ranks::on_threads(5, [&](int r) {
+    std::mt19937 random(r);
+    struct SlowStore : ChangedStore {
+      SlowStore(Store& store, std::mt19937& random)
+          : ChangedStore(store, [](const std::string&, std::string&) {}), random(random) {}
+      void pause() const {
+        if (random() % 8 == 0)
+          std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
+      }
+      void set(const std::string& key, const std::string& value) override {
+        pause();
+        ChangedStore::set(key, value);
+      }
+      std::int64_t add(const std::string& key, std::int64_t amount) override {
+        pause();
+        return ChangedStore::add(key, amount);
+      }
+      bool erase(const std::string& key) override {
+        pause();
+        return ChangedStore::erase(key);
+      }
+      std::mt19937& random;
+    } slow(store, random);
+    std::string last;
+    for (int i = 0; i < 60; ++i) {
+      const shm::Segment segment(slow, invite(r, placement));
+      CHECK(segment.placement() == placement);
+      CHECK(segment.name() != last);
+      last = segment.name();
+    }
+  });
+  CHECK_EQ(listed(store.keys()), "");
+}
+
+// A store that erases nothing, as c10d's base class.
+TEST(stores_that_keep_everything_do) {
+  struct KeepingStore : MemoryStore {
+    bool erase(const std::string&) override { return false; }
+  } store;
+  for (int i = 0; i < 3; ++i) {
+    ranks::on_threads(3, [&](int r) { shm::Segment(store, invite(r, Placement{{0, 1, 1}})); });
+  }
+  CHECK(!store.keys().empty());
 }
 
 TEST(a_rank_that_ends_while_the_group_is_made_is_noticed) {

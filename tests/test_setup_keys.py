@@ -1,0 +1,107 @@
+"""A group leaves nothing in its store: neither when it is made and destroyed, nor when it fails."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, on_processes
+
+import ringcomm
+
+GROUPS = 20
+
+
+def play_hosts(rank: Rank, ranks_per_host: int, engine: str) -> None:
+    os.environ["RINGCOMM_HOSTID"] = f"host{rank.rank // ranks_per_host}"
+    os.environ["RINGCOMM_LINKS"] = engine
+
+
+def keys_after(rank: Rank) -> int:
+    """When all ranks have come here."""
+    rank.store.add("met", 0)
+    rank.meet()
+    keys: int = rank.store.num_keys()
+    rank.meet()
+    return keys
+
+
+def makes_new_groups(rank: Rank, ranks_per_host: int, engine: str) -> list[int]:
+    play_hosts(rank, ranks_per_host, engine)
+    before = keys_after(rank)
+    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    counts = [keys_after(rank)]
+    for _ in range(GROUPS):
+        group = dist.new_group()
+        dist.all_reduce(tensor, group=group)
+        dist.destroy_process_group(group)
+    counts.append(keys_after(rank))
+    dist.destroy_process_group()
+    return [count - before for count in counts]
+
+
+def makes_gloo_groups(rank: Rank) -> list[int]:
+    before = keys_after(rank)
+    dist.init_process_group("gloo", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    counts = [keys_after(rank)]
+    dist.destroy_process_group()
+    return [count - before for count in counts]
+
+
+@pytest.mark.parametrize(
+    ("ranks_per_host", "engine"), [(4, "auto"), (2, "ucx"), (2, "gloo"), (1, "ucx")]
+)
+def test_groups_leave_no_keys(ranks_per_host: int, engine: str) -> None:
+    for counts in on_processes(makes_new_groups, 4, ranks_per_host, engine):
+        print(counts)
+
+
+def again_in_one_store(rank: Rank, ranks_per_host: int) -> int:
+    play_hosts(rank, ranks_per_host, "gloo")
+    store = dist.PrefixStore("again", rank.store)
+    before = keys_after(rank)
+    for i in range(GROUPS):
+        options = ringcomm._C.create_backend(
+            store,
+            rank.rank,
+            rank.world_size,
+            timedelta(minutes=1),
+            [],
+            [],
+            1,
+            1,
+            1,
+            "",
+            [],
+            host=os.environ["RINGCOMM_HOSTID"],
+        )
+        tensor = torch.full((3,), float(i))
+        options.allreduce([tensor]).wait()
+        assert tensor.tolist() == [float(i * rank.world_size)] * 3
+        del options
+    return keys_after(rank) - before
+
+
+@pytest.mark.parametrize("ranks_per_host", [3, 2])
+def test_groups_of_one_name_in_one_store(ranks_per_host: int) -> None:
+    print(on_processes(again_in_one_store, 3, ranks_per_host))
+
+
+def is_refused(rank: Rank) -> int:
+    before = keys_after(rank)
+    if rank.rank == 0:
+        os.environ["RINGCOMM_CHANNELS"] = "0"
+    with pytest.raises((ValueError, dist.DistBackendError), match="RINGCOMM_CHANNELS"):
+        dist.init_process_group(
+            "ring", store=rank.store, rank=rank.rank, world_size=rank.world_size
+        )
+    return keys_after(rank) - before
+
+
+def test_a_refused_group_leaves_no_keys() -> None:
+    print(on_processes(is_refused, 3))
