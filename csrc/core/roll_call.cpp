@@ -210,7 +210,9 @@ void RollCall::erase_all(bool have_left) {
   const bool are_all_known = first_ticket_ == 0 && num_tickets == own_.world_size;
   const bool is_erased = store_.erase("leader");
   if (!is_erased) return erase_all(false);
-  for (int word = 0; store_.erase(key_of("told", own_.ticket, word));) ++word;
+  for (int word = 0; store_.has(key_of("told", own_.ticket, word)); ++word) {
+    store_.erase(key_of("told", own_.ticket, word));
+  }
   erase_letters_and_shown();
   std::vector<std::int64_t> tickets = {own_.ticket};
   for (const auto& [rank, attendee] : attendees_) tickets.push_back(attendee.ticket);

@@ -153,7 +153,7 @@ TEST(where_kernels_are_hidden_it_is_tried_who_shares_memory) {
   const Placement placement{{0, 0, 1, 0, 1}};
   check_placement(placement, invite_all(Placement::one_host(5)),
                   [&](int r) -> std::unique_ptr<Store> {
-                    if (r == 0) return std::make_unique<KernelStore>(store, 0);
+                    if (r == 0) return std::make_unique<ContainerStore>(store, 0, 0);
                     struct Both : HiddenKernelStore {
                       Both(Store& store, int machine)
                           : HiddenKernelStore(container), container(store, machine, 0) {}

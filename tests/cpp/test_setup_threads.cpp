@@ -204,8 +204,8 @@ std::string of_ended_process(std::string ticket) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   waitpid(child, nullptr, 0);
-  const std::string own = "\n" + std::to_string(getpid()) + "\n";
-  return ticket.replace(ticket.find(own), own.size(), "\n" + std::to_string(child) + "\n");
+  const std::string own = (RecordWriter() << getpid()).text();
+  return ticket.replace(ticket.find(own), own.size(), (RecordWriter() << child).text());
 }
 
 // Lets a rank come that has ended since.
