@@ -21,6 +21,7 @@ BAD = {
     "RINGCOMM_ALGORITHM": "none such",
     "RINGCOMM_BLOCKING_WAIT": "perhaps",
     "RINGCOMM_CHANNELS": "0",
+    "RINGCOMM_DEBUG": "none such",
     "RINGCOMM_EXECUTOR": "none such",
     "RINGCOMM_FLIGHT_DUMP": "perhaps",
     "RINGCOMM_FLIGHT_RECORDS": "-1",
