@@ -21,10 +21,16 @@ long futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 
 }  // namespace
 
-void Bell::wake() {
-  rings.fetch_add(1, std::memory_order_release);
-  futex(rings, FUTEX_WAKE, INT_MAX, nullptr);
+void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t value) {
+  futex(word, FUTEX_WAIT, value, nullptr);
 }
+
+void wake(std::atomic<std::uint32_t>& word) {
+  word.fetch_add(1, std::memory_order_release);
+  futex(word, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void Bell::wake() { shm::wake(rings); }
 
 Listening::Listening(Bell& bell) : bell_(bell) {
   bell_.listeners.fetch_add(1);

@@ -31,6 +31,12 @@ struct alignas(64) Bell {
   void wake();
 };
 
+// The same without a Bell: sleeps until wake(word), unless `word` is not `value` any more. May
+// return for no reason.
+void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t value);
+// Changes `word`, and wakes all threads that sleep on it.
+void wake(std::atomic<std::uint32_t>& word);
+
 class Listening {
  public:
   explicit Listening(Bell& bell);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/thread.h"
+#include "shm/dump_listener.h"
 #include "shm/read_once.h"
 #include "shm/relay.h"
 #include "shm/sentinel.h"
@@ -171,7 +172,9 @@ void Group::close(const std::string& reason, Closed how) {
   std::atomic<Closed>& told = segment_.state(rank).closed;
   if (told.load(std::memory_order_relaxed) != Closed::kLeft) told.store(how);
   ring_all();
-  if (how == Closed::kLeft && sentinel_) sentinel_->leave();
+  if (how != Closed::kLeft) return;
+  if (dump_listener_) dump_listener_->leave();
+  if (sentinel_) sentinel_->leave();
 }
 
 void Group::hear_of(int leader, Clock::time_point when) {

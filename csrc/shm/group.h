@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +22,7 @@
 
 namespace ringcomm::shm {
 
+class DumpListener;
 class Relay;
 class Sentinel;
 
@@ -110,6 +113,18 @@ class Group final : public ringcomm::Group {
   // So much of its silence does not count.
   void excuse(int leader, Clock::duration silence);
 
+  // Flight records of the other ranks: shm/dump_listener.h.
+  //
+  // From now on a thread calls write(), which must not throw, when a rank asks for records. Where
+  // no thread can be had, no rank waits for this one's record. To be called once, at most.
+  void answer_dump_requests(std::function<void()> write);
+  // Asks all ranks for their records, and returns the number of the request. Any thread.
+  std::uint32_t request_dumps();
+  // Whether all ranks but this one have written their records since, as far as they can.
+  bool has_dumps(std::uint32_t request);
+  // A rank of another host has asked.
+  void adopt_dump_request(std::uint32_t request);
+
   // What the group is called from now on, before anybody else uses it.
   void rename(const std::string& name);
 
@@ -147,6 +162,7 @@ class Group final : public ringcomm::Group {
   std::mutex seen_mutex_;
   std::unique_ptr<Relay> relay_;
   std::unique_ptr<Sentinel> sentinel_;
+  std::unique_ptr<DumpListener> dump_listener_;
 };
 
 }  // namespace ringcomm::shm

@@ -100,6 +100,7 @@ struct alignas(kLine) GroupHeader {
   FailureText text;
   std::atomic<std::uint64_t> shrink_verdict;  // see shm/shrink.cpp, as all that is named so
   std::atomic<std::int64_t> shrink_turn;      // see shm/shrink_hosts.cpp; nanoseconds of Clock
+  std::atomic<std::uint32_t> dump_request;    // see shm/dump_listener.h, as all that is named so
 };
 
 enum class Closed : std::uint32_t {
@@ -153,6 +154,9 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint64_t> shrink_gave_up;
   std::atomic<std::uint64_t> shrink_call;
   std::atomic<std::uint64_t> shrink_key;
+  std::atomic<std::uint32_t> dump_listens;   // the rank has a thread that answers requests
+  std::atomic<std::uint32_t> dump_wakeups;   // a futex, on which that thread sleeps
+  std::atomic<std::uint32_t> dump_answered;  // the last request that it has answered
   Bell progress_bell;  // the rank rings it after each of its announcements and actions
   Bell mail_bell;      // others ring it after what they do to a mail box of theirs and the rank's
 };

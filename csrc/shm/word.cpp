@@ -9,7 +9,7 @@ namespace {
 
 struct Header {
   FailureWord failure;
-  std::uint32_t num_ranks, num_greetings, num_calls;
+  std::uint32_t dump_request, num_ranks, num_greetings, num_calls;
 };
 
 // The first of them, which `bytes` hold no more then.
@@ -41,7 +41,9 @@ RankWord word_of(RankState& state, int rank) {
                  .rejected_barrier = state.rejected_barrier.load(kAcquire),
                  .device_greetings = state.device_greetings.load(kAcquire),
                  .device_joining = state.device_joining.load(kAcquire),
-                 .device_closing = state.device_closing.load(kAcquire)};
+                 .device_closing = state.device_closing.load(kAcquire),
+                 .dump_listens = state.dump_listens.load(kAcquire),
+                 .dump_answered = state.dump_answered.load(kAcquire)};
   word.process = state.process;
   word.waits_for = state.waits_for.load(kAcquire);
   word.waits_since = ago(state.waits_since.load(kAcquire));
@@ -76,6 +78,8 @@ void mirror(const RankWord& word, RankState& state) {
   state.rejected_barrier.store(word.urgent.rejected_barrier, kRelease);
   state.device_joining.store(word.urgent.device_joining, kRelease);
   state.device_closing.store(word.urgent.device_closing, kRelease);
+  state.dump_answered.store(word.urgent.dump_answered, kRelease);
+  state.dump_listens.store(word.urgent.dump_listens, kRelease);
   state.joined.store(1, kRelease);
 }
 
@@ -89,6 +93,8 @@ std::size_t Word::most_nbytes(std::size_t num_ranks) {
 Word Word::of(Group& group, const std::vector<int>& ranks) {
   Word word{};
   const GroupHeader& header = group.segment().header();
+  // Read before the failure that is the reason for it.
+  word.dump_request = header.dump_request.load(std::memory_order_acquire);
   if (header.failed.load(std::memory_order_acquire) == 2) {
     word.failure.failed = 1;
     word.failure.kind = header.kind;
@@ -105,6 +111,7 @@ Word Word::read(std::span<const std::byte> bytes, const Group& group, int host) 
   std::memcpy(&header, bytes.data(), sizeof(header));
   bytes = bytes.subspan(sizeof(header));
   Word word{.failure = header.failure,
+            .dump_request = header.dump_request,
             .ranks = take<RankWord>(header.num_ranks, bytes),
             .greetings = take<GreetingWord>(header.num_greetings, bytes),
             .calls = take<CallWord>(header.num_calls, bytes)};
@@ -120,7 +127,7 @@ Word Word::read(std::span<const std::byte> bytes, const Group& group, int host) 
 }
 
 std::vector<std::byte> Word::written() const {
-  const Header header{failure, static_cast<std::uint32_t>(ranks.size()),
+  const Header header{failure, dump_request, static_cast<std::uint32_t>(ranks.size()),
                       static_cast<std::uint32_t>(greetings.size()),
                       static_cast<std::uint32_t>(calls.size())};
   std::vector<std::byte> bytes(sizeof(header) + ranks.size() * sizeof(RankWord) +
@@ -139,7 +146,7 @@ std::vector<std::byte> Word::written() const {
 }
 
 bool Word::is_as_urgent_as(const Word& other) const {
-  return failure.failed == other.failure.failed &&
+  return failure.failed == other.failure.failed && dump_request == other.dump_request &&
          std::ranges::equal(ranks, other.ranks, {}, &RankWord::urgent, &RankWord::urgent);
 }
 
@@ -152,6 +159,7 @@ void Word::mirror(Group& group) const {
   if (failure.failed != 0) {
     group.adopt_failure(failure.reporter, failure.kind, failure.text.str());
   }
+  group.adopt_dump_request(dump_request);
 }
 
 }  // namespace ringcomm::shm

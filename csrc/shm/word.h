@@ -22,6 +22,7 @@ struct RankWord {
     std::uint32_t device_greetings;
     std::uint32_t device_joining;
     Board::Closing device_closing;
+    std::uint32_t dump_listens, dump_answered;
 
     bool operator==(const Urgent&) const = default;
   };
@@ -59,6 +60,7 @@ struct Word {
   static constexpr std::size_t kMostOfDevices = 64;  // greetings in one word, and calls
 
   FailureWord failure;
+  std::uint32_t dump_request;  // the last one that this host knows of
   std::vector<RankWord> ranks;
   std::vector<GreetingWord> greetings;  // that have not been told before, as calls
   std::vector<CallWord> calls;
