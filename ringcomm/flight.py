@@ -2,7 +2,8 @@
 
 Each operation of the backend "ring" is recorded with its sizes, dtypes, sequence number, and the
 times at which it was called, started and completed. The last RINGCOMM_FLIGHT_RECORDS of them are
-written to a file by `dump`, on SIGUSR2 and, where that is asked for, when an operation fails.
+written to a file by `dump`, on SIGUSR2 and, where that is asked for, when an operation fails on
+this rank or on another one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranks whose flight records are written to files, and reading those."""
+"""Ranks whose flight records are written to files, and reading and comparing those."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from programs import python
 from ranks import Rank
 from torch.distributed import PrefixStore
 
@@ -37,6 +38,17 @@ def init_recorded(
 def record(path: str | Path) -> Any:
     with open(path, "rb") as file:
         return pickle.load(file)
+
+
+def analysis(folder: Path, *options: str) -> str:
+    """What `torchfrtrace` prints."""
+    command = ("-m", "torch.distributed.flight_recorder.fr_trace")
+    return python(*command, folder, *options, timeout=PATIENCE).stderr
+
+
+def files_in(folder: Path) -> list[str]:
+    """The names of the files that are complete: a rank may be writing its own once more."""
+    return sorted(path.name for path in folder.glob("rank_*"))
 
 
 def wait_for(path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from documents import blocks, page
-from flight_records import PATIENCE, SHORT, init_recorded, record, wait_for
-from programs import python
+from flight_records import SHORT, analysis, files_in, init_recorded, record
 from ranks import Rank, on_processes, outcomes
 
 import ringcomm
@@ -23,12 +22,6 @@ NAMES = ("_all_gather_base", "_reduce_scatter_base", "all_gather", "all_reduce")
 NAMES += ("all_reduce_barrier", "all_to_all", "broadcast", "gather", "reduce", "reduce_scatter")
 NAMES += ("scatter", "send 0->1")
 TROUBLE = ("Not all ranks", "has errors", "mismatch", "Culprit", "cannot decide", "empty op list")
-
-
-def analysis(folder: Path, *options: str) -> str:
-    """What `torchfrtrace` prints."""
-    command = ("-m", "torch.distributed.flight_recorder.fr_trace")
-    return python(*command, folder, *options, timeout=PATIENCE).stderr
 
 
 def all_reduce(_: Rank) -> None:
@@ -48,21 +41,17 @@ def gather_into_tensor(rank: Rank) -> None:
 
 
 def hang(rank: Rank, folder: Path, call: Callable[[Rank], None]) -> str:
-    """Rank 2 leaves out the second collective, and is asked for its record by a signal."""
+    """Rank 2 leaves out the second collective."""
     rank.meet()
     init_recorded(rank, folder, SHORT)
     ringcomm.all_reduce(torch.ones(3))
     if rank.rank == 2:
-        rank.store.set("pid", str(os.getpid()))
-        rank.store.wait(["dumped"])
+        rank.store.wait(["raised"])
         return ""
     with pytest.raises(dist.DistBackendError) as raised:
         call(rank)
-    if rank.rank == 0:
-        os.kill(int(rank.store.get("pid")), signal.SIGUSR2)
-        for other in range(rank.world_size):
-            wait_for(folder / f"rank_{other}")
-        rank.store.set("dumped", "1")
+    assert files_in(folder) == [f"rank_{rank}" for rank in range(4)]
+    rank.store.set("raised", "1")
     return str(raised.value)
 
 
@@ -82,7 +71,7 @@ def test_the_analyzer_names_the_rank_that_does_not_come(
     for rank in (0, 1, 3):
         assert "Timed out after" in errors[rank]
         assert f"What this rank did last is recorded in {tmp_path}/rank_{rank}" in errors[rank]
-    assert sorted(os.listdir(tmp_path)) == [f"rank_{rank}" for rank in range(4)]
+    assert files_in(tmp_path) == [f"rank_{rank}" for rank in range(4)]
     text = analysis(tmp_path)
     (shown,) = [block for block in SHOWN if "missing ranks: {2}" in block]
     shown = shown.replace("all_reduce", name)
@@ -103,7 +92,7 @@ def dies(rank: Rank, folder: Path) -> None:
 def test_of_a_killed_rank_the_record_is_missing(tmp_path: Path) -> None:
     results = outcomes(dies, 4, tmp_path)
     assert [result.ended for result in results].count("raised") == 3
-    assert sorted(os.listdir(tmp_path)) == ["rank_0", "rank_1", "rank_3"]
+    assert files_in(tmp_path) == ["rank_0", "rank_1", "rank_3"]
     assert "Missing dump files from ranks {2}" in analysis(tmp_path)
     partial = analysis(tmp_path, "--allow-incomplete-ranks")
     assert "missed FR dumps from ranks ({2})" in partial

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +25,8 @@ namespace {
 
 using Entry = FlightRecorder::Entry;
 using RecordedGroup = FlightRecorder::Group;
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
 
 constexpr char kFormatVersion[] = "2.10";  // that of torch 2.11 to 2.15
 // torchfrtrace takes names of its own libraries alone, and "nccl" in every version.
@@ -205,6 +211,67 @@ bool is_failure(ErrorKind kind) {
   return kind != ErrorKind::kInvalidArgument && kind != ErrorKind::kClosed;
 }
 
+// The file is complete, or as it was before.
+void write_file(const std::string& content, const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw_unwritable(path, error.message());
+  // Under a name that torchfrtrace passes over, until it is complete.
+  std::string draft = folder / ".flight-XXXXXX";
+  const int descriptor = mkstemp(draft.data());
+  if (descriptor < 0) throw_unwritable(path, std::strerror(errno));
+  close(descriptor);
+  std::ofstream file(draft, std::ios::binary);
+  file.write(content.data(), static_cast<std::streamsize>(content.size()));
+  file.close();
+  if (!file || std::rename(draft.c_str(), path.c_str()) != 0) {
+    const int cause = errno;
+    unlink(draft.c_str());
+    throw_unwritable(path, std::strerror(cause));
+  }
+}
+
+// Several ranks that fail ask one after the other, each in all its groups.
+constexpr milliseconds kStillNew{100};
+
+void await(const std::vector<FlightRecorder::DumpsWritten>& requests) {
+  const auto end = steady_clock::now() + kDumpGrace;
+  for (const FlightRecorder::DumpsWritten& are_written : requests) {
+    while (!are_written() && steady_clock::now() < end)
+      std::this_thread::sleep_for(milliseconds(1));
+  }
+}
+
+// What was written on request is written again: meanwhile torch's recorder may have written the
+// same file, and knows less.
+std::string dump_failure(FlightRecorder& recorder, std::size_t group, bool is_first) {
+  auto& dumping = recorder.dumping;
+  const std::lock_guard lock(dumping.file_mutex);
+  std::string path = recorder.dumped_to(group);
+  if (path.empty()) {
+    path = dump(recorder);
+    recorder.set_dumped_to(group, path);
+  } else if (is_first && dumping.kept.contains(group)) {
+    write_file(dumping.kept[group], path);
+  }
+  return path;
+}
+
+// A later failure of the group must not raise before the others have written.
+std::string dump_with_all(FlightRecorder& recorder, std::size_t group) {
+  const std::lock_guard lock(recorder.dumping.failure_mutex);
+  const bool is_first = recorder.dumping.failed.insert(group).second;
+  std::vector<FlightRecorder::DumpsWritten> requests;
+  if (is_first) requests = recorder.request_dumps();
+  std::string path;
+  const std::exception_ptr error =
+      error_of([&] { path = dump_failure(recorder, group, is_first); });
+  await(requests);
+  if (error) std::rethrow_exception(error);
+  return path;
+}
+
 }  // namespace
 
 std::string pickled(FlightRecorder::Snapshot snapshot) {
@@ -226,24 +293,7 @@ std::string default_dump_path(std::uint64_t global_rank) {
 
 std::string dump(FlightRecorder& recorder, std::string path) {
   if (path.empty()) path = default_dump_path(recorder.global_rank());
-  const std::string content = pickled(recorder.snapshot());
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) throw_unwritable(path, error.message());
-  // Under a name that torchfrtrace passes over, until it is complete.
-  std::string draft = folder / ".flight-XXXXXX";
-  const int descriptor = mkstemp(draft.data());
-  if (descriptor < 0) throw_unwritable(path, std::strerror(errno));
-  close(descriptor);
-  std::ofstream file(draft, std::ios::binary);
-  file.write(content.data(), static_cast<std::streamsize>(content.size()));
-  file.close();
-  if (!file || std::rename(draft.c_str(), path.c_str()) != 0) {
-    const int cause = errno;
-    unlink(draft.c_str());
-    throw_unwritable(path, std::strerror(cause));
-  }
+  write_file(pickled(recorder.snapshot()), path);
   return path;
 }
 
@@ -257,17 +307,34 @@ std::exception_ptr failed(const FlightMark& mark, std::exception_ptr error) {
     if (!is_failure(cause.kind())) return error;
     const std::string before = std::string(cause.what()) + "\n";
     try {
-      std::string path = mark.recorder->dumped_to(mark.group);
-      if (path.empty()) {
-        path = dump(*mark.recorder);
-        mark.recorder->set_dumped_to(mark.group, path);
-      }
+      const std::string path = dump_with_all(*mark.recorder, mark.group);
       return make_error(cause.kind(), before + "What this rank did last is recorded in " + path);
     } catch (const std::exception& refused) {
       return make_error(cause.kind(), before + refused.what());
     }
   } catch (...) {  // not of ours: what a user's own plan throws
     return error;
+  }
+}
+
+void dump_on_request(FlightRecorder& recorder, std::size_t group, bool is_broken) {
+  auto& dumping = recorder.dumping;
+  try {
+    const std::lock_guard lock(dumping.file_mutex);
+    if (is_broken && !recorder.dumped_to(group).empty()) return;
+    const std::string path = default_dump_path(recorder.global_rank());
+    const auto now = steady_clock::now();
+    if (dumping.last.empty() || now - dumping.last_at > kStillNew) {
+      std::string content = pickled(recorder.snapshot());
+      write_file(content, path);
+      dumping.last = std::move(content);
+      dumping.last_at = now;
+    }
+    if (!is_broken) return;
+    dumping.kept[group] = dumping.last;
+    recorder.set_dumped_to(group, path);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ring: another rank has failed: %s\n", error.what());
   }
 }
 

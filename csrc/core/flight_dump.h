@@ -6,6 +6,8 @@
 // each stream of messages (from one rank to another, with one tag) is a group of these two.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <string>
@@ -27,6 +29,16 @@ std::string dump(FlightRecorder& recorder, std::string path = "");
 // Notes that an operation has failed. Where the recorder dumps failures, the group's first writes a
 // file, and the error returned, as those of later failures, names it. A call that was wrong and a
 // group that its user has closed are no failures.
+//
+// The first failure also asks the ranks of all groups for their files, and waits for these: as soon
+// as this rank raises, a launcher ends a rank that hangs. A file takes milliseconds. No rank is
+// waited for longer than kDumpGrace.
 std::exception_ptr failed(const FlightMark& mark, std::exception_ptr error);
+inline constexpr std::chrono::milliseconds kDumpGrace{2000};
+
+// Another rank of the group has asked for this rank's file. Errors go to stderr. `is_broken`: so
+// this is the group's first failure here, too. A rank that comes late, and fails then, leaves the
+// file as it is, which says that the rank had not come.
+void dump_on_request(FlightRecorder& recorder, std::size_t group, bool is_broken);
 
 }  // namespace ringcomm

@@ -157,6 +157,15 @@ std::uint64_t FlightRecorder::global_rank() {
   return group.global_ranks.at(group.rank);
 }
 
+std::vector<FlightRecorder::DumpsWritten> FlightRecorder::request_dumps() {
+  std::lock_guard lives_lock(lives_mutex_);
+  std::vector<DumpsWritten> requests;
+  for (const auto& [group, life] : lives_) {
+    if (DumpsWritten written = life.request_dumps()) requests.push_back(std::move(written));
+  }
+  return requests;
+}
+
 std::string FlightRecorder::dumped_to(std::size_t group) {
   std::lock_guard lock(mutex_);
   return records_[group].dumped_to;

@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -99,11 +100,17 @@ class FlightRecorder {
     std::vector<Frame> frames = {};
   };
 
+  // Whether the ranks that were asked for their records have written them, as far as they can.
+  // Empty: none was asked.
+  using DumpsWritten = std::function<bool()>;
+
   // What the backend tells of a group that lives. Called by threads that dump.
   struct Life {
     std::function<std::string()> description;
     // Notes which operations have completed meanwhile, where nobody is told that.
     std::function<void()> look = [] {};
+    // Asks the other ranks to write their records, and returns at once.
+    std::function<DumpsWritten()> request_dumps = [] { return DumpsWritten(); };
   };
 
   struct Group {
@@ -173,6 +180,20 @@ class FlightRecorder {
   // Whether a failure of the group has been written to a file, and to which.
   std::string dumped_to(std::size_t group);
   void set_dumped_to(std::size_t group, const std::string& path);
+
+  // Of all groups that live: a rank has failed, and the records of all others are to be compared.
+  std::vector<DumpsWritten> request_dumps();
+
+  // For those that write files: see core/flight_dump.cpp.
+  struct Dumping {
+    std::mutex failure_mutex;      // before file_mutex
+    std::set<std::size_t> failed;  // groups
+    std::mutex file_mutex;
+    std::string last;  // what was written on request last
+    std::chrono::steady_clock::time_point last_at;
+    std::map<std::size_t, std::string> kept;  // what was written on request, by group that broke
+  };
+  Dumping dumping;
 
  private:
   using Stream = std::tuple<int, int, int>;  // sender, receiver, tag

@@ -18,6 +18,17 @@
 namespace ringcomm {
 namespace {
 
+// The group may end before those that wait for records have seen that they are written.
+std::function<FlightRecorder::DumpsWritten()> dump_requests_of(
+    const std::weak_ptr<Communicator>& communicator) {
+  return [communicator]() -> FlightRecorder::DumpsWritten {
+    const std::shared_ptr<Communicator> asked = communicator.lock();
+    if (!asked) return nullptr;
+    const std::uint32_t request = asked->group().request_dumps();
+    return [asked, request] { return asked->group().has_dumps(request); };
+  };
+}
+
 // None, if the members are still to be told.
 std::shared_ptr<Communicator> first_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                  int rank, int world_size,
@@ -69,10 +80,15 @@ void RingBackend::begin_record() {
                                            [this] {
                                              std::lock_guard lock(device_mutex_);
                                              if (device_group_) device_group_->note_completed();
-                                           }});
+                                           },
+                                       .request_dumps = dump_requests_of(communicator_)});
   if (options_->made && rank_ == 0 && communicator_) {
     options_->made(communicator_->group().segment().descriptor());
   }
+  const auto write = flight_->on_dump_request();
+  if (!write || !communicator_ || size_ == 1) return;
+  shm::Group& group = communicator_->group();
+  group.answer_dump_requests([write, &group] { write(group.failure().has_value()); });
 }
 
 void RingBackend::eagerConnectSingleDevice(at::Device device) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "core/flight_dump.h"
 #include "core/flight_signal.h"
 #include "torch/python.h"
 
@@ -171,6 +172,13 @@ FlightMark GroupFlight::message(const FlightRecorder::MessageRecord& message,
 
 void GroupFlight::refused() {
   if (recorder_ != nullptr) recorder_->skip_collective(group_);
+}
+
+std::function<void(bool)> GroupFlight::on_dump_request() const {
+  if (recorder_ == nullptr || !recorder_->dumps_failures()) return nullptr;
+  return [recorder = recorder_, group = group_](bool is_broken) {
+    dump_on_request(*recorder, group, is_broken);
+  };
 }
 
 }  // namespace ringcomm

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -48,6 +49,11 @@ class GroupFlight {
                      std::chrono::milliseconds timeout, bool starts_now = false);
   // A collective that the other ranks count, and that is none here.
   void refused();
+
+  // Null: failures here are not written to files. Else it writes this process's file because
+  // another rank has failed, on any thread, for longer than this object lives. `is_broken`: by that
+  // failure.
+  std::function<void(bool is_broken)> on_dump_request() const;
 
  private:
   FlightRecorder::Operation operation(std::chrono::milliseconds timeout, bool starts_now) const;

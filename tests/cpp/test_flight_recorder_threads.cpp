@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -58,6 +59,11 @@ class Folder {
  private:
   std::filesystem::path path_;
 };
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 std::string text_of(const std::exception_ptr& error) {
   try {
@@ -193,6 +199,97 @@ TEST(a_file_that_cannot_be_written_is_an_error_that_keeps_the_first_one) {
              text);
 }
 
+// A group whose other ranks have written once that is said; `asked` counts requests.
+std::size_t add_asked_group(FlightRecorder& recorder, const std::string& name, int& asked,
+                            const std::function<bool()>& are_written) {
+  FlightRecorder::Life life{[] { return "a description"; }};
+  life.request_dumps = [&asked, are_written] {
+    ++asked;
+    return are_written;
+  };
+  return recorder.add_group(name, {4, 5, 6}, 1, life);
+}
+
+TEST(the_first_failure_has_the_ranks_of_all_groups_write_and_waits_for_them) {
+  const Folder folder;
+  FlightRecorder recorder(16, /*dumps_failures=*/true);
+  int asked = 0, looks = 0;
+  add_asked_group(recorder, "1", asked, [&] {
+    CHECK(std::filesystem::exists(folder / "rank_5"));  // its own is written meanwhile
+    return ++looks == 10;
+  });
+  recorder.end_group(add_asked_group(recorder, "2", asked, [] { return false; }));
+  const std::size_t group = add_group(recorder);
+  const FlightMark mark{&recorder, group, create(recorder, group)};
+  failed(mark, make_error(ErrorKind::kInvalidArgument, "wrong"));
+  CHECK_EQ(asked, 0);
+  failed(mark, make_error(ErrorKind::kTimeout, "late"));
+  CHECK_EQ(asked, 1);
+  CHECK_EQ(looks, 10);
+  failed(mark, make_error(ErrorKind::kTimeout, "late"));
+  CHECK_EQ(asked, 1);
+}
+
+TEST(ranks_that_do_not_write_are_waited_for_no_longer_than_promised) {
+  const Folder folder;
+  FlightRecorder recorder(16, /*dumps_failures=*/true);
+  int asked = 0;
+  for (const char* name : {"0", "1", "2"}) {
+    add_asked_group(recorder, name, asked, [] { return false; });
+  }
+  const auto start = std::chrono::steady_clock::now();
+  failed({&recorder, 0, create(recorder, 0)}, make_error(ErrorKind::kTimeout, "late"));
+  CHECK(std::chrono::steady_clock::now() - start >= kDumpGrace);
+  CHECK_EQ(asked, 3);
+  CHECK(std::filesystem::exists(folder / "rank_5"));
+}
+
+TEST(a_recorder_that_writes_no_files_asks_no_rank) {
+  FlightRecorder recorder(16);
+  int asked = 0;
+  const std::size_t group = add_asked_group(recorder, "0", asked, [] { return false; });
+  failed({&recorder, group, create(recorder, group)}, make_error(ErrorKind::kTimeout, "late"));
+  CHECK_EQ(asked, 0);
+}
+
+TEST(what_was_written_on_request_says_that_a_rank_had_not_come) {
+  const Folder folder;
+  FlightRecorder recorder(16, /*dumps_failures=*/true);
+  const std::size_t group = add_group(recorder);
+  const std::string before = pickled(recorder.snapshot());
+  dump_on_request(recorder, group, /*is_broken=*/true);
+  CHECK_EQ(content_of(folder / "rank_5"), before);
+  std::ofstream(folder / "rank_5") << "by torch";
+  const FlightMark mark{&recorder, group, create(recorder, group)};
+  const std::string text = text_of(failed(mark, make_error(ErrorKind::kTimeout, "late")));
+  CHECK_EQ(text, "late\nWhat this rank did last is recorded in " + (folder / "rank_5").string());
+  CHECK_EQ(content_of(folder / "rank_5"), before);
+  dump_on_request(recorder, group, /*is_broken=*/true);
+  CHECK_EQ(content_of(folder / "rank_5"), before);
+}
+
+TEST(what_was_written_for_another_group_gives_way_to_the_first_failure) {
+  const Folder folder;
+  FlightRecorder recorder(16, /*dumps_failures=*/true);
+  const std::size_t group = add_group(recorder);
+  dump_on_request(recorder, group, /*is_broken=*/false);
+  const FlightMark mark{&recorder, group, create(recorder, group)};
+  failed(mark, make_error(ErrorKind::kTimeout, "late"));
+  CHECK_EQ(content_of(folder / "rank_5"), pickled(recorder.snapshot()));
+}
+
+TEST(requests_that_follow_on_each_other_are_answered_with_one_file) {
+  const Folder folder;
+  FlightRecorder recorder(16, /*dumps_failures=*/true);
+  const std::size_t group = add_group(recorder);
+  int files = 0;
+  for (int i = 0; i < 100; ++i) {
+    dump_on_request(recorder, group, /*is_broken=*/false);
+    files += std::filesystem::remove(folder / "rank_5");
+  }
+  CHECK(files >= 1 && files < 50);
+}
+
 TEST(threads_record_while_others_read) {
   FlightRecorder recorder(32);
   std::atomic<bool> stop{false};
@@ -231,9 +328,7 @@ TEST(a_signal_makes_the_file) {
          std::chrono::steady_clock::now() < patience) {
     std::this_thread::sleep_for(1ms);
   }
-  std::ifstream file(folder / "rank_5", std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
-  CHECK_EQ(content, pickled(recorder.snapshot()));
+  CHECK_EQ(content_of(folder / "rank_5"), pickled(recorder.snapshot()));
 }
 
 }  // namespace
