@@ -4,7 +4,8 @@
 //   reduce-scatter  every rank sends each other one that rank's piece, and adds those of its own
 //   all-gather      every rank sends its piece to every other one
 //
-// Sums are added in rank order, with one rounding. The pieces of a job are the collective's blocks
+// Each rank begins with the next one, so that not all write to the same rank at the same time. Sums
+// are added in rank order, with one rounding. The pieces of a job are the collective's blocks
 // (core/chunks.h): one, or one for each rank.
 #pragma once
 
@@ -73,7 +74,13 @@ class EagerSum {
 
   // All threads of the block. False: a wait was given up.
   RINGCOMM_DEVICE bool run() {
-    for (int at = 0; at < job_.num_pieces; ++at) send(at);
+    if (job_.num_pieces == 1) {
+      send_to_all();
+    } else {
+      for (int distance = 1; distance < job_.layout.world_size; ++distance) {
+        send_to(job_.at_distance(distance));
+      }
+    }
     const PieceOfBytes own = piece(own_piece());
     const bool came =
         inboxes_.each_pack(own.num_packs(), [&](std::size_t p) { return reduce(own, p); });
@@ -88,17 +95,19 @@ class EagerSum {
     return PieceOfBytes(job_.pieces[at], job_.element_nbytes);
   }
 
-  // To the one whose piece it is, or to all.
-  RINGCOMM_DEVICE void send(int at) {
-    const int first = job_.num_pieces == 1 ? 0 : at;
-    const int end = job_.num_pieces == 1 ? job_.layout.world_size : at + 1;
-    if (first == job_.rank && end == first + 1) return;
-    const PieceOfBytes sent = piece(at);
+  RINGCOMM_DEVICE void send_to_all() {
+    const PieceOfBytes sent = piece(0);
     inboxes_.each_pack(sent.num_packs(), [&](std::size_t p) {
-      const Pack pack = load(sent, p);
-      for (int peer = first; peer < end; ++peer) {
-        if (peer != job_.rank) inboxes_.send(peer, p, pack);
-      }
+      inboxes_.send_all(p, load(sent, p));
+      return true;
+    });
+  }
+
+  // Its piece.
+  RINGCOMM_DEVICE void send_to(int peer) {
+    const PieceOfBytes sent = piece(peer);
+    inboxes_.each_pack(sent.num_packs(), [&](std::size_t p) {
+      inboxes_.send(peer, p, load(sent, p));
       return true;
     });
   }
@@ -149,9 +158,7 @@ class EagerGather {
     const bool stays = job_.pieces[job_.rank].input == job_.pieces[job_.rank].output;
     inboxes_.each_pack(own.num_packs(), [&](std::size_t p) {
       const Pack pack = own.load(p);
-      for (int peer = 0; peer < job_.layout.world_size; ++peer) {
-        if (peer != job_.rank) inboxes_.send(peer, p, pack);
-      }
+      inboxes_.send_all(p, pack);
       if (!stays) own.store(p, pack);
       return true;
     });

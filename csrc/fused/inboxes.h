@@ -62,6 +62,13 @@ class Inboxes {
     }
   }
 
+  // To every other rank, the next one first.
+  RINGCOMM_DEVICE void send_all(std::size_t p, const Pack& pack) {
+    for (int distance = 1; distance < job_.layout.world_size; ++distance) {
+      send(job_.at_distance(distance), p, pack);
+    }
+  }
+
   // receive(rank, pack) for each other rank of which awaits(rank) is true, and for this one,
   // without a pack, in rank order. False: a wait was given up.
   //

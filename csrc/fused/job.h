@@ -58,6 +58,12 @@ struct Job {
   int num_pieces;
   Piece pieces[kMaxChunks];
 
+  // The rank so many places behind this one, around the group.
+  RINGCOMM_HOST_DEVICE int at_distance(int distance) const {
+    const int at = rank + distance;
+    return at < layout.world_size ? at : at - layout.world_size;
+  }
+
   RINGCOMM_HOST_DEVICE bool has_slice(int chunk, std::size_t round) const {
     return round * slice_count < pieces[chunk].count;
   }

@@ -84,7 +84,7 @@ class Drafting {
         if (chunk(parts.front().chunk).sent_early != s) add_send(parts);
       });
       draft_.max_sent = std::max(draft_.max_sent, num_sent);
-      for_each_chunk({recvs_begin, recv}, [&](Parts parts) { add_recv(parts); });
+      for (const Parts parts : rotated({recvs_begin, recv})) add_recv(parts);
     }
     for (const int c : contract_.promised_chunks(rank_)) {
       const Chunk* moved = find(c);
@@ -106,6 +106,20 @@ class Drafting {
       visit(parts.first(n));
       parts = parts.subspan(n);
     }
+  }
+
+  // One step's receives, chunk by chunk: what is added first, then what is only taken, beginning
+  // with the rank before this one. In the order of chunks all ranks would take from the same rank
+  // at the same time, and share what it can send.
+  std::vector<Parts> rotated(Parts recvs) const {
+    std::vector<Parts> chunks;
+    for_each_chunk(recvs, [&](Parts parts) { chunks.push_back(parts); });
+    const int world_size = contract_.world_size();
+    std::ranges::stable_sort(chunks, {}, [&](Parts parts) {
+      const Part& part = parts.front();
+      return part.reduce ? 0 : (rank_ - part.peer + world_size) % world_size;
+    });
+    return chunks;
   }
 
   void list_events() {

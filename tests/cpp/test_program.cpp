@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -345,6 +346,53 @@ TEST(a_ring_receives_adds_and_sends_on_in_one_action) {
     CHECK_EQ(actions[i].reduce, i >= 1 && i <= 3);
     CHECK_EQ(actions[i].finish, i == 3);
     CHECK_EQ(actions[i].store.kind == Location::kOutput, i >= 3);
+  }
+}
+
+// How many of the ranks' actions that only take are at the same place everywhere. There each rank
+// must be another one's source: what a rank can send is not shared by several.
+int check_sources(const Job& job) {
+  int places = 0;
+  for (std::size_t i = 0;; ++i) {
+    std::set<int> sources;
+    for (const Program& program : job.programs) {
+      if (i >= program.actions.size()) return places;
+      const Action& action = program.actions[i];
+      if (action.from.size() == 1 && !action.reduce) sources.insert(action.from[0].peer);
+    }
+    const auto takes = [i](const Program& program) {
+      return program.actions[i].from.size() == 1 && !program.actions[i].reduce;
+    };
+    if (!std::all_of(job.programs.begin(), job.programs.end(), takes)) continue;
+    CHECK_WITH(std::ssize(sources) == job.world_size, job.name + ", action " + std::to_string(i));
+    ++places;
+  }
+}
+
+// In trees, and where ranks that are too many for powers of two follow others, one has several to
+// serve by the plan itself.
+bool serves_several(const Algorithm& algorithm, int world_size) {
+  const bool is_power_of_two = (world_size & (world_size - 1)) == 0;
+  return algorithm.name == "double_tree" ||
+         (algorithm.name == "halving_doubling" && !is_power_of_two);
+}
+
+TEST(ranks_take_from_different_ranks_at_the_same_time) {
+  for (const Algorithm& algorithm : algorithms()) {
+    if (has_root(algorithm.collective) || algorithm.collective == Collective::kBarrier) continue;
+    for (int n = 2; n <= 9; ++n) {
+      if (serves_several(algorithm, n)) continue;
+      for (int per_host = 1; per_host <= n; ++per_host) {
+        if (n % per_host != 0 || (!algorithm.two_level && per_host < n)) continue;
+        Setting setting{.world_size = n};
+        for (int r = 0; r < n; ++r) setting.host_of.push_back(r / per_host);
+        const int places = check_sources(Job(algorithm, setting));
+        const bool gathers = algorithm.collective == Collective::kAllReduce ||
+                             algorithm.collective == Collective::kAllGather ||
+                             algorithm.collective == Collective::kAllToAll;
+        if (algorithm.name == "direct" && gathers) CHECK_EQ(places, n - 1);
+      }
+    }
   }
 }
 
