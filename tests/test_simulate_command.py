@@ -40,6 +40,15 @@ def test_command_for_machines(capsys):
         assert row["cheapest"] == min(row["seconds"], key=row["seconds"].__getitem__)
 
 
+def test_limits_of_a_rank_are_shared(capsys):
+    """A step sends 3 MB of the 4 at 1 GB/s; the title says what the limits are."""
+    options = "--world-size 4 --ranks-per-host 4 --link 0us:9GB/s --egress 1GB/s --algorithm direct"
+    assert main(["simulate", *options.split(), "--nbytes", "4000000"]) == 0
+    printed = capsys.readouterr().out
+    assert "egress 1 GB/s" in printed
+    assert "6 ms" in printed
+
+
 def test_narrow_terminals_cut_no_figure(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["simulate", "--world-size", "8", "--nbytes", "1K"]) == 0
@@ -78,6 +87,8 @@ def test_command_draws(tmp_path, capsys):
         (["--link", "copper"], "latency, a bandwidth above 0 and overhead such as"),
         (["--link", "1.2.3us:1GB/s"], "got '1.2.3us:1GB/s'"),
         (["--nbytes", "1G..1K"], "must be a range from less to more, got '1G..1K'"),
+        (["--egress", "370"], "must be a bandwidth above 0 such as 370GB/s, got '370'"),
+        (["--ingress", "0GB/s"], "must be a bandwidth above 0 such as 370GB/s, got '0GB/s'"),
         (["--algorithm", "tree"], "algorithm of all_reduce must be one of 'ring', 'direct', "),
         (["--world-size", "0"], "must be an integer from 1, got '0'"),
         (["--plot", "times.txt"], "--plot must end in one of"),

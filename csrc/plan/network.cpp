@@ -33,8 +33,10 @@ void check_network(const Network& network, int world_size) {
   }
   check_link("inside", network.inside);
   check_link("across", network.across);
-  if (!(network.reduce_bandwidth > 0)) {
-    refuse("reduce_bandwidth", "above 0", network.reduce_bandwidth);
+  for (const auto& [name, value] : {std::pair("reduce_bandwidth", network.reduce_bandwidth),
+                                    {"egress", network.egress},
+                                    {"ingress", network.ingress}}) {
+    if (!(value > 0)) refuse(name, "above 0", value);
   }
 }
 

@@ -1,6 +1,7 @@
 // The network that a simulation runs on; plan/simulate.h says what the numbers mean.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 
 namespace ringcomm {
@@ -20,6 +21,14 @@ struct Network {
   Link inside;  // between ranks of one host
   Link across;  // between hosts
   double reduce_bandwidth = std::numeric_limits<double>::infinity();
+  // What a rank can send to, and receive from, all ranks of its host together.
+  double egress = std::numeric_limits<double>::infinity();
+  double ingress = std::numeric_limits<double>::infinity();
+
+  // Whether messages inside hosts share these; otherwise they take turns at ports.
+  bool shares() const {
+    return std::min(egress, ingress) < std::numeric_limits<double>::infinity();
+  }
 };
 
 // Throws std::invalid_argument unless ranks_per_host divides world_size and nics_per_host divides

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <queue>
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <vector>
 
+#include "plan/fair_flows.h"
 #include "plan/matching.h"
 
 namespace ringcomm {
@@ -39,7 +42,9 @@ class Run {
         progress_(tasks_.size() * num_slices),
         sending_(workload.num_ports),
         receiving_(workload.num_ports),
-        reducing_(workload.orbits.count()) {}
+        reducing_(workload.orbits.count()),
+        flows_(workload.orbits.count(), network.egress, network.ingress, network.inside.bandwidth) {
+  }
 
   double finish() {
     for (int task = 0; task < std::ssize(tasks_); ++task) {
@@ -49,15 +54,21 @@ class Run {
       }
     }
     std::size_t num_done = 0;
-    while (!events_.empty()) {
+    while (let_flow() || !events_.empty()) {
       const Event event = events_.top();
       events_.pop();
       switch (event.kind) {
         case kBegins:
           begin(event);
           break;
+        case kLeaves:
+          leave(event);
+          break;
         case kArrives:
           arrive(event);
+          break;
+        case kHasArrived:
+          settle(event, event.time);
           break;
         case kReduces:
           reduce(event);
@@ -72,14 +83,14 @@ class Run {
   }
 
  private:
-  enum Kind { kBegins, kArrives, kReduces };
+  enum Kind { kBegins, kLeaves, kArrives, kHasArrived, kReduces };
   struct Event {
     double time;
     int step, slice;
     Kind kind;
     std::uint64_t tie;
     int task;
-    int send;  // of kArrives
+    int send;  // of kLeaves, kArrives and kHasArrived
 
     bool operator<(const Event& other) const {  // a heap has the largest on top
       return std::tie(time, step, slice, kind, tie) >
@@ -121,13 +132,57 @@ class Run {
     double left = event.time;
     for (int i = task.first_send; i < task.first_send + task.num_sends; ++i) {
       const Workload::Send& send = sends_[i];
+      if (network_.shares() && !send.across) continue;
       const double duration = occupied(send, event.slice);
       left = serve(sending_[send.from_port], event.time, duration);
       const double latency = (send.across ? network_.across : network_.inside).latency;
       events_.push({left - duration + latency, tasks_[send.task].step, event.slice, kArrives,
                     send.tie, send.task, i});
     }
-    settle(event, left);
+    note(event, left);
+    next_leaves(event, task.first_send);
+  }
+
+  // The first message from sends_[i] on that shares limits; without one, the sends are over.
+  void next_leaves(const Event& event, int i) {
+    const Workload::Task& task = tasks_[event.task];
+    const int end = task.first_send + task.num_sends;
+    while (i < end && (!network_.shares() || sends_[i].across)) ++i;
+    if (i == end) return settle(event, event.time);
+    events_.push({event.time + network_.inside.overhead, task.step, event.slice, kLeaves,
+                  static_cast<std::uint64_t>(task.rank), event.task, i});
+  }
+
+  void leave(const Event& event) {
+    const Workload::Send& send = sends_[event.send];
+    flows_.begin(send.from_port, send.to_port, nbytes(send.num_chunks, event.slice),
+                 static_cast<int>(left_.size()));
+    left_.push_back(event);
+  }
+
+  // Until the next event, which there is then, or none and nothing that flows.
+  bool let_flow() {
+    while (network_.shares()) {
+      const double next =
+          events_.empty() ? std::numeric_limits<double>::infinity() : events_.top().time;
+      if (next <= flowed_until_) return true;
+      const double end = flows_.until_next_end();
+      if (std::isinf(next) && std::isinf(end)) return false;
+      const bool ends = end <= next - flowed_until_;
+      const std::vector<int> ended = flows_.pass(ends ? end : next - flowed_until_);
+      flowed_until_ = ends ? flowed_until_ + end : next;
+      for (const int id : ended) hand_over(left_[id]);
+    }
+    return false;
+  }
+
+  // The last byte of what left has left.
+  void hand_over(Event event) {
+    const Workload::Send& send = sends_[event.send];
+    event.time = flowed_until_;
+    events_.push({event.time + network_.inside.latency, tasks_[send.task].step, event.slice,
+                  kHasArrived, send.tie, send.task, event.send});
+    next_leaves(event, event.send + 1);
   }
 
   void arrive(const Event& event) {
@@ -135,9 +190,14 @@ class Run {
     settle(event, serve(receiving_[send.to_port], event.time, occupied(send, event.slice)));
   }
 
-  void settle(const Event& event, double time) {
+  void note(const Event& event, double time) {
     Progress& progress = progress_of(event.task, event.slice);
     progress.latest = std::max(progress.latest, time);
+  }
+
+  void settle(const Event& event, double time) {
+    note(event, time);
+    Progress& progress = progress_of(event.task, event.slice);
     if (--progress.awaited == 0) push_task(progress.latest, kReduces, event.task, event.slice);
   }
 
@@ -164,6 +224,9 @@ class Run {
   std::vector<Progress> progress_;
   std::vector<double> sending_, receiving_, reducing_;  // when each port and engine is free
   std::priority_queue<Event> events_;
+  FairFlows flows_;
+  std::vector<Event> left_;  // by the ids of flows
+  double flowed_until_ = 0;
   double end_ = 0;
 };
 

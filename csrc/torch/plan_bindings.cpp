@@ -201,11 +201,12 @@ void bind_simulator(py::module_& m) {
                                   py::arg("latency"), py::arg("overhead"), py::arg("bandwidth"));
   py::class_<Network>(m, "Network")
       .def(py::init([](int ranks_per_host, int nics_per_host, Link inside, Link across,
-                       double reduce_bandwidth) {
-             return Network{ranks_per_host, nics_per_host, inside, across, reduce_bandwidth};
+                       double reduce_bandwidth, double egress, double ingress) {
+             return Network{ranks_per_host,   nics_per_host, inside, across,
+                            reduce_bandwidth, egress,        ingress};
            }),
            py::arg("ranks_per_host"), py::arg("nics_per_host"), py::arg("inside"),
-           py::arg("across"), py::arg("reduce_bandwidth"));
+           py::arg("across"), py::arg("reduce_bandwidth"), py::arg("egress"), py::arg("ingress"));
   py::class_<Simulation>(m, "Simulation")
       .def_readonly("seconds", &Simulation::seconds)
       .def_readonly("num_messages", &Simulation::num_messages)

@@ -93,6 +93,8 @@ class Network:
         inside: Link,
         across: Link,
         reduce_bandwidth: float,
+        egress: float,
+        ingress: float,
     ) -> None: ...
 
 class Simulation:

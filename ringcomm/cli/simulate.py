@@ -36,6 +36,19 @@ def link(text: str) -> Link:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def bandwidth(text: str) -> float:
+    """370GB/s as bytes per second."""
+    try:
+        found = float(text.removesuffix("GB/s")) * 1e9
+    except ValueError:
+        found = 0.0
+    if not text.endswith("GB/s") or not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"must be a bandwidth above 0 such as 370GB/s, got {text!r}"
+        )
+    return found
+
+
 def sizes(text: str) -> list[int]:
     """1K,1M as bytes, and 1K..1G as the sizes between them, each four times the one before."""
     found = []
@@ -102,6 +115,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nics-per-host", type=number(1), help="that its ranks share (default: one per rank)"
     )
+    for limit, does in (("--egress", "sends"), ("--ingress", "receives")):
+        parser.add_argument(
+            limit,
+            type=bandwidth,
+            default=math.inf,
+            metavar="GB/s",
+            help=f"that a rank {does} at most, of all ranks of its host together; messages share "
+            "it fairly, such as 370GB/s (default: messages take turns at the rank's port)",
+        )
     parser.add_argument(
         "--slice",
         type=nbytes,
@@ -167,6 +189,8 @@ def _row(options: argparse.Namespace, world_size: int, size: int) -> Row:
         across=options.across,
         ranks_per_host=min(options.ranks_per_host, world_size),
         nics_per_host=options.nics_per_host,
+        egress=options.egress,
+        ingress=options.ingress,
     )
     return Row(
         world_size,
@@ -207,9 +231,14 @@ def described(one: Link) -> str:
 
 
 def _title(options: argparse.Namespace) -> str:
+    limits = "".join(
+        f", {name} {limit / 1e9:g} GB/s"
+        for name, limit in (("egress", options.egress), ("ingress", options.ingress))
+        if limit < math.inf
+    )
     return (
         f"{options.collective}, simulated\n"
-        f"hosts of {options.ranks_per_host}: {described(options.link)}\n"
+        f"hosts of {options.ranks_per_host}: {described(options.link)}{limits}\n"
         f"between hosts: {described(options.across)}"
     )
 

@@ -67,6 +67,12 @@ class Network:
         ranks_per_host: None if all ranks share one host.
         nics_per_host: network cards, which a host's ranks share evenly; None for one per rank.
         reduce_bandwidth: received bytes that a rank adds to its own per second.
+        egress: bytes per second that a rank sends at most to all ranks of its host together. With
+            this or `ingress`, messages inside a host do not take turns at ports: those that are
+            under way at the same time share the limits fairly, and each gets at most the bandwidth
+            of `inside`. The slices of a step go beside each other, a slice's messages in the plan's
+            order.
+        ingress: the same for what a rank receives.
     """
 
     inside: Link
@@ -74,6 +80,8 @@ class Network:
     ranks_per_host: int | None = None
     nics_per_host: int | None = None
     reduce_bandwidth: float = math.inf
+    egress: float = math.inf
+    ingress: float = math.inf
 
 
 # Bandwidths are what data sheets promise in each direction; what is attained is less. Latencies are

@@ -63,6 +63,8 @@ class Simulator:
                 inside=link(network.inside),
                 across=link(across),
                 reduce_bandwidth=network.reduce_bandwidth,
+                egress=network.egress,
+                ingress=network.ingress,
             ),
             list(compared),
         )

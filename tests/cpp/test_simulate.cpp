@@ -1,5 +1,7 @@
 // The simulation against times worked out by hand, and simulated representatives against simulated
 // groups, which must take the same time to the last bit.
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -212,6 +214,73 @@ TEST(representatives_take_as_long_as_the_group) {
   }
 }
 
+Network limited(int world_size, double egress, double ingress) {
+  Network network = one_host(world_size);
+  network.inside = {};
+  network.egress = egress;
+  network.ingress = ingress;
+  return network;
+}
+
+// Everybody sends to everybody, beginning with rank 0.
+PlanOf in_rank_order(int world_size) {
+  return [=](int rank) {
+    Plan plan = direct_all_gather(rank, world_size);
+    std::ranges::sort(plan.steps[0].sends, {}, &Transfer::peer);
+    return plan;
+  };
+}
+
+TEST(ranks_that_begin_with_the_same_peer_share_its_ingress) {
+  for (const int n : {2, 3, 4, 8}) {
+    const Network network = limited(n, 1, 1);
+    CHECK_EQ(seconds(n, [=](int rank) { return direct_all_gather(rank, n); }, network, n), n - 1);
+    CHECK(std::abs(seconds(n, in_rank_order(n), network, n) - n * (n - 1) / 2.0) < 1e-9);
+  }
+}
+
+TEST(slices_share_what_their_rank_can_send) {
+  const auto ring = [](int rank) { return ring_all_gather(rank, 4); };
+  Network network = limited(4, 4, 8);
+  CHECK_EQ(seconds(4, ring, network, 16, 1), 3);
+  network.inside.bandwidth = 0.5;  // of each of four slices
+  CHECK_EQ(seconds(4, ring, network, 16, 1), 6);
+}
+
+TEST(an_uncontended_message_takes_as_long_with_limits) {
+  for (const double slice_nbytes : {0x1p20, 0x1p19}) {
+    Network network = one_host(2);
+    network.inside.overhead = kOverhead;
+    const auto chain = [](int rank) { return chain_broadcast(rank, 2, 0); };
+    network.inside.bandwidth = kBandwidth * slice_nbytes / 0x1p20;
+    const double alone = kLatency + kOverhead + 0x1p20 / kBandwidth;
+    network.ingress = kBandwidth;
+    CHECK_EQ(seconds(2, chain, network, 0x1p20, slice_nbytes), alone);
+  }
+}
+
+TEST(representatives_share_limits_as_their_group_does) {
+  Network network = hosts_of(4, 4);
+  network.egress = network.ingress = 0x1p31;
+  for (const double slice_nbytes : {0x1p20, 0x1p14}) {
+    const auto plan_of = [](int rank) {
+      return hierarchical_direct_all_reduce(rank, 8, equal_hosts(8, 4));
+    };
+    const Simulator symmetric = simulator(8, plan_of, network);
+    // An empty step takes no time, and as only one rank has it, all ranks are simulated.
+    const auto differs = [&](int rank) {
+      Plan plan = plan_of(rank);
+      if (rank == 0) plan.steps.push_back({});
+      return plan;
+    };
+    const Simulator whole = simulator(8, differs, network);
+    const double expected = whole.run(0x1p20, slice_nbytes).seconds;
+    const Simulation found = symmetric.run(0x1p20, slice_nbytes);
+    CHECK(found.ranks_simulated < 8 && whole.run(1).ranks_simulated == 8);
+    CHECK(std::abs(found.seconds - expected) < 1e-9 * expected);
+  }
+}
+
 TEST(as_few_ranks_are_simulated_as_symmetry_allows) {
   const auto ranks_simulated = [](int n, const PlanOf& plan_of, const Network& network) {
     return simulator(n, plan_of, network).run(1).ranks_simulated;
@@ -297,6 +366,10 @@ TEST(wrong_arguments_are_refused) {
   network = one_host(4);
   network.reduce_bandwidth = std::numeric_limits<double>::quiet_NaN();
   CHECK(error(network).starts_with("reduce_bandwidth must be above 0, got"));
+  network = one_host(4);
+  network.egress = 0;
+  CHECK_EQ(error(network), "egress must be above 0, got 0.000000");
+  CHECK_EQ(error(limited(4, 1, -1)), "ingress must be above 0, got -1.000000");
   CHECK_EQ(error(one_host(3)), "ranks_per_host must divide world_size, which is 4, got 3");
   CHECK_EQ(error(hosts_of(4, 3)), "nics_per_host must divide ranks_per_host, which is 4, got 3");
   CHECK(error(one_host(4), -1).starts_with("nbytes must be a number from 0"));
