@@ -75,6 +75,24 @@ def test_for_machines(capsys, monkeypatch) -> None:
     assert (code, json.loads(printed)["problems"]) == (1, ["it hangs"])
 
 
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("", "auto: every collective goes as messages. Between GPUs with NVLink it would take"),
+        ("messages", "messages: every collective"),
+        ("fused", "fused: a collective is one kernel"),
+    ],
+)
+def test_it_says_what_collectives_on_gpus_go_by(name, begins, monkeypatch) -> None:
+    monkeypatch.setenv("RINGCOMM_EXECUTOR", name)
+    problems: list[str] = []
+    assert doctor._executor(problems).startswith(begins)
+    assert not problems
+    monkeypatch.setenv("RINGCOMM_EXECUTOR", "quick")
+    assert doctor._executor(problems) == "not known"
+    assert "must be auto, messages or fused" in problems[0]
+
+
 def test_for_an_issue(capsys, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "_self_check", lambda problems: "two ranks, right sums")
     monkeypatch.setattr(doctor.platform, "node", lambda: "secret7")

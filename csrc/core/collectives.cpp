@@ -34,7 +34,8 @@ Collectives::Collectives(int rank, int world_size, Selection selection)
     };
     const AlgorithmId direct = id_or("direct", id_of(by_neighbours));
     automatic_[c] = {id_of(by_neighbours), direct, id_or("one_shot", direct),
-                     id_or("double_tree", id_of(by_neighbours))};
+                     id_or("double_tree", id_of(by_neighbours)),
+                     id_or("recursive_doubling", direct)};
   }
 }
 
@@ -48,7 +49,8 @@ void Collectives::place(const Placement& placement, const Link& across) {
     if (by_neighbours == nullptr) continue;
     const Algorithm* direct =
         exchanges ? find_algorithm(collective, "hierarchical_direct") : by_neighbours;
-    automatic_[c] = {id_of(*by_neighbours), id_of(*direct), id_of(*direct), id_of(*by_neighbours)};
+    automatic_[c] = {id_of(*by_neighbours), id_of(*direct), id_of(*direct), id_of(*by_neighbours),
+                     id_of(*direct)};
   }
   doubling_ = id_of(*find_algorithm(Collective::kAllReduce, "hierarchical_doubling"));
   doubling_most_ = grid.num_columns() * doubling_pays_up_to(grid.num_hosts(), across);
@@ -70,11 +72,13 @@ AlgorithmId Collectives::choose(const Call& call) const {
 }
 
 void Collectives::reduce_by(Call call, const Reduce& reduce, Timeout timeout) {
+  prepare_choice(timeout);
   call.algorithm = choose(call);
   carry_out(call, reduction_of(reduce, world_size_), timeout);
 }
 
 void Collectives::move_by(Call call, Timeout timeout) {
+  prepare_choice(timeout);
   call.algorithm = choose(call);
   carry_out(call, {.dtype = call.dtype, .op = ReduceOp::kSum}, timeout);
 }

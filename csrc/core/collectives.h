@@ -17,6 +17,16 @@
 
 namespace ringcomm {
 
+// A family of algorithms, of which each collective has one or another.
+enum class Way {
+  kByNeighbours,
+  kDirect,  // everybody sends right to whom it is for
+  kAtOnce,  // an all-reduce: everybody sends all it has to everybody
+  kByTrees,
+  kByDoubling,  // an all-reduce: what ranks have of the sum doubles with each step
+};
+inline constexpr int kNumWays = 5;
+
 // All counts are elements. Inputs are only read; an output may be the rank's input. Every method is
 // called by all ranks in the same order, by one thread at a time. They throw Error, see
 // core/status.h, and PlanError for a user's plan that is wrong.
@@ -51,13 +61,7 @@ class Collectives {
                   Timeout timeout);
 
  protected:
-  enum class Way {
-    kByNeighbours,
-    kDirect,  // everybody sends right to whom it is for
-    kAtOnce,  // an all-reduce: everybody sends all it has to everybody
-    kByTrees,
-  };
-  static constexpr int kNumWays = 4;
+  using Way = ringcomm::Way;
 
   Collectives(int rank, int world_size, Selection selection);
   // The ranks are on several hosts: what is not selected goes by two levels where it can, an
@@ -86,6 +90,8 @@ class Collectives {
   std::span<const Chunk> chunks(const Call& call, int num_chunks);
 
  private:
+  // Comes before a call's plan is chosen, which may depend on what it finds out.
+  virtual void prepare_choice(Timeout /*timeout*/) {}
   // Where nothing has been selected.
   virtual Way way_of(Collective collective, std::size_t count, DType dtype) const = 0;
   // `call` has no sequence number yet, and no Call::plan.

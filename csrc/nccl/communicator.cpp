@@ -10,6 +10,7 @@
 
 #include "nccl/await.h"
 #include "nccl/errors.h"
+#include "streams/choice.h"
 
 namespace ringcomm::nccl {
 namespace {
@@ -127,9 +128,14 @@ void Communicator::connect_all(const Deadline& deadline) {
   if (connected_) return;
   check_may_connect("the first collective of a group");
   board_.join(settings());
-  if (options_.executor == streams::DeviceExecutor::kFused) connect_memory(deadline);
+  if (may_be_fused()) connect_memory(deadline);
   if (!fused_) connect_channels(deadline);
   connected_ = true;
+}
+
+// Memory is for eager calls at least.
+bool Communicator::may_be_fused() const {
+  return streams::by_kernel(options_.executor, options_.auto_is_fused).eager;
 }
 
 // What a kernel does not take goes as messages.
@@ -150,9 +156,10 @@ void Communicator::connect_memory(const Deadline& deadline) {
   }
   if (!why_not_fused_.empty()) return;
   const int ctas = std::clamp(options_.max_ctas, 1, fused::kMaxBlocks);
+  const auto by_kernel = streams::by_kernel(options_.executor, options_.auto_is_fused);
   const fused::Layout layout{.world_size = world_size(),
                              .num_lanes = fused::kLanesPerBlock * ctas,
-                             .outbox_nbytes = options_.outbox_nbytes,
+                             .outbox_nbytes = by_kernel.lanes ? options_.outbox_nbytes : 0,
                              .eager_lanes = ctas,
                              .eager_nbytes = options_.eager_nbytes / (world_size() - 1) /
                                              fused::kEagerUnit * fused::kEagerUnit};

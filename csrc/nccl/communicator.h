@@ -97,10 +97,13 @@ class Communicator : private streams::DeviceCollectives {
   void enqueue_program(Call call, const Program& program, std::span<const Chunk> chunks,
                        const Reduction& reduction, Timeout timeout) override;
   void announce_refused(Call call, Timeout timeout) override;
+  void prepare_choice(Timeout timeout) override;
+  bool goes_by_kernels() const override;
   void announce(Call& call, const Deadline& deadline);
   void make_executor(const std::vector<ncclComm_t>& comms);
   void connect_all(const Deadline& deadline);
   void connect_for(const Program& program, const Deadline& deadline);
+  bool may_be_fused() const;
   void connect_memory(const Deadline& deadline);
   void connect_channels(const Deadline& deadline);
   std::vector<int> partners() const;

@@ -6,6 +6,7 @@
 
 #include "nccl/communicator.h"
 #include "nccl/errors.h"
+#include "streams/choice.h"
 
 namespace ringcomm::nccl {
 
@@ -61,6 +62,13 @@ void Communicator::announce(Call& call, const Deadline& deadline) {
   board_.enqueue(call);
 }
 
+// By then it is known whether all ranks reach each other's memory.
+void Communicator::prepare_choice(Timeout timeout) { connect_all(Deadline::in(timeout)); }
+
+bool Communicator::goes_by_kernels() const {
+  return fused_ && streams::by_kernel(options_.executor, options_.auto_is_fused).lanes;
+}
+
 void Communicator::announce_refused(Call call, Timeout timeout) {
   announce(call, Deadline::in(timeout));
 }
@@ -68,14 +76,15 @@ void Communicator::announce_refused(Call call, Timeout timeout) {
 void Communicator::enqueue_program(Call call, const Program& program, std::span<const Chunk> chunks,
                                    const Reduction& reduction, Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
-  connect_for(program, deadline);
+  const bool is_eager = fused_ && fused_->is_eager(call, blocks());
+  if (!is_eager) connect_for(program, deadline);
   announce(call, deadline);
   if (!captured_) watchdog_->add({call, deadline, under_way_});
   telling([&] { return describe_numbered(call, group_.members); },
           [&] {
             api_.push_collective(call.collective);
             const auto run = [&] { executor_->run(api_, program, chunks, reduction); };
-            if (fused_ && fused_->is_eager(call, blocks())) {
+            if (is_eager) {
               fused_->run_eagerly(call, blocks(), reduction, stream());
             } else if (fused_ && fused_->takes(program)) {
               fused_->run(call, program, chunks, reduction, stream());

@@ -21,6 +21,9 @@ class DeviceCollectives : public ringcomm::Collectives {
   // The call's plan is refused: nothing is enqueued, and the other ranks, if there are any, are
   // to know.
   virtual void announce_refused(Call /*call*/, Timeout /*timeout*/) {}
+  // Whether a call that is not eager goes by one kernel, and not as messages; the same on all
+  // ranks.
+  virtual bool goes_by_kernels() const { return false; }
 
   Way way_of(Collective collective, std::size_t count, DType dtype) const override;
   void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;

@@ -12,7 +12,8 @@
 namespace ringcomm::streams {
 
 // How collectives are carried out there: as messages, each a call to NCCL, or by one kernel each on
-// memory that all ranks reach, where they are on one host and do. kAuto: as messages.
+// memory that all ranks reach, where they are on one host and do. kAuto: see kAutoIsFused, and
+// by_kernel() in streams/choice.h.
 enum class DeviceExecutor : std::uint8_t { kAuto, kMessages, kFused };
 
 // "auto", "messages" or "fused". Throws Error (kInvalidArgument) for anything else.
@@ -24,9 +25,14 @@ inline DeviceExecutor executor_named(const std::string& name) {
               "the executor is \"" + name + "\"; it must be auto, messages or fused");
 }
 
+// The switch: whether kAuto takes kernels for what they are best at. Off until a first run on
+// several GPUs; the environment's executor=fused asks for them by name.
+inline constexpr bool kAutoIsFused = false;
+
 struct DeviceOptions {
   Selection selection = {};
   DeviceExecutor executor = DeviceExecutor::kAuto;
+  bool auto_is_fused = kAutoIsFused;
   Layout layout;
   // Of one lane of fused kernels. All lanes' together stay in a device's level 2 cache.
   std::size_t outbox_nbytes = 256 << 10;

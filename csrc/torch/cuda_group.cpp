@@ -2,6 +2,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Logging.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "nccl/communicator.h"
+#include "streams/choice.h"
 #include "torch/cuda_work.h"
 #include "torch/device.h"
 #include "torch/errors.h"
@@ -30,7 +32,9 @@ class CudaGroup : public DeviceGroup {
  public:
   // `device` is the current one.
   CudaGroup(Group& group, at::Device device, const streams::DeviceOptions& options)
-      : device_(device), communicator_(group, device.index(), options, allocate) {}
+      : device_(device), communicator_(group, device.index(), options, allocate) {
+    log_once(options);
+  }
 
   // Members may use the device as they go.
   ~CudaGroup() override { abort("the process group is closed"); }
@@ -93,6 +97,15 @@ class CudaGroup : public DeviceGroup {
   }
 
  private:
+  // In a process: what its groups' collectives go by, and how to ask for something else.
+  static void log_once(const streams::DeviceOptions& options) {
+    static std::once_flag logged;
+    std::call_once(logged, [&] {
+      LOG(INFO) << "ring: collectives on GPUs: "
+                << streams::describe(options.executor, options.auto_is_fused);
+    });
+  }
+
   // Once, where the ranks have found out that they cannot do as they were asked.
   void warn_if_not_fused() {
     if (communicator_.why_not_fused().empty() || warned_.exchange(true)) return;

@@ -85,6 +85,7 @@ class FusedAlone : private streams::DeviceCollectives {
     return found->second.second;
   }
 
+  bool goes_by_kernels() const override { return true; }
   void enqueue_program(Call call, const Program& program, std::span<const Chunk> chunks,
                        const Reduction& reduction, Timeout) override {
     if (const std::string why = fused::why_not(program, layout_); !why.empty()) {

@@ -4,8 +4,10 @@
 
 #include <string>
 
+#include "streams/choice.h"
 #include "streams/count.h"
 #include "streams/device_options.h"
+#include "torch/errors.h"
 #include "torch/tensors.h"
 
 namespace py = pybind11;
@@ -19,6 +21,14 @@ using streams::Layout;
 void bind_layout(py::module_& m) {
   const Layout layout;
   m.attr("MAX_CTAS") = streams::DeviceOptions{}.max_ctas;
+  m.def(
+      "describe_executor",
+      [](const std::string& name) {
+        return with_torch_errors([&] {
+          return streams::describe(streams::executor_named(name), streams::kAutoIsFused);
+        });
+      },
+      py::arg("name"));
   py::class_<Layout>(m, "Layout")
       .def(py::init(&Layout::with), py::arg("num_channels") = layout.num_channels,
            py::arg("slice_nbytes") = layout.slice_nbytes)

@@ -41,6 +41,7 @@ class Calls:
     @property
     def host_seconds(self) -> float: ...
 
+def describe_executor(name: str) -> str: ...
 def count_calls(
     collective: Collective,
     algorithm: str,

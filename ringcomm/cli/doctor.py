@@ -83,6 +83,7 @@ def _checks(problems: list[str]) -> Iterator[tuple[str, str]]:
         "GPUs": _gpus,
         "nvcc": _nvcc,
         "NCCL": _nccl,
+        "executor": _executor,
         "hosts": _links,
         "cores": _cores,
         "memory": _shared_memory,
@@ -185,6 +186,19 @@ def _nccl(problems: list[str]) -> str:
     major, rest = divmod(number.value, 10000)
     minor, patch = divmod(rest, 100)
     return f"{major}.{minor}.{patch}, {_path_of('libnccl.so.2')}"
+
+
+def _executor(problems: list[str]) -> str:
+    """How collectives on GPUs go."""
+    if _library.load() is not None:
+        return "not known"
+    from ringcomm._C import streams
+
+    try:
+        return streams.describe_executor(value_of("RINGCOMM_EXECUTOR", "auto"))
+    except ValueError as error:
+        problems.append(f"RINGCOMM_EXECUTOR: {error}")
+        return "not known"
 
 
 def _links(problems: list[str]) -> str:

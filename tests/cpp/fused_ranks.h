@@ -56,6 +56,7 @@ class Rank : public streams::DeviceCollectives {
   fused::Control& control() { return control_; }
 
  private:
+  bool goes_by_kernels() const override { return true; }
   void enqueue_program(Call call, const Program& program, std::span<const Chunk> chunks,
                        const Reduction& reduction, std::chrono::milliseconds) override {
     if (const std::string why = fused::why_not(program, world_.layout); !why.empty()) {

@@ -1,6 +1,7 @@
 // Collectives by fused kernels on GPUs that the host plays: how the ranks come to share memory,
 // what happens where they cannot, and how it ends. What a kernel does is tested in
 // test_fused_threads.cpp.
+#include <barrier>
 #include <chrono>
 #include <memory>
 #include <random>
@@ -55,6 +56,35 @@ TEST(collectives_are_right_and_all_memory_is_freed) {
       CHECK_EQ(fake::open_comms.load(), 0);
       ranks::check_cases(rank, all);
     });
+    CHECK_EQ(fake::num_allocations.load(), 0);
+  }
+}
+
+// The switch is on: few bytes go eagerly, and nothing is connected for them; the others as
+// messages.
+TEST(auto_takes_what_is_eager_where_it_is_switched_on) {
+  for (const bool on : {true, false}) {
+    nccl::Options options = fused_options("auto");
+    options.executor = streams::DeviceExecutor::kAuto;
+    options.auto_is_fused = on;
+    std::barrier all_ranks(3);
+    with_fused(3, options, [&](DeviceRank& rank) {
+      rank.data.assign(1000, 1);
+      synchronize(rank.all_reduce().stream);
+      CHECK_EQ(rank.data[999], 3.0f);
+      CHECK_EQ(fake::open_comms.load() == 0, on);
+      CHECK_EQ(rank.device->why_not_fused(), "");
+      all_ranks.arrive_and_wait();
+      rank.data.assign(1 << 20, 1);
+      synchronize(rank.all_reduce().stream);
+      CHECK_EQ(rank.data[(1 << 20) - 1], 3.0f);
+      CHECK(fake::open_comms.load() > 0);
+      rank.data.assign(1000, 2);
+      synchronize(rank.all_reduce().stream);
+      CHECK_EQ(rank.data[999], 6.0f);
+      CHECK_EQ(rank.device->shut_down(kPatience), "");
+    });
+    CHECK_EQ(fake::open_comms.load(), 0);
     CHECK_EQ(fake::num_allocations.load(), 0);
   }
 }
