@@ -6,6 +6,7 @@ The ranks are processes, side by side under MPS where that can be had, else time
 NCCL 2.30.3 or newer. With a GPU for each rank, `python -m ringcomm bench` is the better tool.
 
 Both sides get as many CTAs, by their communicators' settings: of a ring, shared by its channels.
+With --nccl-defaults NCCL takes what it thinks best.
 Every sample starts after a barrier, calls all_reduce in a loop in C++, and takes as long as the
 slowest rank by the host's clock, with the stream drained. Columns are those of nccl-tests: seconds
 are medians, algbw is nbytes over seconds, busbw that times 2(n-1)/n, in GB/s of 1e9 bytes, and
@@ -63,6 +64,7 @@ FIELDS = (
     ),
     *(f"{side}_{column}" for side in SIDES for column in ("s", "algbw", "busbw", "wrong")),
     "ring_estimated_calls_s",
+    "nccl_ctas",
 )
 _SAMPLE_NBYTES = 1 << 24  # what a sample moves at least
 _MOST_REPEATS = 20  # all launches of a sample fit the queues
@@ -78,7 +80,9 @@ class RankMain:
         dist.init_process_group("gloo", timeout=groups.TIMEOUT)
         self.store = dist.distributed_c10d._get_default_store()
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self.nccl = groups.nccl(self.store, self.rank, self.world_size, options.ctas)
+        self.nccl = groups.nccl(
+            self.store, self.rank, self.world_size, None if options.nccl_defaults else options.ctas
+        )
         self.ring: Backend | None = None
         # One allocation, as each may wait for what runs on the device.
         self.memory = torch.empty(max(options.sizes), dtype=torch.uint8, device=self.device)
@@ -191,6 +195,7 @@ class RankMain:
                         "count": size // DTYPES[dtype].itemsize,
                         **self.measure(DTYPES[dtype], size),
                         "ring_estimated_calls_s": self.calls_seconds(dtype, settings, size),
+                        "nccl_ctas": "default" if options.nccl_defaults else options.ctas,
                     }
                     rows.append(row)
                     if self.rank == 0 and options.csv:
@@ -233,6 +238,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--slice", type=nbytes, default=DEFAULT_SLICE_NBYTES, help="bytes")
     parser.add_argument("--ctas", type=number(1), help="of each rank (default: 64 / ranks)")
+    parser.add_argument(
+        "--nccl-defaults", action="store_true", help="NCCL has its default settings, not --ctas"
+    )
     parser.add_argument("--iters", type=number(1), default=9, help="samples (default: 9)")
     parser.add_argument("--seconds", type=float, default=600, help="after which no case is begun")
     parser.add_argument("--no-mps", action="store_true", help="time-sliced, also where MPS runs")

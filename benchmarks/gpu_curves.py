@@ -38,7 +38,8 @@ def curves(rows: list[dict[str, str]]) -> Panels:
         if row["ring_wrong"] != "0":
             name += ", WRONG"
         nbytes = int(row["nbytes"])
-        for line, busbw in ((name, row["ring_busbw"]), ("NCCL", row["nccl_busbw"])):
+        nccl = "NCCL, its defaults" if row.get("nccl_ctas") == "default" else "NCCL"
+        for line, busbw in ((name, row["ring_busbw"]), (nccl, row["nccl_busbw"])):
             lines[line][nbytes] = max(lines[line].get(nbytes, 0.0), float(busbw))
     return panels
 
@@ -55,7 +56,11 @@ def draw(panels: Panels, path: Path, title: str) -> None:
         axes.set_visible(False)
     for axes, (world_size, dtype) in zip(places, panels, strict=False):
         for name, curve in panels[world_size, dtype].items():
-            style = {"color": "black", "ls": "--"} if name == "NCCL" else {"marker": "o", "ms": 4}
+            style = (
+                {"color": "black", "ls": "--"}
+                if name.startswith("NCCL")
+                else {"marker": "o", "ms": 4}
+            )
             axes.plot(*zip(*sorted(curve.items()), strict=True), **style, label=name)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")

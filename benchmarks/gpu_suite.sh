@@ -7,9 +7,13 @@ export PYTHONPATH=$folder:${folder%/*}${PYTHONPATH:+:$PYTHONPATH}
 export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 export PATH=$PATH:/usr/local/cuda/bin
 
+gpus=1
+for argument in "$@"; do
+  if [[ $argument == --several ]]; then gpus=2; fi
+done
 for argument in "$@"; do
   if [[ $argument == --rehearse ]]; then
-    export RINGCOMM_REHEARSE=1 PATH=$folder/gpu_suite/stand_ins:$PATH
+    export RINGCOMM_REHEARSE=$gpus PATH=$folder/gpu_suite/stand_ins:$PATH
   fi
 done
 PYTHON=${PYTHON:-python3}

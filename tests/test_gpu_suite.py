@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from gpu_suite import built, groups, rows, run_tests, runner
-from gpu_suite.phases import Phase, phases
+from gpu_suite.phases import Phase, phases, several_phases
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -21,9 +21,11 @@ MARK = "REHEARSAL"
 CALL_SECONDS = 600  # that a part of the suite may take in all
 
 
-def gpu_suite(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def gpu_suite(
+    *arguments: object, script: Path = BENCHMARKS / "gpu_suite.sh", **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(BENCHMARKS / "gpu_suite.sh"), *map(str, arguments)],
+        [str(script), *map(str, arguments)],
         text=True,
         capture_output=True,
         env={**os.environ, "PYTHON": sys.executable, **environment},
@@ -83,6 +85,40 @@ def test_a_rehearsal_runs_every_phase(tmp_path: Path) -> None:
         kept = {Path(name).name for name in tar.getnames()}
     assert kept == set(os.listdir(results)) - {"built.tar.gz"}
     assert all(file.stat().st_size < 16 << 20 for file in archive.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_rehearsal_for_several_gpus_runs_every_phase(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    script = BENCHMARKS / "several_gpus.sh"
+    done = gpu_suite("--rehearse", results, script=script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    every = several_phases(2, results)
+    assert outcomes(results) == {phase.name: ("ok", "") for phase in every}
+    for file in results.iterdir():
+        assert MARK.encode() in file.read_bytes(), file.name
+    pairs = {(row["from"], row["to"], row["wrong"]) for row in table(results / "peers.csv")}
+    assert pairs == {("0", "1", "0"), ("1", "0", "0")}
+    measured = table(results / "all_reduce.csv")
+    assert {row["nccl_ctas"] for row in measured} == {"32", "default"}
+    assert {row["algorithm"] for row in table(results / "plans.csv")} == {
+        *("ring", "direct", "one_shot", "recursive_doubling")
+    }
+
+
+def test_several_gpus_take_about_ten_minutes(tmp_path: Path) -> None:
+    """Limits are what may be needed, and 13 minutes together. One GPU is another script's."""
+    for gpus in (2, 3, 8):
+        assert sum(phase.seconds for phase in several_phases(gpus, tmp_path)) <= 13 * 60
+    commands = [command for phase in several_phases(6, tmp_path) for command in phase.commands]
+    assert any("4ranks" in command for command in commands)
+    assert any(
+        command[command.index("--nproc") + 1] == "6" for command in commands if "--nproc" in command
+    )
+    done = gpu_suite(tmp_path, script=BENCHMARKS / "several_gpus.sh", CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 2
+    assert "--several needs 2 GPUs or more, and torch finds 0" in done.stderr
 
 
 @pytest.mark.slow

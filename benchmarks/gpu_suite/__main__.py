@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 
 from gpu_suite import rehearsal
-from gpu_suite.phases import ROOT, Phase, phases
+from gpu_suite.phases import ROOT, Phase, phases, several_phases
 from gpu_suite.runner import MixedError, Runner, preloaded
 
 DESCRIPTION = """\
@@ -20,7 +20,10 @@ Needs a GPU, torch with CUDA, nvcc, pytest and pytest-timeout, and no network. E
 time limit and ends with all its processes; one that fails does not keep the others from running.
 The three parts take at most 10 minutes each. Several ranks share GPU 0, which needs NCCL 2.30.3 or
 newer: where torch brings an older one, RINGCOMM_NCCL=/path/to/libnccl.so.2 (or .so.2.xz) names the
-one to load in its place."""
+one to load in its place.
+
+several_gpus.sh is the same with --several, for a machine with 2 GPUs or more: each rank has its
+own, any NCCL will do, and all takes about 10 minutes. Send back DIRECTORY."""
 
 EPILOG = """\
 What is in DIRECTORY, beside a log for each phase:
@@ -34,6 +37,14 @@ What is in DIRECTORY, beside a log for each phase:
   all_reduce.csv      ring against NCCL: 2 and 4 ranks, 1 KiB to 1 GiB, float32 and bfloat16, and
                       all_reduce.png of it
   timeline.json       all-reduces of 64 MiB, for Perfetto or chrome://tracing
+
+With --several:
+  probe.log, phases.csv, and a log for each phase, likewise
+  peers.csv           whether each GPU reaches each other one's memory, and how fast it copies there
+  correctness.csv     tests/gpu as messages, fused.csv by fused kernels: 2, 4 or 8 ranks
+  all_reduce.csv      ring against NCCL with as many CTAs, and with NCCL's default settings (column
+                      nccl_ctas), all GPUs, 1 KiB to 256 MiB, and all_reduce.png of it
+  plans.csv           the fused kernel's plans, each against NCCL with its default settings
 
 --rehearse needs no GPU: the CPU, gloo and small scripts stand in for the GPU, NCCL and the tools.
 What it writes is marked as a rehearsal, and goes to build/ unless a directory is given."""
@@ -57,20 +68,37 @@ def parse() -> argparse.Namespace:
         help="after each phase, put all results there as results.tar.gz, and built.tar.gz",
     )
     parser.add_argument("--rehearse", action="store_true", help="on a machine without a GPU")
+    parser.add_argument("--several", action="store_true", help="a GPU for each rank")
     parser.add_argument("--list", action="store_true", help="list the phases and their limits")
     options = parser.parse_args()
     if options.rehearse and not rehearsal.ON:
         parser.error("start gpu_suite.sh, which puts the stand-ins in place")
     folder = ROOT / "build" if rehearsal.ON else ROOT / "benchmarks" / "results"
-    name = "rehearsal" if rehearsal.ON else "gpu"
+    kind = "several-gpus" if options.several else "gpu"
+    name = "rehearsal" if rehearsal.ON else kind
     options.directory = (options.directory or folder / f"{name}-{date.today()}").resolve()
-    every = phases(options.directory, options.built and options.built.resolve())
+    built = options.built and options.built.resolve()
+    every = phases(options.directory, built)
+    if options.several:
+        gpus = number_of_gpus()
+        if gpus < 2:
+            parser.error(f"--several needs 2 GPUs or more, and torch finds {gpus}")
+        every = several_phases(gpus, options.directory, built)
     if unknown := set(options.phase or ()) - {phase.name for phase in every}:
         parser.error(
             f"no phase {', '.join(unknown)}; there are {', '.join(phase.name for phase in every)}"
         )
     options.phases = [phase for phase in every if chosen(phase, options)]
     return options
+
+
+def number_of_gpus() -> int:
+    """That torch finds, or that a rehearsal stands in for."""
+    if rehearsal.ON:
+        return rehearsal.GPUS
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def chosen(phase: Phase, options: argparse.Namespace) -> bool:

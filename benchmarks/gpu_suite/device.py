@@ -22,9 +22,14 @@ BACKENDS = {
 OTHER = "meta" if rehearsal.ON else "cpu"  # the type of a device that a group on TYPE refuses
 
 
+def of(index: int) -> torch.device:
+    """The GPU with this index; in a rehearsal the CPU stands for all."""
+    return torch.device(TYPE, 0 if rehearsal.ON else index)
+
+
 def own(index: int) -> torch.device:
     """The GPU of the rank with this index, now the current one, with its context made."""
-    device = torch.device(TYPE, index % torch.cuda.device_count())
+    device = of(index % torch.cuda.device_count())
     torch.cuda.set_device(device)
     torch.zeros(1, device=device)
     return device

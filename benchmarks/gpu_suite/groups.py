@@ -48,8 +48,10 @@ def ring(
     )
 
 
-def nccl(store: Store, rank: int, world_size: int, ctas: int) -> Backend:
+def nccl(store: Store, rank: int, world_size: int, ctas: int | None) -> Backend:
+    """With at most so many CTAs, or by NCCL's default settings."""
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = TIMEOUT
-    options.config.max_ctas = ctas
+    if ctas is not None:
+        options.config.max_ctas = ctas
     return dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, world_size, options)

@@ -43,6 +43,48 @@ def phases(results: Path, built: Path | None = None) -> list[Phase]:
     ]
 
 
+def several_phases(gpus: int, results: Path, built: Path | None = None) -> list[Phase]:
+    """The same for a machine with that many GPUs, one for each rank."""
+    most = max(size for size in (2, 4, 8) if size <= gpus)  # the ranks of tests
+    ranks = ("-k", *_full(f"{most}ranks", small=("2ranks and ring and all_reduce",)))
+
+    def tests(name: str, file: str) -> Phase:
+        rows = results / f"{name}.csv"
+        return Phase(name, 70, 0, rows.name, [_module("run_tests", rows, _TESTS / file, *ranks)])
+
+    def all_reduce(file: str, *options: str) -> Command:
+        small = ("--sizes", "1K", "--iters", "1", "--dtypes", "float32")
+        script = _BENCHMARKS / "gpu_all_reduce.py"
+        common = ("--nproc", str(gpus), "--no-mps", "--ctas", "32", "--iters", "5")
+        csv = ("--csv", results / file)
+        return _python(script, *common, "--seconds", "35", *options, *_full(small=small), *csv)
+
+    def plan(algorithm: str) -> Command:
+        sizes = ("--dtypes", "float32", "--sizes", "256K,1M,4M,16M,64M")
+        chosen = ("--executors", "fused", "--algorithm", algorithm)
+        return all_reduce("plans.csv", *chosen, *sizes, "--nccl-defaults")
+
+    sizes = ("--sizes", "1K,64K,1M,16M,256M")
+    peers = [_module("peers", results / "peers.csv")]
+    equal = [all_reduce("all_reduce.csv", *sizes)]
+    defaults = [all_reduce("all_reduce.csv", *sizes, "--nccl-defaults")]
+    plans = [plan(each) for each in ("ring", "direct", "one_shot", "recursive_doubling")]
+    table, picture = results / "all_reduce.csv", results / "all_reduce.png"
+    curves = [_python(_BENCHMARKS / "gpu_curves.py", table, "--plot", picture)]
+    return [
+        Phase("probe", 30, 0, "probe.log", [_module("probe")], needs_build=False),
+        Phase("peers", 20, 0, "peers.csv", peers, needs_build=False),
+        _unpack(results, built) if built else _build(results, keeps=False),
+        Phase("smoke", 35, 0, "smoke.log", [_module("smoke")]),
+        tests("correctness", "test_gpu_collectives.py"),
+        tests("fused", "test_gpu_fused.py"),
+        Phase("timing-equal", 70, 0, table.name, equal),
+        Phase("timing-defaults", 70, 0, table.name, defaults),
+        Phase("plans", 120, 0, "plans.csv", plans),
+        Phase("curves", 15, 0, picture.name, curves),
+    ]
+
+
 def _python(*arguments: str | Path) -> Command:
     return [sys.executable, *map(str, arguments)]
 
@@ -56,14 +98,16 @@ def _full(*arguments: str, small: tuple[str, ...] = ()) -> tuple[str, ...]:
     return small if rehearsal.ON else arguments
 
 
-def _build(results: Path) -> Phase:
+def _build(results: Path, keeps: bool = True) -> Phase:
     setup = _BENCHMARKS / "gpu_suite" / "stand_ins" if rehearsal.ON else ROOT
     tarball = results / "built.tar.gz"
     commands = [
         _python(setup / "setup.py", "build_ext", "--inplace"),
         _python("-c", _BUILD_SUMMARY),
-        _module("built", "pack", tarball),
     ]
+    if not keeps:
+        return Phase("build", 280, 0, "build.log", commands, needs_build=False)
+    commands.append(_module("built", "pack", tarball))
     return Phase("build", 280, 1, tarball.name, commands, needs_build=False)
 
 

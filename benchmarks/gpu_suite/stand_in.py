@@ -134,7 +134,8 @@ class FusedAlone:
 def install() -> None:
     """Puts all of this in the place of torch's own, in this process."""
     cuda = torch.cuda
-    cuda.device_count = lambda: 1
+    cuda.device_count = lambda: rehearsal.GPUS
+    cuda.can_device_access_peer = lambda device, peer: True
     cuda.get_device_name = lambda device=None: rehearsal.LABEL
     cuda.set_device = lambda device: None
     cuda.Stream = Stream
