@@ -5,12 +5,16 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <utility>
+
+#include "fake_graph.h"
 
 namespace fake {
 namespace {
 
 std::mutex contexts_mutex;
 thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
 
 }  // namespace
 
@@ -19,6 +23,11 @@ std::atomic<int> num_allocations{0};
 std::atomic<int> failing_allocation{0};
 constinit thread_local bool failed_here = false;
 std::atomic<bool> opens_memory{true};
+
+cudaError_t returned(cudaError_t result) {
+  if (result != cudaSuccess && result != cudaErrorNotReady) last_error = result;
+  return result;
+}
 
 }  // namespace fake
 
@@ -35,9 +44,10 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, size_t nbytes) {
+  if (fake::is_forbidden_by_captures()) return fake::returned(cudaErrorStreamCaptureUnsupported);
   if (fake::failing_allocation > 0 && --fake::failing_allocation == 0) {
     fake::failed_here = true;
-    return cudaErrorMemoryAllocation;
+    return fake::returned(cudaErrorMemoryAllocation);
   }
   ++fake::num_allocations;
   *data = std::aligned_alloc(256, (nbytes + 255) / 256 * 256);
@@ -55,7 +65,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
   return cudaSuccess;
 }
 cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigned) {
-  if (!fake::opens_memory) return cudaErrorPeerAccessUnsupported;
+  if (!fake::opens_memory) return fake::returned(cudaErrorPeerAccessUnsupported);
   ++fake::num_allocations;
   std::memcpy(data, &handle, sizeof(*data));
   return cudaSuccess;
@@ -65,9 +75,10 @@ cudaError_t cudaIpcCloseMemHandle(void*) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
-  return fake::opens_memory ? cudaErrorPeerAccessAlreadyEnabled : cudaErrorPeerAccessUnsupported;
+  return fake::returned(fake::opens_memory ? cudaErrorPeerAccessAlreadyEnabled
+                                           : cudaErrorPeerAccessUnsupported);
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(fake::last_error, cudaSuccess); }
 const char* cudaGetErrorName(cudaError_t) { return "cudaErrorFake"; }
 const char* cudaGetErrorString(cudaError_t) { return "a failure that was asked for"; }
 

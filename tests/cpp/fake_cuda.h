@@ -2,6 +2,8 @@
 // their memory. Streams, events and graphs have files of their own; so have kernels.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <atomic>
 #include <set>
 
@@ -13,5 +15,8 @@ extern std::atomic<int> num_allocations;     // that are not freed
 extern std::atomic<int> failing_allocation;  // counts down to the one that fails
 extern constinit thread_local bool failed_here;
 extern std::atomic<bool> opens_memory;  // of other processes
+
+// What a call returns. CUDA keeps an error for the thread until it asks for its last one.
+cudaError_t returned(cudaError_t result);
 
 }  // namespace fake

@@ -138,6 +138,7 @@ TEST(where_one_rank_cannot_reach_all_memory_all_ranks_send_messages) {
                                                      ? " failed with cudaErrorFake"
                                                      : "cannot reach the memory of all other");
     CHECK_EQ(rank.device->shut_down(kPatience), "");
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
   });
   CHECK_EQ(fake::open_comms.load(), 0);
   CHECK_EQ(fake::num_allocations.load(), before);
@@ -162,6 +163,7 @@ TEST(ranks_of_other_processes_open_the_memory) {
         CHECK(!memory.why_not().empty());
       }
       while (!memory.let_go()) std::this_thread::sleep_for(1ms);
+      CHECK_EQ(cudaGetLastError(), cudaSuccess);
     });
     CHECK_EQ(fake::num_allocations.load(), before);
   }
