@@ -65,10 +65,14 @@ Interruption::Interruption(std::vector<ncclComm_t> comms) {
   using Revoke = ncclResult_t (*)(ncclComm_t, int);
   static const auto revoke = reinterpret_cast<Revoke>(dlsym(RTLD_DEFAULT, "ncclCommRevoke"));
   if (revoke == nullptr) return;
-  start_thread([over = over_, comms = std::move(comms)] {
-    for (const ncclComm_t comm : comms) revoke(comm, 0);
-    over->store(true, std::memory_order_release);
-  }).detach();
+  try {
+    start_thread([over = over_, comms = std::move(comms)] {
+      for (const ncclComm_t comm : comms) revoke(comm, 0);
+      over->store(true, std::memory_order_release);
+    }).detach();
+  } catch (const NoThread&) {
+    return;
+  }
 }
 
 bool Interruption::succeeds(const std::function<bool()>& is_back) {

@@ -57,7 +57,8 @@ class Interruption {
   explicit Interruption(std::vector<ncclComm_t> comms);
 
   // Waits until it is over and `is_back` true, but not for long. False: the communicators must be
-  // left as they are (or NCCL is older than 2.28.7, and cannot do it).
+  // left as they are (or NCCL is older than 2.28.7, and cannot do it, or there is no thread to be
+  // had).
   bool succeeds(const std::function<bool()>& is_back);
 
  private:

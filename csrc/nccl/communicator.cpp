@@ -57,9 +57,12 @@ Communicator::Communicator(Group& group, int device, const Options& options,
 
 Communicator::~Communicator() {
   watchdog_.reset();
-  end();
-  if (!ended_) leave();
+  at_the_end([this] {
+    end();
+    if (!ended_) leave();
+  });
   // What was aborted still runs to its end, in scratch that is about to be freed.
+  const RelaxedCapture relaxed;
   for (const ChannelResources& channel : channels_) {
     if (!ended_) break;
     cudaStreamSynchronize(channel.communication.get());

@@ -44,8 +44,10 @@ FusedMemory::FusedMemory(Group& group, int device, const fused::Layout& layout,
 FusedMemory::~FusedMemory() {
   static std::mutex mutex;
   static auto& left = *new std::vector<void*>;
-  const std::lock_guard lock(mutex);
-  left.insert(left.end(), {memory_[group_.rank], control_});
+  at_the_end([this] {
+    const std::lock_guard lock(mutex);
+    left.insert(left.end(), {memory_[group_.rank], control_});
+  });
 }
 
 void FusedMemory::allocate() {

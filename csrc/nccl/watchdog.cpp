@@ -65,12 +65,18 @@ void Watchdog::run() {
       lock.lock();
     }
   } catch (const Error& error) {
-    if (!lock.owns_lock()) lock.lock();
-    failed_ = true;
-    lock.unlock();
-    drained_.notify_all();
-    on_failure_(error);
+    fail(lock, error);
+  } catch (const std::exception& error) {  // of the allocator's or of torch's
+    fail(lock, Error(ErrorKind::kSystem, error.what()));
   }
+}
+
+void Watchdog::fail(std::unique_lock<std::mutex>& lock, const Error& error) {
+  if (!lock.owns_lock()) lock.lock();
+  failed_ = true;
+  lock.unlock();
+  drained_.notify_all();
+  on_failure_(error);
 }
 
 void Watchdog::look() {

@@ -47,6 +47,7 @@ class Watchdog {
 
  private:
   void run();
+  void fail(std::unique_lock<std::mutex>& lock, const Error& error);
   // Forgets what is done; throws what is wrong with the rest.
   void look();
   bool is_done(const Pending& pending);

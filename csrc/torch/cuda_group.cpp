@@ -32,8 +32,11 @@ class CudaGroup : public DeviceGroup {
   CudaGroup(Group& group, at::Device device, const streams::DeviceOptions& options)
       : device_(device), communicator_(group, device.index(), options, allocate) {}
 
-  // Members may use the device as they go.
-  ~CudaGroup() override { abort("the process group is closed"); }
+  // Members may use the device as they go. Where it cannot be made current any more, it has failed,
+  // and there is nothing to end on it.
+  ~CudaGroup() override {
+    at_the_end([this] { abort("the process group is closed"); });
+  }
 
   at::Device device() const override { return device_; }
 

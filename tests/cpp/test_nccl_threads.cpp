@@ -12,6 +12,8 @@
 #include "check.h"
 #include "errors.h"
 #include "fake_cuda.h"
+#include "fake_event.h"
+#include "fake_graph.h"
 #include "fake_nccl.h"
 #include "fake_stream.h"
 #include "nccl/shelf.h"
@@ -336,6 +338,58 @@ TEST(what_an_operation_uses_is_held_until_it_ends) {
     const auto launch = [&](std::weak_ptr<std::vector<float>>& watched) {
       auto memory = std::make_shared<std::vector<float>>(1);
       watched = memory;
+// The thread that captures may not ask about events, nor in global mode any other.
+TEST(what_was_not_waited_for_is_swept_while_a_graph_is_captured) {
+  using Memory = std::shared_ptr<int>;
+  const auto shelf = std::make_shared<nccl::Shelf<Memory>>();
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    if (rank.rank == 1) std::this_thread::sleep_for(300ms);
+    const nccl::Enqueued first = rank.all_reduce();
+    if (rank.rank == 0) {
+      const auto holding = [&] {
+        auto held = std::make_unique<nccl::Holding<Memory>>(std::vector{std::make_shared<int>(1)},
+                                                            rank.user.get(), shelf);
+        held->until(first.end);
+        return held;
+      };
+      auto dropped_later = holding();
+      holding().reset();
+      const auto graph = fake::begin_capture(rank.user.get(), cudaStreamCaptureModeGlobal);
+      shelf->sweep();
+      dropped_later.reset();
+      CHECK(fake::end_capture(graph, rank.user.get()));
+      CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    }
+    synchronize(rank.device->stream());
+    rank.device->shut_down(kPatience);
+    shelf->sweep();
+  });
+}
+
+// As after a failed assertion in a kernel of the user's: every question is answered with it.
+TEST(what_cannot_be_asked_about_any_more_stays_held) {
+  using Memory = std::shared_ptr<int>;
+  const auto shelf = std::make_shared<nccl::Shelf<Memory>>();
+  const nccl::Stream stream;
+  auto memory = std::make_shared<int>(1);
+  const std::weak_ptr<int> watched = memory;
+  {
+    nccl::Holding<Memory> holding({std::move(memory)}, stream.get(), shelf);
+    const auto end = std::make_shared<nccl::End>();
+    end->record(stream.get(), false);
+    holding.until(end);
+    fake::is_lost = true;
+  }
+  CHECK(!watched.expired());
+  CHECK_EQ(cudaGetLastError(), cudaSuccess);
+  fake::is_lost = false;
+  synchronize(stream.get());
+  shelf->sweep();
+  CHECK(watched.expired());
+}
+
       auto holding = std::make_unique<nccl::Holding<Memory>>(std::vector{std::move(memory)},
                                                              rank.user.get(), shelf);
       holding->until(rank.all_reduce().end);
