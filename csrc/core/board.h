@@ -30,6 +30,9 @@ class Board {
   virtual bool joined(int rank) = 0;
   virtual Settings settings_of(int rank) = 0;  // once it has joined
   std::vector<int> not_joined();
+  // This rank has connected its device with all others'.
+  virtual void tell_connected() = 0;
+  virtual bool is_connected(int rank) = 0;
 
   // How ranks meet: all of them with what rank 0 gives all, two for their first message with what
   // the lower one gives the other. A rank greets a peer once.

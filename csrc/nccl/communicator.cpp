@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "nccl/await.h"
 #include "nccl/errors.h"
 
 namespace ringcomm::nccl {
@@ -162,7 +161,10 @@ void Communicator::connect_memory(const Deadline& deadline) {
   auto memory = std::make_unique<FusedMemory>(group_, device_, layout);
   await_peers(
       deadline, "sharing its device's memory with all ranks",
-      [&] { return all_joined() && memory->progress(); }, [this] { return board_.not_joined(); });
+      [&] { return all_joined() && memory->progress(); },
+      [this] {
+        return who_is_not([this](int r) { return board_.reach_of(r) != Board::Reach::kUnknown; });
+      });
   why_not_fused_ = memory->why_not();
   if (!why_not_fused_.empty()) {
     unused_memory_ = std::move(memory);
@@ -185,7 +187,8 @@ void Communicator::connect_channels(const Deadline& deadline) {
   const std::string doing = "connecting its device with those of all ranks";
   await_peers(
       deadline, doing, [&] { return all_joined() && meeting.progress(); },
-      [this] { return board_.not_joined(); });
+      [this] { return who_is_not([this](int r) { return board_.is_connected(r); }); });
+  board_.tell_connected();
   std::unique_ptr<Comms> channels = meeting.take();
   make_executor(channels->get());
   connections_.set_channels(std::move(channels));
@@ -207,24 +210,35 @@ void Communicator::connect_pairs(const std::vector<PeerMessage>& messages,
   await_peers(
       deadline, doing, [&] { return std::all_of(messages.begin(), messages.end(), ready); },
       [&] {
-        std::vector<int> absent;
+        Awaited awaited;
         for (const int peer : peers) {
-          if (!connections_.messages().has_come(peer)) absent.push_back(peer);
+          const bool has_come = connections_.messages().has_come(peer);
+          if (!has_come) awaited.absent.push_back(peer);
+          if (has_come && !connections_.messages().ready(peer)) awaited.busy.push_back(peer);
         }
-        return absent;
+        return awaited;
       });
+}
+
+// Of those that have joined, the ones that are not done.
+Awaited Communicator::who_is_not(const std::function<bool(int rank)>& done) const {
+  Awaited awaited{.absent = board_.not_joined(), .busy = {}};
+  for (int r = 0; r < group_.world_size; ++r) {
+    if (board_.joined(r) && !done(r)) awaited.busy.push_back(r);
+  }
+  return awaited;
 }
 
 // Goes on answering others meanwhile, who may be what the awaited ranks wait for.
 void Communicator::await_peers(const Deadline& deadline, const std::string& doing,
                                const std::function<bool()>& progress,
-                               const std::function<std::vector<int>()>& absent) {
+                               const std::function<Awaited()>& awaited) {
   const auto answering = [&] {
     failure_->check();
     connections_.answer();
     return progress();
   };
-  telling([&] { return doing; }, [&] { await(group_, deadline, doing, answering, absent); });
+  telling([&] { return doing; }, [&] { await(group_, deadline, doing, answering, awaited); });
 }
 
 // On the watchdog's thread. A rank that is busy answers by itself.

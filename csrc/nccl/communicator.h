@@ -17,6 +17,7 @@
 #include "core/group.h"
 #include "core/peer_message.h"
 #include "nccl/api.h"
+#include "nccl/await.h"
 #include "nccl/captures.h"
 #include "nccl/connections.h"
 #include "nccl/ends.h"
@@ -109,8 +110,8 @@ class Communicator : private streams::DeviceCollectives {
   bool all_joined();
   void connect_pairs(const std::vector<PeerMessage>& messages, const Deadline& deadline);
   void await_peers(const Deadline& deadline, const std::string& doing,
-                   const std::function<bool()>& progress,
-                   const std::function<std::vector<int>()>& absent);
+                   const std::function<bool()>& progress, const std::function<Awaited()>& awaited);
+  Awaited who_is_not(const std::function<bool(int rank)>& done) const;
   void look_around();
 
   void check_open() const;

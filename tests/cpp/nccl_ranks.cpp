@@ -35,6 +35,12 @@ ringcomm::nccl::Options device_options(const std::string& algorithm, int num_cha
                      .min_slice_nbytes = 512}};
 }
 
+ringcomm::Board::Settings settings_of(const ringcomm::nccl::Options& options) {
+  return {static_cast<std::uint64_t>(options.layout.num_channels), options.layout.slice_nbytes,
+          static_cast<std::uint64_t>(options.max_ctas), options.graphs,
+          static_cast<std::uint64_t>(options.executor)};
+}
+
 DeviceRank::DeviceRank(MemoryStore& store, int rank, int world_size, const std::string& algorithm,
                        int num_channels)
     : DeviceRank(store, rank, world_size, device_options(algorithm, num_channels)) {}

@@ -24,6 +24,9 @@ std::string text_of(const std::exception_ptr& error);
 
 ringcomm::nccl::Options device_options(const std::string& algorithm, int num_channels);
 
+// Of a rank that says that it connects, and does not.
+ringcomm::Board::Settings settings_of(const ringcomm::nccl::Options& options);
+
 struct DeviceRank {
   DeviceRank(MemoryStore& store, int rank, int world_size, const std::string& algorithm = "ring",
              int num_channels = 1);

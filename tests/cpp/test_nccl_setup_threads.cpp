@@ -125,6 +125,39 @@ TEST(a_rank_that_is_gone_before_it_joins_is_named_at_once) {
 }
 
 TEST(a_peer_that_has_no_device_yet_is_named_by_the_first_message) {
+TEST(a_rank_that_is_gone_while_it_connects_is_named_at_once) {
+  ranks::MemoryStore store;
+  ranks::on_threads(3, [&](int r) {
+    if (r == 1) {
+      shm::Group group(store, ranks::invite(r, 3));
+      group.board().join(ranks::settings_of(ranks::device_options("ring", 1)));
+      group.close("the end");
+      return;
+    }
+    DeviceRank rank(store, r, 3);
+    check::check_error(ErrorKind::kPeerDied, {"rank 1 will not answer, it has closed the group"},
+                       [&] { rank.device->connect(kPatience); });
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+TEST(a_peer_that_is_gone_while_it_connects_is_named_by_the_first_message) {
+  ranks::MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    if (r == 1) {
+      shm::Group group(store, ranks::invite(r, 2));
+      group.board().greet(0, {});
+      group.close("the end");
+      return;
+    }
+    DeviceRank rank(store, r, 2);
+    int value = 0;
+    check::check_error(ErrorKind::kPeerDied, {"rank 1 will not answer, it has closed the group"},
+                       [&] { rank.exchange({{true, 1, &value, 4}}); });
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
   ranks::MemoryStore store;
   ranks::on_threads(2, [&](int r) {
     if (r == 1) {
