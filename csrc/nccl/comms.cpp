@@ -61,12 +61,13 @@ void Comms::leave() {
   parent_ = nullptr;
 }
 
-Interruption::Interruption(std::vector<ncclComm_t> comms) {
+Interruption::Interruption(std::vector<ncclComm_t> comms, int device) {
   using Revoke = ncclResult_t (*)(ncclComm_t, int);
   static const auto revoke = reinterpret_cast<Revoke>(dlsym(RTLD_DEFAULT, "ncclCommRevoke"));
   if (revoke == nullptr) return;
   try {
-    start_thread([over = over_, comms = std::move(comms)] {
+    start_thread([over = over_, comms = std::move(comms), device] {
+      cudaSetDevice(device);  // NCCL sets it again, and so would make a context on the first one
       for (const ncclComm_t comm : comms) revoke(comm, 0);
       over->store(true, std::memory_order_release);
     }).detach();

@@ -54,7 +54,7 @@ class Comms {
 // there for the peers on this host to do the same.
 class Interruption {
  public:
-  explicit Interruption(std::vector<ncclComm_t> comms);
+  Interruption(std::vector<ncclComm_t> comms, int device);
 
   // Waits until it is over and `is_back` true, but not for long. False: the communicators must be
   // left as they are (or NCCL is older than 2.28.7, and cannot do it, or there is no thread to be

@@ -22,7 +22,7 @@ namespace ringcomm::nccl {
 class Connections {
  public:
   Connections(Group& group, int device, Allocate allocate)
-      : group_(group), messages_(group, device, std::move(allocate)) {}
+      : group_(group), device_(device), messages_(group, device, std::move(allocate)) {}
 
   Messages& messages() { return messages_; }
   void set_channels(std::unique_ptr<Comms> channels);
@@ -52,6 +52,7 @@ class Connections {
   void publish();
 
   Group& group_;
+  const int device_;
   Messages messages_;
   std::unique_ptr<Comms> channels_;  // null before they are made, and for one rank alone
 

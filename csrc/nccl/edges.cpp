@@ -11,7 +11,8 @@ namespace ringcomm::nccl {
 
 Edges::Edges(std::vector<ncclComm_t> comms, int rank, int world_size, int device,
              std::vector<cudaStream_t> streams, std::shared_ptr<void> memory)
-    : state_(new State{std::move(comms), std::move(streams), std::move(memory), {}}) {
+    : device_(device),
+      state_(new State{std::move(comms), std::move(streams), std::move(memory), {}}) {
   state_->used.resize(state_->comms.size());
   thread_ = start_thread([state = state_, rank, world_size, device] {
     try {
@@ -52,7 +53,7 @@ bool Edges::connected() const {
 bool Edges::stop() {
   if (!thread_.joinable()) return true;
   const auto is_back = [this] { return state_->enqueued.load(std::memory_order_acquire); };
-  if (!is_back() && !Interruption(state_->comms).succeeds(is_back)) {
+  if (!is_back() && !Interruption(state_->comms, device_).succeeds(is_back)) {
     thread_.detach();
     return false;
   }

@@ -53,6 +53,7 @@ class Edges {
   };
   static void use_all(State& state, int rank, int world_size);
 
+  const int device_;
   const std::shared_ptr<State> state_;
   std::thread thread_;
 };

@@ -161,6 +161,13 @@ ncclResult_t add(const Operation& operation) {
   return ncclSuccess;
 }
 
+// NCCL goes back to the device that it was called on, and so makes a context there.
+void go_back_to_device() {
+  int device = 0;
+  cudaGetDevice(&device);
+  cudaSetDevice(device);
+}
+
 // What NCCL does before it frees a communicator. It would wait for ever; a test is told.
 void wait_for_graphs(ncclComm_t comm) {
   std::unique_lock lock(mutex);
@@ -214,12 +221,14 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int) {
+  fake::go_back_to_device();
   std::lock_guard lock(fake::mutex);
   comm->revoked = comm->aborted = true;  // what is under way ends
   fake::changed.notify_all();
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  fake::go_back_to_device();
   {
     std::lock_guard lock(fake::mutex);
     comm->aborted = true;
@@ -242,6 +251,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  fake::go_back_to_device();
   fake::wait_for_graphs(comm);
   return ncclSuccess;
 }
@@ -269,6 +279,7 @@ ncclResult_t ncclRecv(void* data, size_t nbytes, ncclDataType_t, int peer, ncclC
   return fake::add({false, data, nbytes, peer, comm, stream});
 }
 ncclResult_t ncclGroupEnd() {
+  fake::go_back_to_device();
   std::map<cudaStream_t, std::vector<fake::Operation>> by_stream;
   for (const fake::Operation& operation : std::exchange(fake::group, {})) {
     int failing = operation.comm->rank;

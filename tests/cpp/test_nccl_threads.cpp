@@ -300,6 +300,23 @@ TEST(no_thread_makes_a_context_on_another_device) {
   CHECK(fake::contexts.contains(ranks::kDevice));
 }
 
+TEST(the_thread_that_interrupts_nccl_makes_no_context_elsewhere) {
+  fake::contexts.clear();
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(100'000, 1);
+    synchronize(rank.all_reduce().stream);
+    if (rank.rank == 0) {
+      fake::most_ahead = 3;
+      CHECK_CONTAINS(check::error_of(ErrorKind::kTimeout, [&] { rank.all_reduce(300ms); }),
+                     "Timed out");
+      fake::most_ahead = std::numeric_limits<int>::max();
+    }
+    while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+  });
+  CHECK_EQ(fake::contexts.size(), 1u);
+  CHECK(fake::contexts.contains(ranks::kDevice));
+}
+
 // Works hold the end and the failure, and may outlive all else.
 TEST(a_work_may_outlive_its_group) {
   std::vector<nccl::Enqueued> ends(2);
@@ -321,23 +338,6 @@ TEST(a_work_may_outlive_its_group) {
   ends.clear();
 }
 
-TEST(what_an_operation_uses_is_held_until_it_ends) {
-  using Memory = std::shared_ptr<std::vector<float>>;
-  const auto shelf = std::make_shared<nccl::Shelf<Memory>>();
-  fake::uses_of_destroyed_streams = 0;
-  std::weak_ptr<std::vector<float>> waited_for, dropped, elsewhere;
-  with_devices(2, [&](DeviceRank& rank) {
-    rank.data.assign(5000, 1);
-    rank.device->connect(kPatience);
-    if (rank.rank == 1) {
-      std::this_thread::sleep_for(200ms);
-      for (int i = 0; i < 3; ++i) rank.all_reduce();
-      rank.device->shut_down(kPatience);
-      return;
-    }
-    const auto launch = [&](std::weak_ptr<std::vector<float>>& watched) {
-      auto memory = std::make_shared<std::vector<float>>(1);
-      watched = memory;
 // The thread that captures may not ask about events, nor in global mode any other.
 TEST(what_was_not_waited_for_is_swept_while_a_graph_is_captured) {
   using Memory = std::shared_ptr<int>;
@@ -390,6 +390,23 @@ TEST(what_cannot_be_asked_about_any_more_stays_held) {
   CHECK(watched.expired());
 }
 
+TEST(what_an_operation_uses_is_held_until_it_ends) {
+  using Memory = std::shared_ptr<std::vector<float>>;
+  const auto shelf = std::make_shared<nccl::Shelf<Memory>>();
+  fake::uses_of_destroyed_streams = 0;
+  std::weak_ptr<std::vector<float>> waited_for, dropped, elsewhere;
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    if (rank.rank == 1) {
+      std::this_thread::sleep_for(200ms);
+      for (int i = 0; i < 3; ++i) rank.all_reduce();
+      rank.device->shut_down(kPatience);
+      return;
+    }
+    const auto launch = [&](std::weak_ptr<std::vector<float>>& watched) {
+      auto memory = std::make_shared<std::vector<float>>(1);
+      watched = memory;
       auto holding = std::make_unique<nccl::Holding<Memory>>(std::vector{std::move(memory)},
                                                              rank.user.get(), shelf);
       holding->until(rank.all_reduce().end);
