@@ -50,7 +50,7 @@ Communicator::Communicator(Group& group, int device, const Options& options,
     for (int e = 0; e < options_.layout.slices_in_flight; ++e) channel.reduced.emplace_back();
   }
   watchdog_.emplace(
-      group, device, [this] { look_around(); },
+      group, device, [this] { look_around(); }, [this] { return captures_.alive() > 0; },
       [this](const Error& error) { fail(with_waits(error)); });
 }
 

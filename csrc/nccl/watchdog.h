@@ -31,9 +31,9 @@ class Watchdog {
  public:
   // look_around is called all the time, on the watchdog's thread with `device` as the current one,
   // and throws what it finds wrong. on_failure is called there once, with what was found; nothing
-  // is looked after any more then.
+  // is looked after any more then. may_replay: whether graphs exist that may wait for any peer.
   Watchdog(Group& group, int device, std::function<void()> look_around,
-           std::function<void(const Error&)> on_failure);
+           std::function<bool()> may_replay, std::function<void(const Error&)> on_failure);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -54,6 +54,8 @@ class Watchdog {
   void check_deadline(const Pending& pending);
   void check_agreement(const Pending& pending);
   void check_peers(const Pending& pending);
+  void check_replays();
+  void check_not_gone(int peer, const std::string& doing);
   std::string describe(const Pending& pending);
   std::string describe_awaited(const Pending& pending);
 
@@ -61,6 +63,7 @@ class Watchdog {
   Board& board_;
   const int device_;
   const std::function<void()> look_around_;
+  const std::function<bool()> may_replay_;
   const std::function<void(const Error&)> on_failure_;
 
   std::mutex mutex_;

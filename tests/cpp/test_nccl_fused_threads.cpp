@@ -170,6 +170,42 @@ TEST(ranks_of_other_processes_open_the_memory) {
   fake::opens_memory = true;
 }
 
+TEST(a_rank_that_is_gone_while_it_shares_its_memory_is_named_at_once) {
+  const int before = fake::num_allocations;
+  ranks::MemoryStore store;
+  ranks::on_threads(3, [&](int r) {
+    if (r == 1) {
+      shm::Group group(store, ranks::invite(r, 3));
+      group.board().join(ranks::settings_of(fused_options()));
+      group.close("the end");
+      return;
+    }
+    DeviceRank rank(store, r, 3, fused_options());
+    check::check_error(ErrorKind::kPeerDied, {"rank 1 will not answer, it has closed the group"},
+                       [&] { rank.device->connect(kPatience); });
+  });
+  fake::num_allocations = before;  // memory that others may have open stays
+}
+
+TEST(a_kernel_in_a_graph_ends_when_a_rank_dies) {
+  const int before = fake::num_allocations;
+  with_fused(3, fused_options(), [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    const auto graph = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    if (rank.rank == 1) {
+      rank.group.close("the end");
+      return;
+    }
+    graph->launch(rank.user.get());
+    synchronize(rank.user.get());
+    CHECK_CONTAINS(rank.failure(), "rank 1 will not answer, it has closed the group");
+  });
+  fake::num_allocations = before;
+}
+
 TEST(all_ranks_must_choose_alike) {
   ranks::MemoryStore store;
   ranks::on_threads(2, [&](int r) {

@@ -22,6 +22,7 @@ using namespace std::chrono_literals;
 using ranks::DeviceRank;
 using ranks::kPatience;
 using ranks::synchronize;
+using ranks::text_of;
 using ranks::with_devices;
 
 }  // namespace
@@ -124,7 +125,6 @@ TEST(a_rank_that_is_gone_before_it_joins_is_named_at_once) {
   });
 }
 
-TEST(a_peer_that_has_no_device_yet_is_named_by_the_first_message) {
 TEST(a_rank_that_is_gone_while_it_connects_is_named_at_once) {
   ranks::MemoryStore store;
   ranks::on_threads(3, [&](int r) {
@@ -158,6 +158,7 @@ TEST(a_peer_that_is_gone_while_it_connects_is_named_by_the_first_message) {
   CHECK_EQ(fake::open_comms.load(), 0);
 }
 
+TEST(a_peer_that_has_no_device_yet_is_named_by_the_first_message) {
   ranks::MemoryStore store;
   ranks::on_threads(2, [&](int r) {
     if (r == 1) {
@@ -317,6 +318,44 @@ TEST(graphs_that_are_gone_in_time_leave_nothing) {
     CHECK_EQ(rank.device->shut_down(kPatience), "");
   });
   CHECK_EQ(fake::open_comms.load(), before);
+}
+
+// Nothing is enqueued but by replays, which the group does not see.
+TEST(a_rank_that_dies_during_replays_is_noticed) {
+  fake::waits_for_graphs = fake::frees_under_graphs = 0;
+  with_devices(3, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    const auto graph = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    if (rank.rank == 1) {
+      rank.group.close("the end");
+      return;
+    }
+    graph->launch(rank.user.get());
+    CHECK_CONTAINS(rank.failure(), "rank 1 will not answer, it has closed the group");
+    synchronize(rank.user.get());
+    rank.device.reset();
+  });
+  CHECK_EQ(fake::waits_for_graphs.load(), 0);
+}
+
+TEST(a_rank_that_leaves_in_good_order_fails_no_graph_that_exists) {
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    const auto graph = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    if (rank.rank == 1) {
+      rank.group.board().close(Board::Closing::kHeld);
+      rank.group.close("the end");
+      return;
+    }
+    std::this_thread::sleep_for(1500ms);  // longer than what a peer has to finish its part
+    CHECK_CONTAINS(text_of(rank.device->failure()->get()), "no error");
+  });
 }
 
 TEST(a_group_that_fails_while_a_graph_exists_ends_what_is_under_way) {
