@@ -9,6 +9,7 @@
 #include "core/thread.h"
 #include "nccl/await.h"
 #include "nccl/errors.h"
+#include "nccl/memory.h"
 
 namespace ringcomm::nccl {
 namespace {
@@ -57,6 +58,7 @@ void Comms::destroy() {
 }
 
 void Comms::leave() {
+  keep_for_good(std::move(memory_));
   comms_.clear();
   parent_ = nullptr;
 }

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace ringcomm::nccl {
@@ -40,7 +41,11 @@ class Comms {
   // Forgets them, and frees nothing: something goes on using them.
   void leave();
 
+  // Keeps the memory as long as this object.
+  void hold(std::shared_ptr<void> memory) { memory_ = std::move(memory); }
+
  private:
+  std::shared_ptr<void> memory_;
   const int rank_;
   const int number_;
   const int max_ctas_;

@@ -36,15 +36,16 @@ const Options& checked(const Options& options, int world_size) {
 
 }  // namespace
 
-Communicator::Communicator(Group& group, int device, const Options& options,
-                           const Allocate& allocate)
+Communicator::Communicator(Group& group, int device, const Options& options, Reclaim reclaim)
     : DeviceCollectives(group.rank, group.world_size, options.selection),
       group_(group),
       board_(group.board()),
       device_(device),
       options_(checked(options, group.world_size)),
-      allocate_(allocate),
-      connections_(group, device, allocate) {
+      reclaim_([this, reclaim = std::move(reclaim)] {
+        if (!captured_) reclaim();
+      }),
+      connections_(group, device, reclaim_) {
   for (int c = 0; c < options_.layout.num_channels; ++c) {
     ChannelResources& channel = channels_.emplace_back();
     for (int e = 0; e < options_.layout.slices_in_flight; ++e) channel.reduced.emplace_back();
@@ -75,7 +76,7 @@ void Communicator::make_executor(const std::vector<ncclComm_t>& comms) {
     ChannelResources& own = channels_[c];
     const cudaStream_t stream = own.communication.get();
     if (!comms.empty()) {
-      own.scratch = allocate_(options_.layout.channel_scratch_nbytes(world_size()), stream);
+      own.scratch = allocate(options_.layout.channel_scratch_nbytes(world_size()), reclaim_);
     }
     streams::Channel<Api> channel{.comm = comms.empty() ? nullptr : comms[c],
                                   .communication = stream,
@@ -158,7 +159,7 @@ void Communicator::connect_memory(const Deadline& deadline) {
                              .eager_lanes = ctas,
                              .eager_nbytes = options_.eager_nbytes / (world_size() - 1) /
                                              fused::kEagerUnit * fused::kEagerUnit};
-  auto memory = std::make_unique<FusedMemory>(group_, device_, layout);
+  auto memory = std::make_unique<FusedMemory>(group_, device_, layout, reclaim_);
   await_peers(
       deadline, "sharing its device's memory with all ranks",
       [&] { return all_joined() && memory->progress(); },
@@ -170,7 +171,7 @@ void Communicator::connect_memory(const Deadline& deadline) {
     unused_memory_ = std::move(memory);
     return;
   }
-  fused_ = std::make_shared<FusedExecutor>(rank(), std::move(memory));
+  fused_ = std::make_shared<FusedExecutor>(rank(), std::move(memory), reclaim_);
   fused_for_all_.store(fused_.get(), std::memory_order_release);
 }
 
@@ -183,7 +184,7 @@ void Communicator::connect_channels(const Deadline& deadline) {
   const int ctas = std::max(1, options_.max_ctas / static_cast<int>(channels_.size()));
   Meeting meeting(
       {rank(), world_size(), device_, ctas}, streams, [this] { return board_.greeting_to_all(0); },
-      allocate_);
+      reclaim_);
   const std::string doing = "connecting its device with those of all ranks";
   await_peers(
       deadline, doing, [&] { return all_joined() && meeting.progress(); },
@@ -289,13 +290,10 @@ void Communicator::end() {
 
 // What graphs refer to stays as long as the process.
 void Communicator::leave() {
-  static std::mutex mutex;
-  static auto& left = *new std::vector<std::shared_ptr<void>>;
   connections_.leave();
-  std::lock_guard lock(mutex);
-  left.push_back(captures_.memory());
-  left.push_back(fused_);
-  for (const ChannelResources& channel : channels_) left.push_back(channel.scratch);
+  keep_for_good(captures_.memory());
+  keep_for_good(fused_);
+  for (const ChannelResources& channel : channels_) keep_for_good(channel.scratch);
 }
 
 // Freeing communicators takes all who share them.

@@ -24,6 +24,7 @@
 #include "nccl/failure.h"
 #include "nccl/fused_executor.h"
 #include "nccl/handles.h"
+#include "nccl/memory.h"
 #include "nccl/replays.h"
 #include "nccl/watchdog.h"
 #include "streams/device_collectives.h"
@@ -49,8 +50,9 @@ class Communicator : private streams::DeviceCollectives {
   using Collectives::rank;
   using Collectives::Timeout;
 
-  // Waits for nobody. `group` must outlive it.
-  Communicator(Group& group, int device, const Options& options, const Allocate& allocate);
+  // Waits for nobody. `group` must outlive it. `reclaim` may be called by any method that enqueues,
+  // but not while the caller's stream is being captured.
+  Communicator(Group& group, int device, const Options& options, Reclaim reclaim);
   // Aborts what is not done.
   ~Communicator() override;
 
@@ -131,7 +133,7 @@ class Communicator : private streams::DeviceCollectives {
   Board& board_;
   const int device_;
   const Options options_;
-  const Allocate allocate_;
+  const Reclaim reclaim_;
   const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   // Held while this rank is inside NCCL, and while its communicators are freed; guards what
   // follows.

@@ -21,8 +21,8 @@ namespace ringcomm::nccl {
 // "any thread".
 class Connections {
  public:
-  Connections(Group& group, int device, Allocate allocate)
-      : group_(group), device_(device), messages_(group, device, std::move(allocate)) {}
+  Connections(Group& group, int device, Reclaim reclaim)
+      : group_(group), device_(device), messages_(group, device, std::move(reclaim)) {}
 
   Messages& messages() { return messages_; }
   void set_channels(std::unique_ptr<Comms> channels);

@@ -1,7 +1,6 @@
 #include "nccl/fused_memory.h"
 
 #include <cstring>
-#include <mutex>
 #include <utility>
 
 #include "nccl/errors.h"
@@ -32,27 +31,26 @@ struct FusedMemory::Card {
   }
 };
 
-FusedMemory::FusedMemory(Group& group, int device, const fused::Layout& layout,
+FusedMemory::FusedMemory(Group& group, int device, const fused::Layout& layout, Reclaim reclaim,
                          const Process& process)
     : group_(group),
       board_(group.board()),
       device_(device),
       layout_(layout),
+      reclaim_(std::move(reclaim)),
       process_(process),
       memory_(group.world_size) {}
 
 FusedMemory::~FusedMemory() {
-  static std::mutex mutex;
-  static auto& left = *new std::vector<void*>;
   at_the_end([this] {
-    const std::lock_guard lock(mutex);
-    left.insert(left.end(), {memory_[group_.rank], control_});
+    keep_for_good({own_, control_});
+    keep_for_good(own_);
   });
 }
 
 void FusedMemory::allocate() {
-  void* own = nullptr;
-  RINGCOMM_CHECK(cudaMalloc(&own, layout_.nbytes()));
+  own_ = nccl::allocate(layout_.nbytes(), reclaim_);
+  void* const own = own_.get();
   memory_[group_.rank] = static_cast<std::byte*>(own);
   void* control = nullptr;
   RINGCOMM_CHECK(cudaHostAlloc(&control, sizeof(fused::Control), cudaHostAllocPortable));
@@ -125,7 +123,8 @@ void FusedMemory::close_others() {
 }
 
 void FusedMemory::free() {
-  if (std::byte* own = std::exchange(memory_[group_.rank], nullptr)) RINGCOMM_CHECK(cudaFree(own));
+  memory_[group_.rank] = nullptr;
+  own_.reset();
   if (control_ != nullptr) RINGCOMM_CHECK(cudaFreeHost(std::exchange(control_, nullptr)));
 }
 

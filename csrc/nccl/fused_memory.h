@@ -16,13 +16,14 @@
 #include "core/process.h"
 #include "fused/job.h"
 #include "nccl/handles.h"
+#include "nccl/memory.h"
 
 namespace ringcomm::nccl {
 
 class FusedMemory {
  public:
   // `device` is the current one, in all methods. `process` is this one.
-  FusedMemory(Group& group, int device, const fused::Layout& layout,
+  FusedMemory(Group& group, int device, const fused::Layout& layout, Reclaim reclaim,
               const Process& process = Process::self());
   FusedMemory(const FusedMemory&) = delete;
   FusedMemory& operator=(const FusedMemory&) = delete;
@@ -58,7 +59,9 @@ class FusedMemory {
   Board& board_;
   const int device_;
   const fused::Layout layout_;
+  const Reclaim reclaim_;
   const Process process_;
+  std::shared_ptr<void> own_;
   std::vector<std::byte*> memory_;  // by rank
   std::vector<int> opened_;         // ranks of other processes
   fused::Control* control_ = nullptr;

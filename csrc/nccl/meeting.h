@@ -15,11 +15,9 @@
 #include "core/board.h"
 #include "nccl/comms.h"
 #include "nccl/edges.h"
+#include "nccl/memory.h"
 
 namespace ringcomm::nccl {
-
-// Device memory that is freed with the last holder, for use on the given stream.
-using Allocate = std::function<std::shared_ptr<void>(std::size_t nbytes, cudaStream_t)>;
 
 class Meeting {
  public:
@@ -32,11 +30,11 @@ class Meeting {
   // One communicator for each stream. `find_id` returns the id that one of the ranks has chosen, or
   // nothing as long as not all have said that they come.
   Meeting(const Party& party, std::vector<cudaStream_t> streams,
-          std::function<std::optional<Board::Greeting>()> find_id, const Allocate& allocate)
+          std::function<std::optional<Board::Greeting>()> find_id, const Reclaim& reclaim)
       : party_(party),
         streams_(std::move(streams)),
         find_id_(std::move(find_id)),
-        memory_(allocate(Edges::memory_nbytes(streams_.size(), party.world_size), streams_[0])) {}
+        memory_(allocate(Edges::memory_nbytes(streams_.size(), party.world_size), reclaim)) {}
   // Gives up what is not done.
   ~Meeting();
   Meeting(const Meeting&) = delete;
@@ -48,8 +46,12 @@ class Meeting {
   // True once all are made and connected; to be called until then. Throws Error (kLibrary).
   bool progress();
 
-  // Afterwards.
-  std::unique_ptr<Comms> take() { return std::move(comms_); }
+  // Afterwards. They hold the memory: to free it now would wait for all that the device is doing,
+  // which may wait for this rank.
+  std::unique_ptr<Comms> take() {
+    comms_->hold(memory_);
+    return std::move(comms_);
+  }
 
  private:
   const Party party_;

@@ -49,7 +49,7 @@ void Messages::begin_to_meet(int peer) {
         std::optional<Board::Greeting> theirs = board_.greeting_of(peer);
         return theirs && is_lower ? own : theirs;
       },
-      allocate_);
+      reclaim_);
   board_.greet(peer, own);
 }
 

@@ -21,16 +21,13 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
-std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t stream) {
-  return {c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(nbytes, stream),
-          c10::cuda::CUDACachingAllocator::raw_delete};
-}
+void empty_cache() { c10::cuda::CUDACachingAllocator::emptyCache(); }
 
 class CudaGroup : public DeviceGroup {
  public:
   // `device` is the current one.
   CudaGroup(Group& group, at::Device device, const streams::DeviceOptions& options)
-      : device_(device), communicator_(group, device.index(), options, allocate) {}
+      : device_(device), communicator_(group, device.index(), options, empty_cache) {}
 
   // Members may use the device as they go. Where it cannot be made current any more, it has failed,
   // and there is nothing to end on it.

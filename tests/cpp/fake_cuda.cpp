@@ -15,11 +15,13 @@ namespace {
 std::mutex contexts_mutex;
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
+thread_local bool fails_again = false;
 
 }  // namespace
 
 std::set<int> contexts;
 std::atomic<int> num_allocations{0};
+std::atomic<bool> has_room{true};
 std::atomic<int> failing_allocation{0};
 constinit thread_local bool failed_here = false;
 std::atomic<bool> opens_memory{true};
@@ -45,8 +47,11 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaMalloc(void** data, size_t nbytes) {
   if (fake::is_forbidden_by_captures()) return fake::returned(cudaErrorStreamCaptureUnsupported);
+  if (std::exchange(fake::fails_again, false) || !fake::has_room) {
+    return fake::returned(cudaErrorMemoryAllocation);
+  }
   if (fake::failing_allocation > 0 && --fake::failing_allocation == 0) {
-    fake::failed_here = true;
+    fake::failed_here = fake::fails_again = true;
     return fake::returned(cudaErrorMemoryAllocation);
   }
   ++fake::num_allocations;

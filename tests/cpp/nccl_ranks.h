@@ -16,7 +16,8 @@ namespace ranks {
 
 inline constexpr int kDevice = 1;  // not the one that is current in a new thread
 
-std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t stream);
+// As torch's allocator, which can give back what it keeps: the device is not full then.
+void reclaim();
 
 void synchronize(cudaStream_t stream);
 

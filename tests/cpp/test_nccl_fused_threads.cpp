@@ -154,7 +154,7 @@ TEST(ranks_of_other_processes_open_the_memory) {
       const fused::Layout layout{.world_size = 3, .num_lanes = 1, .outbox_nbytes = 4096};
       Process process = Process::self();
       process.pid += r;
-      nccl::FusedMemory memory(group, 0, layout, process);
+      nccl::FusedMemory memory(group, 0, layout, ranks::reclaim, process);
       while (!memory.progress()) std::this_thread::sleep_for(1ms);
       if (opens) {
         CHECK_EQ(memory.why_not(), "");

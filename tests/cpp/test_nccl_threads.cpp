@@ -281,7 +281,7 @@ TEST(layouts_without_room_are_refused) {
   for (const streams::Layout& layout :
        {streams::Layout{0, 4, 16 << 10, 512}, streams::Layout{1, 4, 100, 512}}) {
     check::check_error(ErrorKind::kInvalidArgument, {"RINGCOMM_"}, [&] {
-      nccl::Communicator device(group, 0, {.layout = layout}, ranks::allocate);
+      nccl::Communicator device(group, 0, {.layout = layout}, ranks::reclaim);
     });
   }
 }
@@ -388,6 +388,31 @@ TEST(what_cannot_be_asked_about_any_more_stays_held) {
   synchronize(stream.get());
   shelf->sweep();
   CHECK(watched.expired());
+}
+
+// Not torch's, whose pool may be a graph's at the time.
+TEST(memory_is_cudas_own_and_tried_for_again_once_the_allocators_cache_is_empty) {
+  const int before = fake::num_allocations;
+  with_devices(1, [&](DeviceRank& rank) {
+    fake::has_room = false;
+    check::check_error(ErrorKind::kLibrary, {"cudaMalloc"}, [] { nccl::allocate(100, [] {}); });
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    rank.device->shut_down(kPatience);
+    const auto memory = nccl::allocate(100, ranks::reclaim);
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    CHECK_EQ(fake::num_allocations.load(), before + 1);
+  });
+  with_devices(2, [&](DeviceRank& rank) {
+    if (rank.rank == 0) fake::has_room = false;
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    CHECK(fake::has_room);
+    CHECK(fake::num_allocations > before);
+    int value = rank.rank;
+    synchronize(rank.exchange({{rank.rank == 0, 1 - rank.rank, &value, 4}}).stream);
+    rank.device->shut_down(kPatience);
+  });
+  CHECK_EQ(fake::num_allocations.load(), before);
 }
 
 TEST(what_an_operation_uses_is_held_until_it_ends) {
