@@ -130,7 +130,7 @@ void Communicator::connect_all(const Deadline& deadline) {
   if (connected_) return;
   check_may_connect("the first collective of a group");
   board_.join(settings());
-  if (options_.executor == streams::DeviceExecutor::kFused) connect_memory(deadline);
+  if (may_be_fused()) connect_memory(deadline);
   if (!fused_) connect_channels(deadline);
   connected_ = true;
 }
@@ -141,6 +141,11 @@ void Communicator::connect_for(const Program& program, const Deadline& deadline)
   if (executor_ || fused_->takes(program)) return;
   check_may_connect("the first collective of a group that goes as messages");
   connect_channels(deadline);
+}
+
+bool Communicator::may_be_fused() const {
+  return options_.executor == streams::DeviceExecutor::kFused ||
+         (options_.executor == streams::DeviceExecutor::kAuto && options_.auto_is_fused);
 }
 
 void Communicator::connect_memory(const Deadline& deadline) {
@@ -159,13 +164,14 @@ void Communicator::connect_memory(const Deadline& deadline) {
                              .eager_lanes = ctas,
                              .eager_nbytes = options_.eager_nbytes / (world_size() - 1) /
                                              fused::kEagerUnit * fused::kEagerUnit};
-  auto memory = std::make_unique<FusedMemory>(group_, device_, layout, reclaim_);
+  const auto paths = options_.executor == streams::DeviceExecutor::kFused
+                         ? FusedMemory::Paths::kAll
+                         : FusedMemory::Paths::kNvlink;
+  auto memory = std::make_unique<FusedMemory>(group_, device_, layout, paths, reclaim_);
   await_peers(
       deadline, "sharing its device's memory with all ranks",
       [&] { return all_joined() && memory->progress(); },
-      [this] {
-        return who_is_not([this](int r) { return board_.reach_of(r) != Board::Reach::kUnknown; });
-      });
+      [this] { return who_is_not([this](int r) { return board_.has_found(r); }); });
   why_not_fused_ = memory->why_not();
   if (!why_not_fused_.empty()) {
     unused_memory_ = std::move(memory);

@@ -74,7 +74,7 @@ class Communicator : private streams::DeviceCollectives {
   // The end of all collectives so far.
   Enqueued end_of_all();
 
-  // Why collectives go as messages though fused kernels were asked for; empty: they do not.
+  // Why collectives go as messages though fused kernels were tried; empty: they do not.
   const std::string& why_not_fused() const { return why_not_fused_; }
 
   // What the group has failed of: results that are not confirmed by then cannot be trusted.
@@ -104,6 +104,7 @@ class Communicator : private streams::DeviceCollectives {
   void make_executor(const std::vector<ncclComm_t>& comms);
   void connect_all(const Deadline& deadline);
   void connect_for(const Program& program, const Deadline& deadline);
+  bool may_be_fused() const;
   void connect_memory(const Deadline& deadline);
   void connect_channels(const Deadline& deadline);
   std::vector<int> partners() const;

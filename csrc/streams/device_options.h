@@ -12,7 +12,7 @@
 namespace ringcomm::streams {
 
 // How collectives are carried out there: as messages, each a call to NCCL, or by one kernel each on
-// memory that all ranks reach, where they are on one host and do. kAuto: as messages.
+// memory that all ranks reach, where they are on one host and do. kAuto: see auto_is_fused.
 enum class DeviceExecutor : std::uint8_t { kAuto, kMessages, kFused };
 
 // "auto", "messages" or "fused". Throws Error (kInvalidArgument) for anything else.
@@ -27,6 +27,9 @@ inline DeviceExecutor executor_named(const std::string& name) {
 struct DeviceOptions {
   Selection selection = {};
   DeviceExecutor executor = DeviceExecutor::kAuto;
+  // Whether kAuto tries fused kernels, between GPUs with NVLink. Not before they have been measured
+  // on several.
+  bool auto_is_fused = false;
   Layout layout;
   // Of one lane of fused kernels. All lanes' together stay in a device's level 2 cache.
   std::size_t outbox_nbytes = 256 << 10;

@@ -2,6 +2,8 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Logging.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <atomic>
@@ -27,7 +29,9 @@ class CudaGroup : public DeviceGroup {
  public:
   // `device` is the current one.
   CudaGroup(Group& group, at::Device device, const streams::DeviceOptions& options)
-      : device_(device), communicator_(group, device.index(), options, empty_cache) {}
+      : device_(device),
+        is_asked_to_fuse_(options.executor == streams::DeviceExecutor::kFused),
+        communicator_(group, device.index(), options, empty_cache) {}
 
   // Members may use the device as they go. Where it cannot be made current any more, it has failed,
   // and there is nothing to end on it.
@@ -93,11 +97,17 @@ class CudaGroup : public DeviceGroup {
   }
 
  private:
-  // Once, where the ranks have found out that they cannot do as they were asked.
+  // Once, where the ranks have found out that they cannot do as they were asked; where nobody asked
+  // for it by name, in the log.
   void warn_if_not_fused() {
     if (communicator_.why_not_fused().empty() || warned_.exchange(true)) return;
-    TORCH_WARN("ring: RINGCOMM_EXECUTOR=fused, but collectives on ", device_,
-               " go as messages: ", communicator_.why_not_fused());
+    const auto text =
+        c10::str("collectives on ", device_, " go as messages: ", communicator_.why_not_fused());
+    if (is_asked_to_fuse_) {
+      TORCH_WARN("ring: RINGCOMM_EXECUTOR=fused, but ", text);
+    } else {
+      LOG(INFO) << "ring: " << text;
+    }
   }
 
   CUDAStream current() const { return c10::cuda::getCurrentCUDAStream(device_.index()); }
@@ -126,6 +136,7 @@ class CudaGroup : public DeviceGroup {
   }
 
   const at::Device device_;
+  const bool is_asked_to_fuse_;
   std::atomic<bool> warned_{false};
   using Shelf = nccl::Shelf<at::Tensor>;
   const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
