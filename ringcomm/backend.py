@@ -25,6 +25,7 @@ DEFAULT_SLICE_NBYTES = _C.streams.Layout().slice_nbytes
 DEFAULT_MAX_CTAS = _C.streams.MAX_CTAS
 MOST_CHANNELS, MOST_SLICE_NBYTES, MOST_MAX_CTAS = 64, 1 << 36, 1024  # more is a slip
 EXECUTORS = ("auto", "messages", "fused")  # on GPUs
+ASYNC_ERRORS = ("exit", "raise")  # there
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def create(options: Any, pg_options: Any) -> Any:
         tuning.times(),
         tuning.used_file(),
         debug.reporter(),
+        one_of("RINGCOMM_ASYNC_ERRORS", ASYNC_ERRORS),
     )
 
 

@@ -36,14 +36,15 @@ const Options& checked(const Options& options, int world_size) {
 
 }  // namespace
 
-Communicator::Communicator(Group& group, int device, const Options& options, Reclaim reclaim)
+Communicator::Communicator(Group& group, int device, const Options& options, Host host)
     : DeviceCollectives(group.rank, group.world_size, options.selection),
       group_(group),
       board_(group.board()),
       device_(device),
       options_(checked(options, group.world_size)),
-      reclaim_([this, reclaim = std::move(reclaim)] {
-        if (!captured_) reclaim();
+      host_(std::move(host)),
+      reclaim_([this] {
+        if (!captured_) host_.reclaim();
       }),
       connections_(group, device, reclaim_) {
   for (int c = 0; c < options_.layout.num_channels; ++c) {
@@ -52,7 +53,7 @@ Communicator::Communicator(Group& group, int device, const Options& options, Rec
   }
   watchdog_.emplace(
       group, device, [this] { look_around(); }, [this] { return captures_.alive() > 0; },
-      [this](const Error& error) { fail(with_waits(error)); });
+      [this](const Error& error, bool under_way) { fail(with_waits(error), under_way); });
 }
 
 Communicator::~Communicator() {
@@ -263,9 +264,10 @@ Error Communicator::with_waits(const Error& error) const {
              : Error(error.kind(), error.what() + fused->describe_waits(group_.members));
 }
 
-void Communicator::fail(const Error& error) {
+void Communicator::fail(const Error& error, bool under_way) {
   if (!failure_->set(error)) return;
   if (!group_.broken()) group_.fail(error.kind(), error.what());
+  if (under_way) host_.on_lost_results(error);
   end();
 }
 

@@ -41,6 +41,15 @@ struct Enqueued {
   cudaStream_t stream;
 };
 
+// What a communicator asks of whoever has made it.
+struct Host {
+  // May be called by any method that enqueues, but not while the caller's stream is being captured.
+  Reclaim reclaim = [] {};
+  // Called by the watchdog when operations that are under way have failed, before they end on the
+  // device: what they were to compute will be wrong, and their callers cannot be told.
+  std::function<void(const Error&)> on_lost_results = [](const Error&) {};
+};
+
 // Everything is enqueued, and the host waits for nothing but connections, which are made by the
 // first collective, and by the first message of each pair. Methods may be called by any thread with
 // the device as its current one. They throw Error; so they do, all of them, once the group has
@@ -50,9 +59,8 @@ class Communicator : private streams::DeviceCollectives {
   using Collectives::rank;
   using Collectives::Timeout;
 
-  // Waits for nobody. `group` must outlive it. `reclaim` may be called by any method that enqueues,
-  // but not while the caller's stream is being captured.
-  Communicator(Group& group, int device, const Options& options, Reclaim reclaim);
+  // Waits for nobody. `group` must outlive it.
+  Communicator(Group& group, int device, const Options& options, Host host);
   // Aborts what is not done.
   ~Communicator() override;
 
@@ -123,8 +131,9 @@ class Communicator : private streams::DeviceCollectives {
   auto guarded(Body&& body);
   template <typename Describe, typename Body>
   void telling(Describe&& doing, Body&& body);
-  // Records what has failed, tells the other ranks and ends what is under way.
-  void fail(const Error& error);
+  // Records what has failed, tells the other ranks and ends what is under way. `under_way`: results
+  // are lost that nobody waits for here.
+  void fail(const Error& error, bool under_way = false);
   void end();
   void leave();
   bool close_together();
@@ -134,6 +143,7 @@ class Communicator : private streams::DeviceCollectives {
   Board& board_;
   const int device_;
   const Options options_;
+  const Host host_;
   const Reclaim reclaim_;
   const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   // Held while this rank is inside NCCL, and while its communicators are freed; guards what

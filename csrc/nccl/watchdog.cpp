@@ -15,7 +15,7 @@ constexpr std::chrono::seconds kGrace{1};
 }  // namespace
 
 Watchdog::Watchdog(Group& group, int device, std::function<void()> look_around,
-                   std::function<bool()> may_replay, std::function<void(const Error&)> on_failure)
+                   std::function<bool()> may_replay, OnFailure on_failure)
     : group_(group),
       board_(group.board()),
       device_(device),
@@ -75,9 +75,13 @@ void Watchdog::run() {
 void Watchdog::fail(std::unique_lock<std::mutex>& lock, const Error& error) {
   if (!lock.owns_lock()) lock.lock();
   failed_ = true;
+  // Where one is still being enqueued, its caller is told.
+  const auto is_under_way = [](const Pending& pending) { return pending.end->is_recorded(); };
+  const bool under_way =
+      std::any_of(pending_.begin(), pending_.end(), is_under_way) || may_replay_();
   lock.unlock();
   drained_.notify_all();
-  on_failure_(error);
+  on_failure_(error, under_way);
 }
 
 void Watchdog::look() {

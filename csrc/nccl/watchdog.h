@@ -30,10 +30,12 @@ struct Pending {
 class Watchdog {
  public:
   // look_around is called all the time, on the watchdog's thread with `device` as the current one,
-  // and throws what it finds wrong. on_failure is called there once, with what was found; nothing
-  // is looked after any more then. may_replay: whether graphs exist that may wait for any peer.
+  // and throws what it finds wrong. on_failure is called there once, with what was found and
+  // whether anything was under way; nothing is looked after any more then. may_replay: whether
+  // graphs exist that may wait for any peer.
+  using OnFailure = std::function<void(const Error&, bool under_way)>;
   Watchdog(Group& group, int device, std::function<void()> look_around,
-           std::function<bool()> may_replay, std::function<void(const Error&)> on_failure);
+           std::function<bool()> may_replay, OnFailure on_failure);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -64,7 +66,7 @@ class Watchdog {
   const int device_;
   const std::function<void()> look_around_;
   const std::function<bool()> may_replay_;
-  const std::function<void(const Error&)> on_failure_;
+  const OnFailure on_failure_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -24,8 +24,21 @@ inline DeviceExecutor executor_named(const std::string& name) {
               "the executor is \"" + name + "\"; it must be auto, messages or fused");
 }
 
+// What happens when operations fail that are under way on a device, whose callers have gone on long
+// ago: the process ends, or later calls raise the error.
+enum class AsyncErrors : std::uint8_t { kExit, kRaise };
+
+// "exit" or "raise". Throws Error (kInvalidArgument) for anything else.
+inline AsyncErrors async_errors_named(const std::string& name) {
+  if (name == "exit") return AsyncErrors::kExit;
+  if (name == "raise") return AsyncErrors::kRaise;
+  throw Error(ErrorKind::kInvalidArgument,
+              "what asynchronous errors do is \"" + name + "\"; it must be exit or raise");
+}
+
 struct DeviceOptions {
   Selection selection = {};
+  AsyncErrors async_errors = AsyncErrors::kExit;
   DeviceExecutor executor = DeviceExecutor::kAuto;
   // Whether kAuto tries fused kernels, between GPUs with NVLink. Not before they have been measured
   // on several.

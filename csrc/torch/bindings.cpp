@@ -122,7 +122,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
     const std::optional<Link>& across, const std::vector<Tuned>& tuned,
     std::chrono::milliseconds silence, const std::vector<Time>& times, const std::string& tuned_by,
-    const py::object& made) try {
+    const py::object& made, const std::string& async_errors) try {
   auto options = c10::make_intrusive<RingBackend::Options>(timeout);
   options->selection =
       selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned, tuned_by);
@@ -130,6 +130,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
   options->device.max_ctas = max_ctas;
   options->device.graphs = graphs;
   options->device.executor = streams::executor_named(executor);
+  options->device.async_errors = streams::async_errors_named(async_errors);
   options->group_name = group_name;
   options->global_ranks_in_group = global_ranks;
   options->host = host;
@@ -213,6 +214,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("across") = py::none(), py::arg("tuned") = std::vector<ringcomm::Tuned>{},
         py::arg("silence") = ringcomm::kSilence, py::arg("times") = std::vector<ringcomm::Time>{},
         py::arg("tuned_by") = "", py::arg("made") = py::none(),
+        py::arg("async_errors") = "exit",
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("shrink", &ringcomm::shrink, py::arg("backend"), py::arg("exclude"), py::arg("timeout"),
         py::call_guard<py::gil_scoped_release>(),

@@ -11,8 +11,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "nccl/await.h"
 #include "nccl/communicator.h"
 #include "torch/cuda_work.h"
 #include "torch/device.h"
@@ -23,6 +25,8 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
+constexpr int kLooksAtLock = 1000;
+
 void empty_cache() { c10::cuda::CUDACachingAllocator::emptyCache(); }
 
 class CudaGroup : public DeviceGroup {
@@ -31,7 +35,11 @@ class CudaGroup : public DeviceGroup {
   CudaGroup(Group& group, at::Device device, const streams::DeviceOptions& options)
       : device_(device),
         is_asked_to_fuse_(options.executor == streams::DeviceExecutor::kFused),
-        communicator_(group, device.index(), options, empty_cache) {}
+        ends_process_(options.async_errors == streams::AsyncErrors::kExit),
+        communicator_(group, device.index(), options,
+                      {.reclaim = empty_cache, .on_lost_results = [this](const Error& error) {
+                         if (ends_process_) end_process(error);
+                       }}) {}
 
   // Members may use the device as they go. Where it cannot be made current any more, it has failed,
   // and there is nothing to end on it.
@@ -97,8 +105,8 @@ class CudaGroup : public DeviceGroup {
   }
 
  private:
-  // Once, where the ranks have found out that they cannot do as they were asked; where nobody asked
-  // for it by name, in the log.
+  // Once, if fused kernels were tried and cannot be used: a warning if the user asked for them by
+  // name, else a line in the log.
   void warn_if_not_fused() {
     if (communicator_.why_not_fused().empty() || warned_.exchange(true)) return;
     const auto text =
@@ -108,6 +116,22 @@ class CudaGroup : public DeviceGroup {
     } else {
       LOG(INFO) << "ring: " << text;
     }
+  }
+
+  // On the watchdog's thread. The flight record comes first: it cannot be written later.
+  [[noreturn]] void end_process(const Error& error) {
+    at_the_end([&] {
+      // A thread may hold it for good, in a hook that waits for Python.
+      std::unique_lock lock(under_way_mutex_, std::defer_lock);
+      for (int i = 0; i < kLooksAtLock && !lock.try_lock(); ++i) {
+        std::this_thread::sleep_for(nccl::kPollEvery);
+      }
+      if (!lock.owns_lock()) return;
+      for (const UnderWay& operation : under_way_) {
+        operation.report.record_failure(std::make_exception_ptr(error));
+      }
+    });
+    nccl::end_process(error);
   }
 
   CUDAStream current() const { return c10::cuda::getCurrentCUDAStream(device_.index()); }
@@ -137,6 +161,7 @@ class CudaGroup : public DeviceGroup {
 
   const at::Device device_;
   const bool is_asked_to_fuse_;
+  const bool ends_process_;
   std::atomic<bool> warned_{false};
   using Shelf = nccl::Shelf<at::Tensor>;
   const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();

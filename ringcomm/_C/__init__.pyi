@@ -35,6 +35,7 @@ def create_backend(
     times: Sequence[tuple[int, Collective, int, float]] = (),
     tuned_by: str = "",
     made: Callable[[int], None] | None = None,
+    async_errors: str = "exit",
 ) -> Backend: ...
 def shrink(
     backend: Backend, exclude: Sequence[int], timeout: timedelta | None

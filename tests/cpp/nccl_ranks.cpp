@@ -11,6 +11,8 @@ using namespace std::chrono_literals;
 
 void reclaim() { fake::has_room = true; }
 
+std::function<void(const ringcomm::Error&)> on_lost_results = [](const ringcomm::Error&) {};
+
 void synchronize(cudaStream_t stream) {
   ringcomm::nccl::Event event;
   RINGCOMM_CHECK(cudaEventRecord(event.get(), stream));
@@ -53,7 +55,8 @@ DeviceRank::DeviceRank(MemoryStore& store, const ringcomm::Invitation& invitatio
                        const ringcomm::links::MakeEngine& make_engine)
     : rank(invitation.rank), group(store, invitation, make_engine) {
   RINGCOMM_CHECK(cudaSetDevice(kDevice));
-  device.emplace(group, kDevice, options, reclaim);
+  device.emplace(group, kDevice, options,
+                 ringcomm::nccl::Host{.reclaim = reclaim, .on_lost_results = on_lost_results});
 }
 
 DeviceRank::~DeviceRank() = default;

@@ -19,6 +19,9 @@ inline constexpr int kDevice = 1;  // not the one that is current in a new threa
 // As torch's allocator, which can give back what it keeps: the device is not full then.
 void reclaim();
 
+// What all ranks do when results are lost; nothing at first.
+extern std::function<void(const ringcomm::Error&)> on_lost_results;
+
 void synchronize(cudaStream_t stream);
 
 std::string text_of(const std::exception_ptr& error);

@@ -1,6 +1,10 @@
 // The group on a GPU, with CUDA and NCCL played by the host: all collectives, messages, and every
 // way in which they can fail. What streams may reorder is tested in test_streams.cpp.
+#include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -16,6 +20,8 @@
 #include "fake_graph.h"
 #include "fake_nccl.h"
 #include "fake_stream.h"
+#include "nccl/failure.h"
+#include "nccl/memory.h"
 #include "nccl/shelf.h"
 #include "nccl_cases.h"
 #include "nccl_ranks.h"
@@ -165,6 +171,74 @@ TEST(ranks_that_disagree_are_told_by_whom) {
   });
 }
 
+// Not from a rank that has nothing under way, and not where a call of this rank's raises.
+TEST(only_results_that_are_lost_are_reported_as_lost) {
+  std::atomic<int> num_lost{0};
+  ranks::on_lost_results = [&](const Error&) { ++num_lost; };
+  with_devices(3, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    while (rank.group.board().completed(rank.rank) < 1) std::this_thread::sleep_for(1ms);
+    if (rank.rank == 0) {
+      rank.all_reduce(300ms);
+      CHECK_CONTAINS(rank.failure(), "Timed out");
+    }
+    CHECK_CONTAINS(rank.failure(), "Timed out");
+  });
+  CHECK_EQ(num_lost.load(), 1);
+  with_devices(2, [&](DeviceRank& rank) {
+    if (rank.rank == 1) {
+      while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    check::check_error(ErrorKind::kTimeout, {"Timed out"}, [&] { rank.device->connect(200ms); });
+  });
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    if (rank.rank == 0) rank.all_reduce();
+    rank.device->abort("the end");
+  });
+  CHECK_EQ(num_lost.load(), 1);
+  ranks::on_lost_results = [](const Error&) {};
+}
+
+// This program again, of which the child's part is a test that does as a user's program does.
+TEST(a_process_ends_before_it_can_use_results_that_are_lost) {
+  const char* const child = std::getenv("RINGCOMM_TEST_CHILD");
+  if (child != nullptr) {
+    if (std::string(child) == "exit") ranks::on_lost_results = nccl::end_process;
+    with_devices(2, [&](DeviceRank& rank) {
+      rank.data.assign(5000, 1);
+      synchronize(rank.all_reduce().stream);
+      if (rank.rank == 0) {
+        synchronize(rank.all_reduce(300ms).stream);
+        std::printf("it goes on\n");
+        std::fflush(stdout);
+      }
+      while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+    });
+    return;
+  }
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  for (const std::string how : {"exit", "raise"}) {
+    const std::string command =
+        "RINGCOMM_TEST_CHILD=" + how + " '" + program + "' a_process_ends_before 2>&1";
+    FILE* const output = popen(command.c_str(), "r");
+    std::string text;
+    for (int c = std::fgetc(output); c != EOF; c = std::fgetc(output)) {
+      text += static_cast<char>(c);
+    }
+    const int status = pclose(output);
+    CHECK_EQ(text.find("it goes on") == std::string::npos, how == "exit");
+    CHECK_EQ(WEXITSTATUS(status), how == "exit" ? 1 : 0);
+    if (how == "raise") continue;
+    CHECK_CONTAINS(text, "ring: rank 0 in all_reduce(count=5000, dtype=float32, op=sum) #2: Timed");
+    CHECK_CONTAINS(text, "waiting for rank 1");
+    CHECK_CONTAINS(text, "RINGCOMM_ASYNC_ERRORS=raise");
+  }
+}
+
 TEST(who_waits_for_a_rank_that_has_left_is_told) {
   with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
@@ -280,9 +354,8 @@ TEST(layouts_without_room_are_refused) {
   shm::Group group(store, ranks::invite(0, 1));
   for (const streams::Layout& layout :
        {streams::Layout{0, 4, 16 << 10, 512}, streams::Layout{1, 4, 100, 512}}) {
-    check::check_error(ErrorKind::kInvalidArgument, {"RINGCOMM_"}, [&] {
-      nccl::Communicator device(group, 0, {.layout = layout}, ranks::reclaim);
-    });
+    check::check_error(ErrorKind::kInvalidArgument, {"RINGCOMM_"},
+                       [&] { nccl::Communicator device(group, 0, {.layout = layout}, {}); });
   }
 }
 
