@@ -65,7 +65,7 @@ def create(options: Any, pg_options: Any) -> Any:
         hosts(chosen, options.global_ranks_in_group or range(options.group_size)),
         integer("RINGCOMM_CHANNELS", DEFAULT_CHANNELS, 1, MOST_CHANNELS),
         integer("RINGCOMM_SLICE_BYTES", DEFAULT_SLICE_NBYTES, 1, MOST_SLICE_NBYTES),
-        integer("RINGCOMM_MAX_CTAS", DEFAULT_MAX_CTAS, 1, MOST_MAX_CTAS),
+        _max_ctas(),
         options.group_id,
         options.global_ranks_in_group,
         given_name(),
@@ -82,6 +82,13 @@ def create(options: Any, pg_options: Any) -> Any:
         debug.reporter(),
         one_of("RINGCOMM_ASYNC_ERRORS", ASYNC_ERRORS),
     )
+
+
+def _max_ctas() -> int | None:
+    """None: the default, and no more than a fifth of the GPU's multiprocessors."""
+    if not value_of("RINGCOMM_MAX_CTAS"):
+        return None
+    return integer("RINGCOMM_MAX_CTAS", DEFAULT_MAX_CTAS, 1, MOST_MAX_CTAS)
 
 
 def _global_rank(options: Any) -> int:

@@ -16,7 +16,16 @@ namespace {
 constexpr std::chrono::seconds kPatienceForAbort{2};
 constexpr std::chrono::seconds kPatienceForClose{5};
 
-const Options& checked(const Options& options, int world_size) {
+constexpr int kGroupsAtOnce = 5;
+
+int max_ctas_of(const Options& options, int device) {
+  if (!options.shares_device) return options.max_ctas;
+  int num = 0;
+  RINGCOMM_CHECK(cudaDeviceGetAttribute(&num, cudaDevAttrMultiProcessorCount, device));
+  return std::clamp(num / kGroupsAtOnce, 1, options.max_ctas);
+}
+
+Options checked(Options options, int world_size, int device) {
   // The most slots that one slice can take: premul_sum, all ranks' pieces and all scaled sends.
   const std::size_t least = 2 * world_size * streams::kAlignment;
   const streams::Layout& layout = options.layout;
@@ -31,6 +40,7 @@ const Options& checked(const Options& options, int world_size) {
                     " bytes are too small for " + std::to_string(world_size) +
                     " ranks; they need at least " + std::to_string(least));
   }
+  options.max_ctas = max_ctas_of(options, device);
   return options;
 }
 
@@ -41,7 +51,7 @@ Communicator::Communicator(Group& group, int device, const Options& options, Hos
       group_(group),
       board_(group.board()),
       device_(device),
-      options_(checked(options, group.world_size)),
+      options_(checked(options, group.world_size, device)),
       host_(std::move(host)),
       reclaim_([this] {
         if (!captured_) host_.reclaim();

@@ -49,7 +49,10 @@ struct DeviceOptions {
   // The most that a rank sends all others together eagerly: see fused/eager.h. Twice as much is
   // written.
   std::size_t eager_nbytes = 1 << 20;
-  int max_ctas = 32;    // of one rank: of messages, in all channels; of a fused kernel
+  int max_ctas = 32;  // of one rank: of messages, in all channels; of a fused kernel
+  // No more than a fifth of the device's multiprocessors, even if that is less: kernels of groups
+  // that run at once wait for peers, and must all fit the device, or may wait for each other.
+  bool shares_device = true;
   bool graphs = false;  // see nccl/replays.h
 };
 

@@ -116,9 +116,10 @@ Selection selection_of(const std::vector<Choice>& choices, std::vector<int> host
 c10::intrusive_ptr<c10d::Backend> create_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
     std::chrono::milliseconds timeout, const std::vector<Choice>& algorithms,
-    std::vector<int> host_of, int num_channels, std::size_t slice_nbytes, int max_ctas,
-    const std::string& group_name, const std::vector<std::uint64_t>& global_ranks,
-    const std::string& host, const std::string& links, bool graphs, const std::string& executor,
+    std::vector<int> host_of, int num_channels, std::size_t slice_nbytes,
+    const std::optional<int>& max_ctas, const std::string& group_name,
+    const std::vector<std::uint64_t>& global_ranks, const std::string& host,
+    const std::string& links, bool graphs, const std::string& executor,
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
     const std::optional<Link>& across, const std::vector<Tuned>& tuned,
     std::chrono::milliseconds silence, const std::vector<Time>& times, const std::string& tuned_by,
@@ -127,7 +128,8 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
   options->selection =
       selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned, tuned_by);
   options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
-  options->device.max_ctas = max_ctas;
+  options->device.shares_device = !max_ctas;
+  options->device.max_ctas = max_ctas.value_or(options->device.max_ctas);
   options->device.graphs = graphs;
   options->device.executor = streams::executor_named(executor);
   options->device.async_errors = streams::async_errors_named(async_errors);

@@ -45,6 +45,7 @@ void* copy_of(void* data, bool same_bytes) {
 }  // namespace
 
 std::set<int> contexts;
+std::atomic<int> num_multiprocessors{160};
 std::atomic<int> num_allocations{0};
 std::atomic<bool> has_room{true};
 std::atomic<int> failing_allocation{0};
@@ -132,6 +133,11 @@ cudaError_t cudaDeviceGetByPCIBusId(int* device, const char* id) {
 }
 cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int, int) {
   *value = fake::has_native_atomics;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrMultiProcessorCount) return fake::returned(cudaErrorInvalidValue);
+  *value = fake::num_multiprocessors;
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return std::exchange(fake::last_error, cudaSuccess); }

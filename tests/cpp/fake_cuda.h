@@ -11,6 +11,8 @@ namespace fake {
 
 extern std::set<int> contexts;  // devices that were made current
 
+extern std::atomic<int> num_multiprocessors;
+
 extern std::atomic<int> num_allocations;     // that are not freed
 extern std::atomic<bool> has_room;           // for allocations
 extern std::atomic<int> failing_allocation;  // counts down to the one that fails, twice

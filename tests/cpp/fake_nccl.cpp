@@ -29,6 +29,7 @@ std::atomic<int> waits_for_graphs{0};
 std::atomic<int> frees_under_graphs{0};
 std::atomic<int> frees_under_threads{0};
 std::atomic<int> connecting{0};
+std::atomic<int> most_ctas{0};
 std::atomic<int> most_ahead{std::numeric_limits<int>::max()};
 
 namespace {
@@ -189,8 +190,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
-                                    ncclConfig_t*) {
+                                    ncclConfig_t* config) {
   std::lock_guard lock(fake::mutex);
+  fake::most_ctas = std::max(fake::most_ctas.load(), config->maxCTAs);
   auto& world = fake::worlds[std::string(id.internal, sizeof(id.internal))];
   if (!world) world = std::make_shared<fake::World>();
   world->size = size;

@@ -349,6 +349,24 @@ TEST(an_aborted_group_ends_what_is_under_way) {
   });
 }
 
+// Five groups at once fit the device.
+TEST(a_group_takes_no_more_than_a_fifth_of_the_multiprocessors_unless_it_is_told) {
+  fake::num_multiprocessors = 108;
+  for (const bool shares : {true, false}) {
+    nccl::Options options = ranks::device_options("ring", 1);
+    options.shares_device = shares;
+    fake::most_ctas = 0;
+    ranks::MemoryStore store;
+    ranks::on_threads(2, [&](int r) {
+      DeviceRank rank(store, r, 2, options);
+      rank.device->connect(kPatience);
+      rank.device->shut_down(kPatience);
+    });
+    CHECK_EQ(fake::most_ctas.load(), shares ? 21 : 32);
+  }
+  fake::num_multiprocessors = 160;
+}
+
 TEST(layouts_without_room_are_refused) {
   ranks::MemoryStore store;
   shm::Group group(store, ranks::invite(0, 1));
