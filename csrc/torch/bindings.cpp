@@ -207,6 +207,13 @@ py::bytes dump_flight_record(const std::string& path) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "ringcomm's compiled half: the backend \"ring\", and plans.";
+  py::class_<ringcomm::AnnouncingBackend, c10d::Backend,
+             c10::intrusive_ptr<ringcomm::AnnouncingBackend>>(m, "RingBackend",
+                                                              "The backend \"ring\" of one rank.")
+      .def(
+          "perform_nocolor_split", [](ringcomm::AnnouncingBackend&, const py::object&) {},
+          py::arg("device"),
+          "What torch calls on the ranks outside of a new group: they have no part in it.");
   m.def("create_backend", &ringcomm::create_backend, py::arg("store"), py::arg("rank"),
         py::arg("world_size"), py::arg("timeout"), py::arg("algorithms"), py::arg("host_of"),
         py::arg("num_channels"), py::arg("slice_nbytes"), py::arg("max_ctas"),
