@@ -39,7 +39,10 @@ bool Comms::progress() {
     if (state == ncclInProgress) return false;
     check(state, child_ == nullptr && comms_.empty() ? "ncclCommInitRankConfig" : "ncclCommSplit");
     if (child_ != nullptr) comms_.push_back(std::exchange(child_, nullptr));
-    if (static_cast<int>(comms_.size()) == number_) break;
+    if (static_cast<int>(comms_.size()) == number_) {
+      ncclCommAbort(std::exchange(parent_, nullptr));
+      break;
+    }
     ncclConfig_t config = config_of(/*blocking=*/true, max_ctas_);
     RINGCOMM_CHECK(ncclCommSplit(parent_, /*color=*/0, /*key=*/rank_, &child_, &config));
   }
@@ -54,11 +57,10 @@ void Comms::abort() {
 void Comms::destroy() {
   for (const ncclComm_t comm : comms_) RINGCOMM_CHECK(ncclCommFinalize(comm));
   for (const ncclComm_t comm : std::exchange(comms_, {})) RINGCOMM_CHECK(ncclCommDestroy(comm));
-  abort();  // the first one, which has never had anything to do
 }
 
 void Comms::leave() {
-  keep_for_good(std::move(memory_));
+  for (auto& memory : std::exchange(memory_, {})) keep_for_good(std::move(memory));
   comms_.clear();
   parent_ = nullptr;
 }

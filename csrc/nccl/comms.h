@@ -16,7 +16,7 @@ namespace ringcomm::nccl {
 // A blocking communicator cannot be given up while it is being made. A non-blocking one starts a
 // thread for every group of messages, which costs more than the messages. So a non-blocking one is
 // made first, and the blocking ones are split off it one after the other, which does not block
-// either.
+// either. It is freed then: a communicator takes memory, even one that does nothing.
 class Comms {
  public:
   // On the current device. Needs the other ranks, but does not wait for them.
@@ -42,10 +42,10 @@ class Comms {
   void leave();
 
   // Keeps the memory as long as this object.
-  void hold(std::shared_ptr<void> memory) { memory_ = std::move(memory); }
+  void hold(std::shared_ptr<void> memory) { memory_.push_back(std::move(memory)); }
 
  private:
-  std::shared_ptr<void> memory_;
+  std::vector<std::shared_ptr<void>> memory_;
   const int rank_;
   const int number_;
   const int max_ctas_;

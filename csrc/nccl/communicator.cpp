@@ -149,9 +149,52 @@ void Communicator::connect_all(const Deadline& deadline) {
 // What a kernel does not take goes as messages.
 void Communicator::connect_for(const Program& program, const Deadline& deadline) {
   connect_all(deadline);
-  if (executor_ || fused_->takes(program)) return;
-  check_may_connect("the first collective of a group that goes as messages");
-  connect_channels(deadline);
+  if (fused_ && fused_->takes(program)) return;
+  if (!executor_) {
+    check_may_connect("the first collective of a group that goes as messages");
+    connect_channels(deadline);
+  }
+  if (!unconnected(program).empty()) {
+    check_may_connect("a collective that goes to other ranks than those before it");
+  }
+}
+
+// The peers that it exchanges something with, and that are not connected. Peers are so to each
+// other: all ranks carry out the same programs.
+std::vector<int> Communicator::unconnected(const Program& program) const {
+  std::vector<int> peers;
+  if (has_edge_.empty() || connected_programs_.contains(&program)) return peers;
+  if (fused_ && fused_->takes(program)) return peers;
+  for (const Action& action : program.actions) {
+    for (const Source& source : action.from) peers.push_back(source.peer);
+    for (const Reader& reader : action.to) peers.push_back(reader.peer);
+  }
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  std::erase_if(peers, [this](int peer) { return has_edge_[peer]; });
+  return peers;
+}
+
+// Of all channels. Communicators exist by then, so that they have to be left where a thread cannot
+// be brought back from NCCL.
+void Communicator::connect_edges(const std::vector<int>& peers, const Deadline& deadline) {
+  if (peers.empty()) return;
+  Comms& channels = *connections_.channels();
+  const auto memory = allocate(Edges::memory_nbytes(channels.get().size(), peers.size()), reclaim_);
+  channels.hold(memory);
+  Edges edges(channels.get(), peers, device_, memory);
+  try {
+    await_peers(
+        deadline, "connecting its device with those of " + group_.members.names(peers),
+        [&] { return edges.connected(); }, [&] { return Awaited{.absent = {}, .busy = peers}; });
+  } catch (...) {
+    if (!edges.stop()) {
+      ended_ = false;
+      connections_.leave();
+    }
+    throw;
+  }
+  for (const int peer : peers) has_edge_[peer] = true;
 }
 
 bool Communicator::may_be_fused() const {
@@ -195,13 +238,11 @@ void Communicator::connect_memory(const Deadline& deadline) {
 void Communicator::connect_channels(const Deadline& deadline) {
   if (world_size() == 1) return make_executor({});
   if (rank() == 0 && !board_.greeting_to_all(0)) board_.greet_all(Meeting::new_id());
-  // Not streams that wait for the caller's: what that waits for may need this rank to go on.
-  std::vector<cudaStream_t> streams;
-  for (const ChannelResources& channel : channels_) streams.push_back(channel.reduction.get());
-  const int ctas = std::max(1, options_.max_ctas / static_cast<int>(channels_.size()));
+  const int num_channels = options_.layout.num_channels;
+  const int ctas = std::max(1, options_.max_ctas / num_channels);
   Meeting meeting(
-      {rank(), world_size(), device_, ctas}, streams, [this] { return board_.greeting_to_all(0); },
-      reclaim_);
+      {rank(), world_size(), device_, ctas, {}}, num_channels,
+      [this] { return board_.greeting_to_all(0); }, reclaim_);
   const std::string doing = "connecting its device with those of all ranks";
   await_peers(
       deadline, doing, [&] { return all_joined() && meeting.progress(); },
@@ -210,6 +251,8 @@ void Communicator::connect_channels(const Deadline& deadline) {
   std::unique_ptr<Comms> channels = meeting.take();
   make_executor(channels->get());
   connections_.set_channels(std::move(channels));
+  has_edge_.assign(world_size(), false);
+  has_edge_[rank()] = true;
 }
 
 void Communicator::connect_pairs(const std::vector<PeerMessage>& messages,
@@ -297,7 +340,7 @@ void Communicator::end() {
   // A thread is inside NCCL and waits for a peer that will not come, or a graph holds on to the
   // communicators, so that aborting them would wait.
   const bool interrupts = !lock.owns_lock() || captures_.alive() > 0;
-  if (interrupts) ended_ = connections_.interrupt(is_mine);
+  if (interrupts) ended_ = connections_.interrupt(is_mine) && ended_;
   if (!lock.owns_lock()) return;
   // NCCL waits for graphs to let go of a communicator, but not of one that was interrupted.
   const bool is_free = captures_.alive() == 0 && !(interrupts && !replays_.empty());

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,18 +42,19 @@ struct Enqueued {
   cudaStream_t stream;
 };
 
-// What a communicator asks of whoever has made it.
+// What a communicator needs of its owner.
 struct Host {
   // May be called by any method that enqueues, but not while the caller's stream is being captured.
   Reclaim reclaim = [] {};
   // Called by the watchdog when operations that are under way have failed, before they end on the
-  // device: what they were to compute will be wrong, and their callers cannot be told.
+  // device: what they were to compute will be wrong, and their callers have returned.
   std::function<void(const Error&)> on_lost_results = [](const Error&) {};
 };
 
-// Everything is enqueued, and the host waits for nothing but connections, which are made by the
-// first collective, and by the first message of each pair. Methods may be called by any thread with
-// the device as its current one. They throw Error; so they do, all of them, once the group has
+// Everything is enqueued, and the host waits for nothing but connections: the first collective
+// makes them to the ranks that its plan goes to, a later one to those that its plan goes to
+// besides, and the first message of a pair between the two. Methods may be called by any thread
+// with the device as its current one. They throw Error; so they do, all of them, once the group has
 // failed.
 class Communicator : private streams::DeviceCollectives {
  public:
@@ -67,7 +69,8 @@ class Communicator : private streams::DeviceCollectives {
   int device() const { return device_; }
   cudaStream_t stream() const { return channels_.front().communication.get(); }
 
-  // Connects this rank with all others, which must do so, too, if that has not been done.
+  // Connects this rank with each other one, which must do so, too, as far as that has not been
+  // done.
   void connect(Timeout timeout);
 
   // What body(collectives) enqueues through them, and by itself on stream(), comes behind what is
@@ -112,6 +115,8 @@ class Communicator : private streams::DeviceCollectives {
   void make_executor(const std::vector<ncclComm_t>& comms);
   void connect_all(const Deadline& deadline);
   void connect_for(const Program& program, const Deadline& deadline);
+  std::vector<int> unconnected(const Program& program) const;
+  void connect_edges(const std::vector<int>& peers, const Deadline& deadline);
   bool may_be_fused() const;
   void connect_memory(const Deadline& deadline);
   void connect_channels(const Deadline& deadline);
@@ -132,7 +137,7 @@ class Communicator : private streams::DeviceCollectives {
   template <typename Describe, typename Body>
   void telling(Describe&& doing, Body&& body);
   // Records what has failed, tells the other ranks and ends what is under way. `under_way`: results
-  // are lost that nobody waits for here.
+  // are lost of calls that have returned.
   void fail(const Error& error, bool under_way = false);
   void end();
   void leave();
@@ -161,6 +166,8 @@ class Communicator : private streams::DeviceCollectives {
   std::unique_ptr<FusedMemory> unused_memory_;          // where not all ranks reach all of it
   std::string why_not_fused_;
   bool connected_ = false;
+  std::vector<bool> has_edge_;  // by rank: of the channels, as far as they are connected
+  std::set<const Program*> connected_programs_;  // that use no other edges
   Replays replays_;
   std::uint64_t sequence_ = 0;
   bool captured_ = false;           // what is being enqueued

@@ -26,6 +26,8 @@ class Connections {
 
   Messages& messages() { return messages_; }
   void set_channels(std::unique_ptr<Comms> channels);
+  // Null before they are made, and for one rank alone.
+  Comms* channels() const { return channels_.get(); }
 
   // Goes on meeting peers for their first messages.
   void answer();

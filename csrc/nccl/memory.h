@@ -9,7 +9,8 @@
 
 namespace ringcomm::nccl {
 
-// Makes whoever keeps device memory for later use, such as torch's allocator, give it back to CUDA.
+// Makes other allocators that keep device memory for later use, as torch's does, give it back to
+// CUDA.
 using Reclaim = std::function<void()>;
 
 // On the current device; freed with its last holder, which waits for what the device is doing.

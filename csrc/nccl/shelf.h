@@ -79,7 +79,7 @@ class Holding {
   }
 
  private:
-  // Not if CUDA fails, whose error is for whoever calls it next.
+  // False if CUDA fails: its next call reports that.
   bool is_done() const noexcept {
     try {
       return end_->happened();

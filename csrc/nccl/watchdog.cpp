@@ -75,7 +75,7 @@ void Watchdog::run() {
 void Watchdog::fail(std::unique_lock<std::mutex>& lock, const Error& error) {
   if (!lock.owns_lock()) lock.lock();
   failed_ = true;
-  // Where one is still being enqueued, its caller is told.
+  // Where one is still being enqueued, its caller gets the error.
   const auto is_under_way = [](const Pending& pending) { return pending.end->is_recorded(); };
   const bool under_way =
       std::any_of(pending_.begin(), pending_.end(), is_under_way) || may_replay_();
@@ -153,7 +153,7 @@ void Watchdog::check_peers(const Pending& pending) {
   }
 }
 
-// A replay waits for its peers as a call does, but nobody sees it begin. Whoever has closed in good
+// A replay waits for its peers as a call does, but is not announced. A rank that has closed in good
 // order takes part in none.
 void Watchdog::check_replays() {
   for (int peer = 0; peer < group_.world_size; ++peer) {

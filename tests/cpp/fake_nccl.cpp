@@ -30,6 +30,7 @@ std::atomic<int> frees_under_graphs{0};
 std::atomic<int> frees_under_threads{0};
 std::atomic<int> connecting{0};
 std::atomic<int> most_ctas{0};
+std::atomic<int> num_edges{0};
 std::atomic<int> most_ahead{std::numeric_limits<int>::max()};
 
 namespace {
@@ -128,7 +129,7 @@ bool connect(const std::vector<Operation>& operations) {
   std::vector<std::tuple<int, int, int>> awaited;
   for (const Operation& op : operations) {
     const int from = op.is_send ? comm->rank : op.peer, to = op.is_send ? op.peer : comm->rank;
-    posted.insert({from, to, comm->rank});
+    if (posted.insert({from, to, comm->rank}).second) ++num_edges;
     awaited.push_back({from, to, op.peer});
   }
   changed.notify_all();

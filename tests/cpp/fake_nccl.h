@@ -26,6 +26,8 @@ extern std::atomic<int> frees_under_threads;
 extern std::atomic<int> most_ahead;
 // The most CTAs that any communicator may use.
 extern std::atomic<int> most_ctas;
+// How many edges are connected, in one direction and counted at both of its ends.
+extern std::atomic<int> num_edges;
 // How many threads wait in ncclGroupEnd for an edge.
 extern std::atomic<int> connecting;
 

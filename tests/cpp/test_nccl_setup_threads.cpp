@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "errors.h"
+#include "fake_cuda.h"
 #include "fake_graph.h"
 #include "fake_nccl.h"
 #include "fake_stream.h"
@@ -56,6 +57,97 @@ TEST(a_ring_of_first_contacts_is_no_deadlock) {
 }
 
 // A rank that is busy elsewhere, or idle, answers from its watchdog.
+// What a group of eight holds: a communicator for each channel, the edges of its plans, scratch and
+// what connected them.
+TEST(only_edges_that_plans_use_are_connected_and_no_communicator_is_kept_for_nothing) {
+  constexpr int n = 8, kChannels = 2;
+  const int allocations = fake::num_allocations;
+  fake::num_edges = fake::open_comms = 0;
+  std::atomic<int> num_there{0};
+  const auto meet = [&](int round) {
+    ++num_there;
+    while (num_there < n * round) std::this_thread::sleep_for(1ms);
+  };
+  with_devices(n, "ring", kChannels, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    meet(1);
+    CHECK_EQ(fake::open_comms.load(), n * kChannels);
+    CHECK_EQ(fake::num_edges.load(), n * kChannels * 2 * 2);  // two neighbours, two directions
+    CHECK_EQ(fake::num_allocations - allocations, n * (kChannels + 1));
+    meet(2);
+    for (int i = 0; i < 2; ++i) {
+      const nccl::Enqueued enqueued =
+          rank.device->enqueue_behind(rank.user.get(), [&](Collectives& collectives) {
+            collectives.broadcast(rank.data.data(), 5000, DType::kFloat32, i, kPatience);
+          });
+      synchronize(enqueued.stream);
+    }
+    meet(3);
+    // The root of a direct broadcast goes to all. A leaf exchanges nothing with another.
+    CHECK(fake::num_edges.load() <= n * kChannels * (n - 1) * 2);
+    rank.device->connect(kPatience);
+    meet(4);
+    CHECK_EQ(fake::num_edges.load(), n * kChannels * (n - 1) * 2);
+    synchronize(rank.all_reduce().stream);
+    CHECK_EQ(rank.data[4999], 64.0f);
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+  CHECK_EQ(fake::num_allocations.load(), allocations);
+}
+
+// Each waits for an edge that the other does not connect.
+TEST(ranks_that_disagree_before_they_are_connected_are_told) {
+  with_devices(3, [&](DeviceRank& rank) {
+    rank.data.assign(300, 1);
+    std::string text;
+    try {
+      if (rank.rank == 2) {
+        rank.device->enqueue_behind(rank.user.get(), [&](Collectives& collectives) {
+          collectives.broadcast(rank.data.data(), 300, DType::kFloat32, 0, kPatience);
+        });
+      } else {
+        rank.all_reduce();
+      }
+      text = rank.failure();
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    CHECK_CONTAINS(text, "rank 2 called broadcast(count=300");
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+TEST(what_goes_to_other_ranks_than_before_cannot_be_captured) {
+  with_devices(4, "ring", 1, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    std::vector<int> sent(4, rank.rank), received(4);
+    std::vector<Input> inputs;
+    std::vector<Output> outputs;
+    for (int r = 0; r < 4; ++r) {
+      inputs.push_back({&sent[r], 1});
+      outputs.push_back({&received[r], 1});
+    }
+    const auto all_to_all = [&] {
+      return rank.device->enqueue_behind(rank.user.get(), [&](Collectives& collectives) {
+        collectives.all_to_all(inputs, outputs, DType::kInt32, kPatience);
+      });
+    };
+    auto graph = fake::begin_capture(rank.user.get());
+    check::check_error(ErrorKind::kInvalidArgument,
+                       {"a collective that goes to other ranks than those before it", "captured"},
+                       all_to_all);
+    fake::end_capture(graph, rank.user.get());
+    graph.reset();
+    synchronize(all_to_all().stream);
+    for (int r = 0; r < 4; ++r) CHECK_EQ(received[r], r);
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
 TEST(a_message_needs_no_call_of_the_peer_to_be_enqueued) {
   std::atomic<bool> enqueued{false};
   with_devices(2, [&](DeviceRank& rank) {
