@@ -4,9 +4,8 @@
 // read there (access control of PCI Express, an IOMMU that translates), or carries other bytes. So
 // before ranks use each other's memory, they prove it, by two kernels of each:
 //
-//   1. A rank writes a pattern into a line of every rank's memory that is there for it. Its own
-//   line
-//      in its own memory is what the others read.
+//   1. A rank writes a pattern into a line of every rank's memory that is there for it. What it
+//      writes into its own memory is what the others read.
 //   2. When all ranks have done so, it looks for the patterns of the others, in its own memory and
 //      in theirs.
 //
