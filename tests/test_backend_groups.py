@@ -59,7 +59,7 @@ def test_several_groups_at_once() -> None:
 
 def mesh_of_a_bound_group(rank: Rank) -> None:
     """As on a machine with accelerators, with device_id=: there a DeviceMesh splits the group."""
-    accelerator = torch.device("cpu")
+    accelerator = torch.device("cpu", 0)
     torch.accelerator.is_available = lambda: True
     torch.accelerator.current_accelerator = lambda *arguments, **options: accelerator
     world = dist.group.WORLD
