@@ -26,6 +26,7 @@ DEFAULT_MAX_CTAS = _C.streams.MAX_CTAS
 MOST_CHANNELS, MOST_SLICE_NBYTES, MOST_MAX_CTAS = 64, 1 << 36, 1024  # more is a slip
 LONGEST_TIMEOUT = 100 * 365 * 24 * 3600.0  # seconds; no wait takes longer
 EXECUTORS = ("auto", "messages", "fused")  # on GPUs
+ASYNC_ERRORS = ("exit", "raise")  # there
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _settings(options: Any, pg_options: Any) -> tuple[Any, ...]:
         hosts(chosen, options.global_ranks_in_group or range(options.group_size)),
         integer("RINGCOMM_CHANNELS", DEFAULT_CHANNELS, 1, MOST_CHANNELS),
         integer("RINGCOMM_SLICE_BYTES", DEFAULT_SLICE_NBYTES, 1, MOST_SLICE_NBYTES),
-        integer("RINGCOMM_MAX_CTAS", DEFAULT_MAX_CTAS, 1, MOST_MAX_CTAS),
+        _max_ctas(),
         options.group_id,
         options.global_ranks_in_group,
         given_name(),
@@ -114,7 +115,15 @@ def _settings(options: Any, pg_options: Any) -> tuple[Any, ...]:
         tuning.times(),
         tuning.used_file(),
         debug.reporter(),
+        one_of("RINGCOMM_ASYNC_ERRORS", ASYNC_ERRORS),
     )
+
+
+def _max_ctas() -> int | None:
+    """None: the default, and no more than a fifth of the GPU's multiprocessors."""
+    if not value_of("RINGCOMM_MAX_CTAS"):
+        return None
+    return integer("RINGCOMM_MAX_CTAS", DEFAULT_MAX_CTAS, 1, MOST_MAX_CTAS)
 
 
 def _global_rank(options: Any) -> int:

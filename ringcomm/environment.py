@@ -14,6 +14,7 @@ from ringcomm.usage import nearest
 NAMES = (
     "RINGCOMM_ACROSS",
     "RINGCOMM_ALGORITHM",
+    "RINGCOMM_ASYNC_ERRORS",
     "RINGCOMM_BLOCKING_WAIT",
     "RINGCOMM_CHANNELS",
     "RINGCOMM_DEBUG",

@@ -14,6 +14,7 @@ import torch.distributed.distributed_c10d as c10d
 import values
 from ranks import Rank, on_processes
 from torch.distributed import PrefixStore
+from torch.distributed.device_mesh import init_device_mesh
 
 import ringcomm
 
@@ -54,6 +55,28 @@ def several_groups(rank: Rank) -> None:
 
 def test_several_groups_at_once() -> None:
     on_processes(several_groups, 4, backend="ring")
+
+
+def mesh_of_a_bound_group(rank: Rank) -> None:
+    """As on a machine with accelerators, with device_id=: there a DeviceMesh splits the group."""
+    accelerator = torch.device("cpu", 0)
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_accelerator = lambda *arguments, **options: accelerator
+    world = dist.group.WORLD
+    assert world is not None
+    world.bound_device_id = accelerator
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    assert sum_in(mesh.get_group("replicate"), float(rank.rank)) == 2 + 2 * (rank.rank % 2)
+    assert sum_in(mesh.get_group("shard"), float(rank.rank)) == 1 + 4 * (rank.rank // 2)
+    assert sum_in(None, 1.0) == 4
+    backend = world._get_backend(accelerator)
+    assert backend.supports_splitting
+    backend.perform_nocolor_split(accelerator)  # torch does, outside of a new group
+    backend.eager_connect_single_device(accelerator)
+
+
+def test_a_mesh_of_two_dimensions_splits_a_group_that_is_bound_to_a_device() -> None:
+    on_processes(mesh_of_a_bound_group, 4, backend="ring")
 
 
 def groups_at_work_together(rank: Rank) -> None:

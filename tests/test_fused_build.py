@@ -10,7 +10,8 @@ from test_reduce_device_build import ROOT, architectures, run
 
 from ringcomm import _toolchain
 
-NUM_KERNELS = 2 * (22 + 10 + 5)  # for each of the reductions': of lanes, and eager
+# For each of the reductions': of lanes, and eager; and two that probe.
+NUM_KERNELS = 2 * (22 + 10 + 5) + 2
 
 
 @pytest.mark.slow

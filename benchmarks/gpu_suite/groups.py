@@ -45,6 +45,7 @@ def ring(
         group_name=name,
         global_ranks=list(range(world_size)),
         executor=settings.executor,
+        async_errors="raise",  # for the tests of time-outs
     )
 
 

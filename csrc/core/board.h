@@ -30,6 +30,9 @@ class Board {
   virtual bool joined(int rank) = 0;
   virtual Settings settings_of(int rank) = 0;  // once it has joined
   std::vector<int> not_joined();
+  // This rank has connected its device with all others'.
+  virtual void tell_connected() = 0;
+  virtual bool is_connected(int rank) = 0;
 
   // How ranks meet: all of them with what rank 0 gives all, two for their first message with what
   // the lower one gives the other. A rank greets a peer once.
@@ -40,12 +43,14 @@ class Board {
   std::optional<Greeting> greeting_to_all(int from) { return greeting(from, from); }
 
   // How ranks of one host share memory of their devices: each shows all others, once, where its own
-  // is, and says what it knows of theirs. What a rank says only grows.
+  // is, says that it has written into theirs to prove it, and what it has found. What a rank says
+  // only grows.
   virtual void show(const Greeting& card) = 0;
   virtual std::optional<Greeting> card_of(int rank) = 0;
-  enum class Reach : std::uint32_t { kUnknown, kAll, kNotAll, kLetGo };
+  enum class Reach : std::uint32_t { kUnknown, kWritten, kAll, kNotAll, kLetGo };
   virtual void tell_reach(Reach reach) = 0;
   virtual Reach reach_of(int rank) = 0;
+  bool has_found(int rank) { return reach_of(rank) >= Reach::kAll; }
 
   // This rank has enqueued the call, whose sequence number is one more than that of the last.
   virtual void enqueue(const Call& call) = 0;

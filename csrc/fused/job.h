@@ -20,6 +20,7 @@ inline constexpr int kMaxChunks = 64;
 struct alignas(kLine) Control {
   std::uint32_t gives_up;              // the host's word: every wait ends
   std::uint32_t waits_for[kMaxLanes];  // the lanes': the rank each has long waited for, plus 1
+  std::uint32_t findings[kMaxRanks];   // of fused/probe.h
 };
 
 struct Piece {

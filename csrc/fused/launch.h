@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "fused/job.h"
+#include "fused/probe.h"
 #include "reduce/reduction.h"
 
 namespace ringcomm::fused {
@@ -18,5 +19,8 @@ cudaError_t load_kernels(int* arch);
 // Enqueued on `stream` of the current device. Return what the launch returned.
 cudaError_t launch(const Job& job, const Reduction& reduction, int arch, cudaStream_t stream);
 cudaError_t launch_eager(const Job& job, const Reduction& reduction, cudaStream_t stream);
+// The two kernels of a probe.
+cudaError_t launch_writes(const Probe& probe, cudaStream_t stream);
+cudaError_t launch_finds(const Probe& probe, cudaStream_t stream);
 
 }  // namespace ringcomm::fused

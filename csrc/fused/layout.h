@@ -5,6 +5,7 @@
 //   calls     [lanes]          how many calls the lane has carried out, and how many eagerly
 //   inboxes   [2][ranks]       what other ranks send eagerly (fused/inboxes.h)
 //   outboxes  [lanes]          slots that the other ranks read
+//   probes    [ranks]          what ranks write to prove that they reach the memory (fused/probe.h)
 //
 // Flags lie where they are waited for, so that a wait never crosses the link between devices. What
 // one rank writes and another reads does not share a line.
@@ -61,9 +62,11 @@ struct Layout {
   RINGCOMM_HOST_DEVICE std::size_t outbox_at(int lane) const {
     return inbox_at(kInboxes, 0) + lane * outbox_nbytes;
   }
+  // A line of each rank: see fused/probe.h.
+  std::size_t probe_at() const { return outbox_at(num_lanes); }
   // All but outboxes is zero before the first call.
   std::size_t counters_nbytes() const { return outbox_at(0); }
-  std::size_t nbytes() const { return outbox_at(num_lanes); }
+  std::size_t nbytes() const { return probe_at() + world_size * kLine; }
 };
 
 }  // namespace ringcomm::fused

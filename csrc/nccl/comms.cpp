@@ -9,6 +9,7 @@
 #include "core/thread.h"
 #include "nccl/await.h"
 #include "nccl/errors.h"
+#include "nccl/memory.h"
 
 namespace ringcomm::nccl {
 namespace {
@@ -38,7 +39,10 @@ bool Comms::progress() {
     if (state == ncclInProgress) return false;
     check(state, child_ == nullptr && comms_.empty() ? "ncclCommInitRankConfig" : "ncclCommSplit");
     if (child_ != nullptr) comms_.push_back(std::exchange(child_, nullptr));
-    if (static_cast<int>(comms_.size()) == number_) break;
+    if (static_cast<int>(comms_.size()) == number_) {
+      ncclCommAbort(std::exchange(parent_, nullptr));
+      break;
+    }
     ncclConfig_t config = config_of(/*blocking=*/true, max_ctas_);
     RINGCOMM_CHECK(ncclCommSplit(parent_, /*color=*/0, /*key=*/rank_, &child_, &config));
   }
@@ -53,22 +57,27 @@ void Comms::abort() {
 void Comms::destroy() {
   for (const ncclComm_t comm : comms_) RINGCOMM_CHECK(ncclCommFinalize(comm));
   for (const ncclComm_t comm : std::exchange(comms_, {})) RINGCOMM_CHECK(ncclCommDestroy(comm));
-  abort();  // the first one, which has never had anything to do
 }
 
 void Comms::leave() {
+  for (auto& memory : std::exchange(memory_, {})) keep_for_good(std::move(memory));
   comms_.clear();
   parent_ = nullptr;
 }
 
-Interruption::Interruption(std::vector<ncclComm_t> comms) {
+Interruption::Interruption(std::vector<ncclComm_t> comms, int device) {
   using Revoke = ncclResult_t (*)(ncclComm_t, int);
   static const auto revoke = reinterpret_cast<Revoke>(dlsym(RTLD_DEFAULT, "ncclCommRevoke"));
   if (revoke == nullptr) return;
-  start_thread([over = over_, comms = std::move(comms)] {
-    for (const ncclComm_t comm : comms) revoke(comm, 0);
-    over->store(true, std::memory_order_release);
-  }).detach();
+  try {
+    start_thread([over = over_, comms = std::move(comms), device] {
+      cudaSetDevice(device);  // NCCL sets it again, and so would make a context on the first one
+      for (const ncclComm_t comm : comms) revoke(comm, 0);
+      over->store(true, std::memory_order_release);
+    }).detach();
+  } catch (const NoThread&) {
+    return;
+  }
 }
 
 bool Interruption::succeeds(const std::function<bool()>& is_back) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace ringcomm::nccl {
@@ -15,7 +16,7 @@ namespace ringcomm::nccl {
 // A blocking communicator cannot be given up while it is being made. A non-blocking one starts a
 // thread for every group of messages, which costs more than the messages. So a non-blocking one is
 // made first, and the blocking ones are split off it one after the other, which does not block
-// either.
+// either. It is freed then: a communicator takes memory, even one that does nothing.
 class Comms {
  public:
   // On the current device. Needs the other ranks, but does not wait for them.
@@ -40,7 +41,11 @@ class Comms {
   // Forgets them, and frees nothing: something goes on using them.
   void leave();
 
+  // Keeps the memory as long as this object.
+  void hold(std::shared_ptr<void> memory) { memory_.push_back(std::move(memory)); }
+
  private:
+  std::vector<std::shared_ptr<void>> memory_;
   const int rank_;
   const int number_;
   const int max_ctas_;
@@ -54,10 +59,11 @@ class Comms {
 // there for the peers on this host to do the same.
 class Interruption {
  public:
-  explicit Interruption(std::vector<ncclComm_t> comms);
+  Interruption(std::vector<ncclComm_t> comms, int device);
 
   // Waits until it is over and `is_back` true, but not for long. False: the communicators must be
-  // left as they are (or NCCL is older than 2.28.7, and cannot do it).
+  // left as they are (or NCCL is older than 2.28.7, and cannot do it, or there is no thread to be
+  // had).
   bool succeeds(const std::function<bool()>& is_back);
 
  private:

@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "nccl/await.h"
 #include "nccl/errors.h"
 #include "streams/choice.h"
 
@@ -18,7 +17,16 @@ namespace {
 constexpr std::chrono::seconds kPatienceForAbort{2};
 constexpr std::chrono::seconds kPatienceForClose{5};
 
-const Options& checked(const Options& options, int world_size) {
+constexpr int kGroupsAtOnce = 5;
+
+int max_ctas_of(const Options& options, int device) {
+  if (!options.shares_device) return options.max_ctas;
+  int num = 0;
+  RINGCOMM_CHECK(cudaDeviceGetAttribute(&num, cudaDevAttrMultiProcessorCount, device));
+  return std::clamp(num / kGroupsAtOnce, 1, options.max_ctas);
+}
+
+Options checked(Options options, int world_size, int device) {
   // The most slots that one slice can take: premul_sum, all ranks' pieces and all scaled sends.
   const std::size_t least = 2 * world_size * streams::kAlignment;
   const streams::Layout& layout = options.layout;
@@ -33,34 +41,40 @@ const Options& checked(const Options& options, int world_size) {
                     " bytes are too small for " + std::to_string(world_size) +
                     " ranks; they need at least " + std::to_string(least));
   }
+  options.max_ctas = max_ctas_of(options, device);
   return options;
 }
 
 }  // namespace
 
-Communicator::Communicator(Group& group, int device, const Options& options,
-                           const Allocate& allocate)
+Communicator::Communicator(Group& group, int device, const Options& options, Host host)
     : DeviceCollectives(group.rank, group.world_size, options.selection),
       group_(group),
       board_(group.board()),
       device_(device),
-      options_(checked(options, group.world_size)),
-      allocate_(allocate),
-      connections_(group, device, allocate) {
+      options_(checked(options, group.world_size, device)),
+      host_(std::move(host)),
+      reclaim_([this] {
+        if (!captured_) host_.reclaim();
+      }),
+      connections_(group, device, reclaim_) {
   for (int c = 0; c < options_.layout.num_channels; ++c) {
     ChannelResources& channel = channels_.emplace_back();
     for (int e = 0; e < options_.layout.slices_in_flight; ++e) channel.reduced.emplace_back();
   }
   watchdog_.emplace(
-      group, device, [this] { look_around(); },
-      [this](const Error& error) { fail(with_waits(error)); });
+      group, device, [this] { look_around(); }, [this] { return captures_.alive() > 0; },
+      [this](const Error& error, bool under_way) { fail(with_waits(error), under_way); });
 }
 
 Communicator::~Communicator() {
   watchdog_.reset();
-  end();
-  if (!ended_) leave();
+  at_the_end([this] {
+    end();
+    if (!ended_) leave();
+  });
   // What was aborted still runs to its end, in scratch that is about to be freed.
+  const RelaxedCapture relaxed;
   for (const ChannelResources& channel : channels_) {
     if (!ended_) break;
     cudaStreamSynchronize(channel.communication.get());
@@ -74,7 +88,7 @@ void Communicator::make_executor(const std::vector<ncclComm_t>& comms) {
     ChannelResources& own = channels_[c];
     const cudaStream_t stream = own.communication.get();
     if (!comms.empty()) {
-      own.scratch = allocate_(options_.layout.channel_scratch_nbytes(world_size()), stream);
+      own.scratch = allocate(options_.layout.channel_scratch_nbytes(world_size()), reclaim_);
     }
     streams::Channel<Api> channel{.comm = comms.empty() ? nullptr : comms[c],
                                   .communication = stream,
@@ -141,9 +155,52 @@ bool Communicator::may_be_fused() const {
 // What a kernel does not take goes as messages.
 void Communicator::connect_for(const Program& program, const Deadline& deadline) {
   connect_all(deadline);
-  if (executor_ || fused_->takes(program)) return;
-  check_may_connect("the first collective of a group that goes as messages");
-  connect_channels(deadline);
+  if (fused_ && fused_->takes(program)) return;
+  if (!executor_) {
+    check_may_connect("the first collective of a group that goes as messages");
+    connect_channels(deadline);
+  }
+  if (!unconnected(program).empty()) {
+    check_may_connect("a collective that goes to other ranks than those before it");
+  }
+}
+
+// The peers that it exchanges something with, and that are not connected. Peers are so to each
+// other: all ranks carry out the same programs.
+std::vector<int> Communicator::unconnected(const Program& program) const {
+  std::vector<int> peers;
+  if (has_edge_.empty() || connected_programs_.contains(&program)) return peers;
+  if (fused_ && fused_->takes(program)) return peers;
+  for (const Action& action : program.actions) {
+    for (const Source& source : action.from) peers.push_back(source.peer);
+    for (const Reader& reader : action.to) peers.push_back(reader.peer);
+  }
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  std::erase_if(peers, [this](int peer) { return has_edge_[peer]; });
+  return peers;
+}
+
+// Of all channels. Communicators exist by then, so that they have to be left where a thread cannot
+// be brought back from NCCL.
+void Communicator::connect_edges(const std::vector<int>& peers, const Deadline& deadline) {
+  if (peers.empty()) return;
+  Comms& channels = *connections_.channels();
+  const auto memory = allocate(Edges::memory_nbytes(channels.get().size(), peers.size()), reclaim_);
+  channels.hold(memory);
+  Edges edges(channels.get(), peers, device_, memory);
+  try {
+    await_peers(
+        deadline, "connecting its device with those of " + group_.members.names(peers),
+        [&] { return edges.connected(); }, [&] { return Awaited{.absent = {}, .busy = peers}; });
+  } catch (...) {
+    if (!edges.stop()) {
+      ended_ = false;
+      connections_.leave();
+    }
+    throw;
+  }
+  for (const int peer : peers) has_edge_[peer] = true;
 }
 
 void Communicator::connect_memory(const Deadline& deadline) {
@@ -163,36 +220,41 @@ void Communicator::connect_memory(const Deadline& deadline) {
                              .eager_lanes = ctas,
                              .eager_nbytes = options_.eager_nbytes / (world_size() - 1) /
                                              fused::kEagerUnit * fused::kEagerUnit};
-  auto memory = std::make_unique<FusedMemory>(group_, device_, layout);
+  const auto paths = options_.executor == streams::DeviceExecutor::kFused
+                         ? FusedMemory::Paths::kAll
+                         : FusedMemory::Paths::kNvlink;
+  auto memory = std::make_unique<FusedMemory>(group_, device_, layout, paths, reclaim_);
   await_peers(
       deadline, "sharing its device's memory with all ranks",
-      [&] { return all_joined() && memory->progress(); }, [this] { return board_.not_joined(); });
+      [&] { return all_joined() && memory->progress(); },
+      [this] { return who_is_not([this](int r) { return board_.has_found(r); }); });
   why_not_fused_ = memory->why_not();
   if (!why_not_fused_.empty()) {
     unused_memory_ = std::move(memory);
     return;
   }
-  fused_ = std::make_shared<FusedExecutor>(rank(), std::move(memory));
+  fused_ = std::make_shared<FusedExecutor>(rank(), std::move(memory), reclaim_);
   fused_for_all_.store(fused_.get(), std::memory_order_release);
 }
 
 void Communicator::connect_channels(const Deadline& deadline) {
   if (world_size() == 1) return make_executor({});
   if (rank() == 0 && !board_.greeting_to_all(0)) board_.greet_all(Meeting::new_id());
-  // Not streams that wait for the caller's: what that waits for may need this rank to go on.
-  std::vector<cudaStream_t> streams;
-  for (const ChannelResources& channel : channels_) streams.push_back(channel.reduction.get());
-  const int ctas = std::max(1, options_.max_ctas / static_cast<int>(channels_.size()));
+  const int num_channels = options_.layout.num_channels;
+  const int ctas = std::max(1, options_.max_ctas / num_channels);
   Meeting meeting(
-      {rank(), world_size(), device_, ctas}, streams, [this] { return board_.greeting_to_all(0); },
-      allocate_);
+      {rank(), world_size(), device_, ctas, {}}, num_channels,
+      [this] { return board_.greeting_to_all(0); }, reclaim_);
   const std::string doing = "connecting its device with those of all ranks";
   await_peers(
       deadline, doing, [&] { return all_joined() && meeting.progress(); },
-      [this] { return board_.not_joined(); });
+      [this] { return who_is_not([this](int r) { return board_.is_connected(r); }); });
+  board_.tell_connected();
   std::unique_ptr<Comms> channels = meeting.take();
   make_executor(channels->get());
   connections_.set_channels(std::move(channels));
+  has_edge_.assign(world_size(), false);
+  has_edge_[rank()] = true;
 }
 
 void Communicator::connect_pairs(const std::vector<PeerMessage>& messages,
@@ -211,24 +273,35 @@ void Communicator::connect_pairs(const std::vector<PeerMessage>& messages,
   await_peers(
       deadline, doing, [&] { return std::all_of(messages.begin(), messages.end(), ready); },
       [&] {
-        std::vector<int> absent;
+        Awaited awaited;
         for (const int peer : peers) {
-          if (!connections_.messages().has_come(peer)) absent.push_back(peer);
+          const bool has_come = connections_.messages().has_come(peer);
+          if (!has_come) awaited.absent.push_back(peer);
+          if (has_come && !connections_.messages().ready(peer)) awaited.busy.push_back(peer);
         }
-        return absent;
+        return awaited;
       });
+}
+
+// Of those that have joined, the ones that are not done.
+Awaited Communicator::who_is_not(const std::function<bool(int rank)>& done) const {
+  Awaited awaited{.absent = board_.not_joined(), .busy = {}};
+  for (int r = 0; r < group_.world_size; ++r) {
+    if (board_.joined(r) && !done(r)) awaited.busy.push_back(r);
+  }
+  return awaited;
 }
 
 // Goes on answering others meanwhile, who may be what the awaited ranks wait for.
 void Communicator::await_peers(const Deadline& deadline, const std::string& doing,
                                const std::function<bool()>& progress,
-                               const std::function<std::vector<int>()>& absent) {
+                               const std::function<Awaited()>& awaited) {
   const auto answering = [&] {
     failure_->check();
     connections_.answer();
     return progress();
   };
-  telling([&] { return doing; }, [&] { await(group_, deadline, doing, answering, absent); });
+  telling([&] { return doing; }, [&] { await(group_, deadline, doing, answering, awaited); });
 }
 
 // On the watchdog's thread. A rank that is busy answers by itself.
@@ -246,9 +319,10 @@ Error Communicator::with_waits(const Error& error) const {
              : Error(error.kind(), error.what() + fused->describe_waits(group_.members));
 }
 
-void Communicator::fail(const Error& error) {
+void Communicator::fail(const Error& error, bool under_way) {
   if (!failure_->set(error)) return;
   if (!group_.broken()) group_.fail(error.kind(), error.what());
+  if (under_way) host_.on_lost_results(error);
   end();
 }
 
@@ -268,7 +342,7 @@ void Communicator::end() {
   // A thread is inside NCCL and waits for a peer that will not come, or a graph holds on to the
   // communicators, so that aborting them would wait.
   const bool interrupts = !lock.owns_lock() || captures_.alive() > 0;
-  if (interrupts) ended_ = connections_.interrupt(is_mine);
+  if (interrupts) ended_ = connections_.interrupt(is_mine) && ended_;
   if (!lock.owns_lock()) return;
   // NCCL waits for graphs to let go of a communicator, but not of one that was interrupted.
   const bool is_free = captures_.alive() == 0 && !(interrupts && !replays_.empty());
@@ -279,13 +353,10 @@ void Communicator::end() {
 
 // What graphs refer to stays as long as the process.
 void Communicator::leave() {
-  static std::mutex mutex;
-  static auto& left = *new std::vector<std::shared_ptr<void>>;
   connections_.leave();
-  std::lock_guard lock(mutex);
-  left.push_back(captures_.memory());
-  left.push_back(fused_);
-  for (const ChannelResources& channel : channels_) left.push_back(channel.scratch);
+  keep_for_good(captures_.memory());
+  keep_for_good(fused_);
+  for (const ChannelResources& channel : channels_) keep_for_good(channel.scratch);
 }
 
 // Freeing communicators takes all who share them.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,14 @@
 #include "core/group.h"
 #include "core/peer_message.h"
 #include "nccl/api.h"
+#include "nccl/await.h"
 #include "nccl/captures.h"
 #include "nccl/connections.h"
 #include "nccl/ends.h"
 #include "nccl/failure.h"
 #include "nccl/fused_executor.h"
 #include "nccl/handles.h"
+#include "nccl/memory.h"
 #include "nccl/replays.h"
 #include "nccl/watchdog.h"
 #include "streams/device_collectives.h"
@@ -39,9 +42,19 @@ struct Enqueued {
   cudaStream_t stream;
 };
 
-// Everything is enqueued, and the host waits for nothing but connections, which are made by the
-// first collective, and by the first message of each pair. Methods may be called by any thread with
-// the device as its current one. They throw Error; so they do, all of them, once the group has
+// What a communicator needs of its owner.
+struct Host {
+  // May be called by any method that enqueues, but not while the caller's stream is being captured.
+  Reclaim reclaim = [] {};
+  // Called by the watchdog when operations that are under way have failed, before they end on the
+  // device: what they were to compute will be wrong, and their callers have returned.
+  std::function<void(const Error&)> on_lost_results = [](const Error&) {};
+};
+
+// Everything is enqueued, and the host waits for nothing but connections: the first collective
+// makes them to the ranks that its plan goes to, a later one to those that its plan goes to
+// besides, and the first message of a pair between the two. Methods may be called by any thread
+// with the device as its current one. They throw Error; so they do, all of them, once the group has
 // failed.
 class Communicator : private streams::DeviceCollectives {
  public:
@@ -49,14 +62,15 @@ class Communicator : private streams::DeviceCollectives {
   using Collectives::Timeout;
 
   // Waits for nobody. `group` must outlive it.
-  Communicator(Group& group, int device, const Options& options, const Allocate& allocate);
+  Communicator(Group& group, int device, const Options& options, Host host);
   // Aborts what is not done.
   ~Communicator() override;
 
   int device() const { return device_; }
   cudaStream_t stream() const { return channels_.front().communication.get(); }
 
-  // Connects this rank with all others, which must do so, too, if that has not been done.
+  // Connects this rank with each other one, which must do so, too, as far as that has not been
+  // done.
   void connect(Timeout timeout);
 
   // What body(collectives) enqueues through them, and by itself on stream(), comes behind what is
@@ -71,7 +85,7 @@ class Communicator : private streams::DeviceCollectives {
   // The end of all collectives so far.
   Enqueued end_of_all();
 
-  // Why collectives go as messages though fused kernels were asked for; empty: they do not.
+  // Why collectives go as messages though fused kernels were tried; empty: they do not.
   const std::string& why_not_fused() const { return why_not_fused_; }
 
   // What the group has failed of: results that are not confirmed by then cannot be trusted.
@@ -103,6 +117,8 @@ class Communicator : private streams::DeviceCollectives {
   void make_executor(const std::vector<ncclComm_t>& comms);
   void connect_all(const Deadline& deadline);
   void connect_for(const Program& program, const Deadline& deadline);
+  std::vector<int> unconnected(const Program& program) const;
+  void connect_edges(const std::vector<int>& peers, const Deadline& deadline);
   bool may_be_fused() const;
   void connect_memory(const Deadline& deadline);
   void connect_channels(const Deadline& deadline);
@@ -112,8 +128,8 @@ class Communicator : private streams::DeviceCollectives {
   bool all_joined();
   void connect_pairs(const std::vector<PeerMessage>& messages, const Deadline& deadline);
   void await_peers(const Deadline& deadline, const std::string& doing,
-                   const std::function<bool()>& progress,
-                   const std::function<std::vector<int>()>& absent);
+                   const std::function<bool()>& progress, const std::function<Awaited()>& awaited);
+  Awaited who_is_not(const std::function<bool(int rank)>& done) const;
   void look_around();
 
   void check_open() const;
@@ -122,8 +138,9 @@ class Communicator : private streams::DeviceCollectives {
   auto guarded(Body&& body);
   template <typename Describe, typename Body>
   void telling(Describe&& doing, Body&& body);
-  // Records what has failed, tells the other ranks and ends what is under way.
-  void fail(const Error& error);
+  // Records what has failed, tells the other ranks and ends what is under way. `under_way`: results
+  // are lost of calls that have returned.
+  void fail(const Error& error, bool under_way = false);
   void end();
   void leave();
   bool close_together();
@@ -133,7 +150,8 @@ class Communicator : private streams::DeviceCollectives {
   Board& board_;
   const int device_;
   const Options options_;
-  const Allocate allocate_;
+  const Host host_;
+  const Reclaim reclaim_;
   const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   // Held while this rank is inside NCCL, and while its communicators are freed; guards what
   // follows.
@@ -150,6 +168,8 @@ class Communicator : private streams::DeviceCollectives {
   std::unique_ptr<FusedMemory> unused_memory_;          // where not all ranks reach all of it
   std::string why_not_fused_;
   bool connected_ = false;
+  std::vector<bool> has_edge_;  // by rank: of the channels, as far as they are connected
+  std::set<const Program*> connected_programs_;  // that use no other edges
   Replays replays_;
   std::uint64_t sequence_ = 0;
   bool captured_ = false;           // what is being enqueued

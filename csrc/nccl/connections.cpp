@@ -43,7 +43,7 @@ bool Connections::interrupt(const std::function<bool()>& is_back) {
     std::lock_guard lock(mutex_);
     comms = std::exchange(in_use_, {});
   }
-  return comms.empty() || Interruption(std::move(comms)).succeeds(is_back);
+  return comms.empty() || Interruption(std::move(comms), device_).succeeds(is_back);
 }
 
 void Connections::abort() {

@@ -21,11 +21,13 @@ namespace ringcomm::nccl {
 // "any thread".
 class Connections {
  public:
-  Connections(Group& group, int device, Allocate allocate)
-      : group_(group), messages_(group, device, std::move(allocate)) {}
+  Connections(Group& group, int device, Reclaim reclaim)
+      : group_(group), device_(device), messages_(group, device, std::move(reclaim)) {}
 
   Messages& messages() { return messages_; }
   void set_channels(std::unique_ptr<Comms> channels);
+  // Null before they are made, and for one rank alone.
+  Comms* channels() const { return channels_.get(); }
 
   // Goes on meeting peers for their first messages.
   void answer();
@@ -52,6 +54,7 @@ class Connections {
   void publish();
 
   Group& group_;
+  const int device_;
   Messages messages_;
   std::unique_ptr<Comms> channels_;  // null before they are made, and for one rank alone
 

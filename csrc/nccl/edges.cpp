@@ -9,15 +9,17 @@
 
 namespace ringcomm::nccl {
 
-Edges::Edges(std::vector<ncclComm_t> comms, int rank, int world_size, int device,
-             std::vector<cudaStream_t> streams, std::shared_ptr<void> memory)
-    : state_(new State{std::move(comms), std::move(streams), std::move(memory), {}}) {
+Edges::Edges(std::vector<ncclComm_t> comms, std::vector<int> peers, int device,
+             std::shared_ptr<void> memory)
+    : device_(device),
+      state_(new State{std::move(comms), std::move(peers), std::move(memory), {}, {}}) {
+  state_->streams.resize(state_->comms.size());
   state_->used.resize(state_->comms.size());
-  thread_ = start_thread([state = state_, rank, world_size, device] {
+  thread_ = start_thread([state = state_, device] {
     try {
       RINGCOMM_CHECK(cudaSetDevice(device));
       RelaxedCapture relaxed;
-      use_all(*state, rank, world_size);
+      use_all(*state);
     } catch (...) {
       state->error = std::current_exception();
     }
@@ -25,17 +27,16 @@ Edges::Edges(std::vector<ncclComm_t> comms, int rank, int world_size, int device
   });
 }
 
-void Edges::use_all(State& state, int rank, int world_size) {
+void Edges::use_all(State& state) {
+  auto* byte = static_cast<std::byte*>(state.memory.get());
   for (std::size_t i = 0; i < state.comms.size(); ++i) {
     const ncclComm_t comm = state.comms[i];
-    const cudaStream_t stream = state.streams[i];
-    std::byte* sent = static_cast<std::byte*>(state.memory.get()) + memory_nbytes(i, world_size);
+    const cudaStream_t stream = state.streams[i].get();
+    std::byte* const sent = byte++;
     RINGCOMM_CHECK(ncclGroupStart());
-    for (int peer = 0; peer < world_size; ++peer) {
-      if (peer == rank) continue;
-      std::byte* received = sent + 1 + peer;
+    for (const int peer : state.peers) {
       RINGCOMM_CHECK(ncclSend(sent, 1, ncclUint8, peer, comm, stream));
-      RINGCOMM_CHECK(ncclRecv(received, 1, ncclUint8, peer, comm, stream));
+      RINGCOMM_CHECK(ncclRecv(byte++, 1, ncclUint8, peer, comm, stream));
     }
     RINGCOMM_CHECK(ncclGroupEnd());
     RINGCOMM_CHECK(cudaEventRecord(state.used[i].get(), stream));
@@ -52,7 +53,7 @@ bool Edges::connected() const {
 bool Edges::stop() {
   if (!thread_.joinable()) return true;
   const auto is_back = [this] { return state_->enqueued.load(std::memory_order_acquire); };
-  if (!is_back() && !Interruption(state_->comms).succeeds(is_back)) {
+  if (!is_back() && !Interruption(state_->comms, device_).succeeds(is_back)) {
     thread_.detach();
     return false;
   }

@@ -1,9 +1,11 @@
-// Connects the edges of new communicators.
+// Connects edges of communicators: a rank and those peers that it is about to exchange something
+// with. An edge takes memory of the device, of every channel that NCCL has for it, so that only
+// those are connected that a plan uses.
 //
 // NCCL connects two ranks when they first exchange something, inside ncclGroupEnd, where a blocking
 // communicator waits for the peer to come there, too. So before anything else a byte goes over
-// every edge, from a thread that can be given up: later nobody waits inside NCCL for a peer, and
-// two ranks may both send first from the beginning.
+// an edge, from a thread that can be given up: later no rank waits inside NCCL for a peer, and two
+// ranks may both send first from the beginning.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,16 +24,16 @@ namespace ringcomm::nccl {
 
 class Edges {
  public:
-  // Communicator i uses stream i. `memory`, on the device, is memory_nbytes() long. Needs the other
-  // ranks, but does not wait for them.
-  Edges(std::vector<ncclComm_t> comms, int rank, int world_size, int device,
-        std::vector<cudaStream_t> streams, std::shared_ptr<void> memory);
+  // `memory`, on the device, is memory_nbytes() long. Needs the peers, which connect with this
+  // rank, but does not wait for them. `device` is the current one.
+  Edges(std::vector<ncclComm_t> comms, std::vector<int> peers, int device,
+        std::shared_ptr<void> memory);
   ~Edges() { stop(); }
   Edges(const Edges&) = delete;
   Edges& operator=(const Edges&) = delete;
 
-  static std::size_t memory_nbytes(std::size_t num_comms, int world_size) {
-    return num_comms * (world_size + 1);
+  static std::size_t memory_nbytes(std::size_t num_comms, std::size_t num_peers) {
+    return num_comms * (num_peers + 1);
   }
 
   // Whether all are connected. Throws Error (kLibrary).
@@ -45,14 +47,18 @@ class Edges {
   // Of the thread, too, which may have to be left to itself.
   struct State {
     const std::vector<ncclComm_t> comms;
-    const std::vector<cudaStream_t> streams;
+    const std::vector<int> peers;
     const std::shared_ptr<void> memory;
-    std::vector<Event> used;  // by communicator
+    // By communicator. No streams on which anything waits for the caller's: what that waits for may
+    // need this rank to go on.
+    std::vector<Stream> streams;
+    std::vector<Event> used;
     std::exception_ptr error = nullptr;
     std::atomic<bool> enqueued{false};  // set last
   };
-  static void use_all(State& state, int rank, int world_size);
+  static void use_all(State& state);
 
+  const int device_;
   const std::shared_ptr<State> state_;
   std::thread thread_;
 };

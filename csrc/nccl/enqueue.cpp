@@ -38,7 +38,15 @@ auto Communicator::guarded(Body&& body) {
 }
 
 void Communicator::connect(Timeout timeout) {
-  guarded([&] { connect_all(Deadline::in(timeout)); });
+  const Deadline deadline = Deadline::in(timeout);
+  guarded([&] {
+    connect_all(deadline);
+    std::vector<int> peers;
+    for (int r = 0; r < world_size() && !has_edge_.empty(); ++r) {
+      if (!has_edge_[r]) peers.push_back(r);
+    }
+    connect_edges(peers, deadline);
+  });
 }
 
 Enqueued Communicator::enqueue_behind(cudaStream_t user,
@@ -80,6 +88,11 @@ void Communicator::enqueue_program(Call call, const Program& program, std::span<
   if (!is_eager) connect_for(program, deadline);
   announce(call, deadline);
   if (!captured_) watchdog_->add({call, deadline, under_way_});
+  // Once the call is announced: where ranks call different ones, they would wait for each other.
+  if (!is_eager) {
+    connect_edges(unconnected(program), deadline);
+    connected_programs_.insert(&program);
+  }
   telling([&] { return describe_numbered(call, group_.members); },
           [&] {
             api_.push_collective(call.collective);

@@ -8,6 +8,7 @@ namespace ringcomm::nccl {
 
 void check(cudaError_t result, const char* call) {
   if (result == cudaSuccess) return;
+  cudaGetLastError();  // or torch's next kernel would raise it
   throw Error(ErrorKind::kLibrary, std::string(call) + " failed with " + cudaGetErrorName(result) +
                                        " (" + std::to_string(static_cast<int>(result)) +
                                        "): " + cudaGetErrorString(result));

@@ -6,7 +6,8 @@
 
 namespace ringcomm::nccl {
 
-// Throw Error (kLibrary) unless the call succeeded. NCCL's "in progress" is no failure.
+// Throw Error (kLibrary) unless the call succeeded. NCCL's "in progress" is no failure. CUDA's last
+// error is cleared: it belongs to the Error from then on.
 void check(cudaError_t result, const char* call);
 void check(ncclResult_t result, const char* call);
 

@@ -37,4 +37,8 @@ class Failure {
   std::exception_ptr error_;
 };
 
+// Says why, and ends the process at once: no destructor may wait for the device, and no line of the
+// user's may run on.
+[[noreturn]] void end_process(const Error& error);
+
 }  // namespace ringcomm::nccl

@@ -9,17 +9,8 @@
 
 namespace ringcomm::nccl {
 
-FusedExecutor::Buffer::Buffer(std::size_t nbytes) {
-  const RelaxedCapture relaxed;
-  void* data = nullptr;
-  RINGCOMM_CHECK(cudaMalloc(&data, nbytes));
-  data_ = static_cast<std::byte*>(data);
-}
-
-FusedExecutor::Buffer::~Buffer() { cudaFree(data_); }
-
-FusedExecutor::FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory)
-    : rank_(rank), memory_(std::move(memory)) {
+FusedExecutor::FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory, Reclaim reclaim)
+    : rank_(rank), memory_(std::move(memory)), reclaim_(std::move(reclaim)) {
   check(fused::load_kernels(&arch_), "loading the fused kernels");
 }
 
@@ -55,13 +46,14 @@ const fused::Script& FusedExecutor::script_of(const Program& program) {
   if (!is_new) return found->second.script;
   try {
     const fused::ScriptText text(program, rank_);
-    auto memory = std::make_unique<Buffer>(std::max<std::size_t>(text.nbytes(), 1));
+    auto memory = allocate(std::max<std::size_t>(text.nbytes(), 1), reclaim_);
     std::vector<std::byte> bytes(text.nbytes());
-    const fused::Script script = text.write(bytes.data(), memory->data());
+    const fused::Script script =
+        text.write(bytes.data(), static_cast<const std::byte*>(memory.get()));
     const RelaxedCapture relaxed;
     const Stream stream;
-    RINGCOMM_CHECK(cudaMemcpyAsync(memory->data(), bytes.data(), bytes.size(),
-                                   cudaMemcpyHostToDevice, stream.get()));
+    RINGCOMM_CHECK(cudaMemcpyAsync(memory.get(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice,
+                                   stream.get()));
     RINGCOMM_CHECK(cudaStreamSynchronize(stream.get()));
     found->second = {std::move(memory), script};
   } catch (...) {
@@ -73,10 +65,10 @@ const fused::Script& FusedExecutor::script_of(const Program& program) {
 
 std::byte* FusedExecutor::scratch_of(std::size_t nbytes) {
   if (nbytes > scratch_nbytes_) {
-    scratch_.push_back(std::make_unique<Buffer>(nbytes));
+    scratch_.push_back(allocate(nbytes, reclaim_));
     scratch_nbytes_ = nbytes;
   }
-  return scratch_.empty() ? nullptr : scratch_.back()->data();
+  return scratch_.empty() ? nullptr : static_cast<std::byte*>(scratch_.back().get());
 }
 
 void FusedExecutor::give_up() {

@@ -16,6 +16,7 @@
 #include "fused/job.h"
 #include "nccl/fused_memory.h"
 #include "nccl/handles.h"
+#include "nccl/memory.h"
 
 namespace ringcomm::nccl {
 
@@ -23,7 +24,7 @@ class FusedExecutor {
  public:
   // All ranks reach all memory. Loads the kernels: later, loading might wait for one that waits for
   // a peer.
-  FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory);
+  FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory, Reclaim reclaim);
   FusedExecutor(const FusedExecutor&) = delete;
   FusedExecutor& operator=(const FusedExecutor&) = delete;
 
@@ -51,20 +52,8 @@ class FusedExecutor {
   bool let_go() { return memory_->let_go(); }
 
  private:
-  // Memory of the device that nobody else sees.
-  class Buffer {
-   public:
-    explicit Buffer(std::size_t nbytes);
-    ~Buffer();
-    Buffer(const Buffer&) = delete;
-    Buffer& operator=(const Buffer&) = delete;
-    std::byte* data() const { return data_; }
-
-   private:
-    std::byte* data_ = nullptr;
-  };
   struct Uploaded {
-    std::unique_ptr<Buffer> memory;
+    std::shared_ptr<void> memory;
     fused::Script script;
   };
 
@@ -74,10 +63,11 @@ class FusedExecutor {
 
   const int rank_;
   const std::unique_ptr<FusedMemory> memory_;
+  const Reclaim reclaim_;
   int arch_ = 0;  // of the kernels: fused/threads.h
   std::map<const Program*, Uploaded> scripts_;
   // The last is in use; those before it may be by a graph.
-  std::vector<std::unique_ptr<Buffer>> scratch_;
+  std::vector<std::shared_ptr<void>> scratch_;
   std::size_t scratch_nbytes_ = 0;
 };
 

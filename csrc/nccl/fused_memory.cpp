@@ -1,12 +1,45 @@
 #include "nccl/fused_memory.h"
 
+#include <array>
 #include <cstring>
-#include <mutex>
+#include <new>
+#include <random>
 #include <utility>
 
 #include "nccl/errors.h"
+#include "nccl/p2p_limit.h"
 
 namespace ringcomm::nccl {
+namespace {
+
+// Its address on the PCI bus, which all processes of a host call the same: "0000:3b:00.0".
+using DeviceId = std::array<char, 16>;
+
+DeviceId id_of(int device) {
+  DeviceId id{};
+  RINGCOMM_CHECK(cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), device));
+  return id;
+}
+
+// False, too, where this process does not see the other device.
+bool has_native_atomics(int device, const DeviceId& other) {
+  int theirs = 0, native = 0;
+  if (cudaDeviceGetByPCIBusId(&theirs, other.data()) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+  RINGCOMM_CHECK(
+      cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported, device, theirs));
+  return native != 0;
+}
+
+std::shared_ptr<fused::Control> make_control() {
+  void* control = nullptr;
+  RINGCOMM_CHECK(cudaHostAlloc(&control, sizeof(fused::Control), cudaHostAllocPortable));
+  return {new (control) fused::Control{}, [](fused::Control* memory) { cudaFreeHost(memory); }};
+}
+
+}  // namespace
 
 // What a rank shows of its memory.
 struct FusedMemory::Card {
@@ -14,6 +47,8 @@ struct FusedMemory::Card {
   std::byte* address;
   std::int64_t device;  // as its process counts them
   cudaIpcMemHandle_t handle;
+  std::uint64_t number;  // drawn for the probe
+  DeviceId id;
 
   static Card from(const Board::Greeting& bytes) {
     Card card;
@@ -32,38 +67,54 @@ struct FusedMemory::Card {
   }
 };
 
-FusedMemory::FusedMemory(Group& group, int device, const fused::Layout& layout,
-                         const Process& process)
+FusedMemory::FusedMemory(Group& group, int device, const fused::Layout& layout, Paths paths,
+                         Reclaim reclaim, const Process& process)
     : group_(group),
       board_(group.board()),
       device_(device),
       layout_(layout),
+      paths_(paths),
+      reclaim_(std::move(reclaim)),
       process_(process),
       memory_(group.world_size) {}
 
 FusedMemory::~FusedMemory() {
-  static std::mutex mutex;
-  static auto& left = *new std::vector<void*>;
-  const std::lock_guard lock(mutex);
-  left.insert(left.end(), {memory_[group_.rank], control_});
+  at_the_end([this] {
+    keep_for_good(control_);
+    keep_for_good(own_);
+  });
 }
 
 void FusedMemory::allocate() {
-  void* own = nullptr;
-  RINGCOMM_CHECK(cudaMalloc(&own, layout_.nbytes()));
-  memory_[group_.rank] = static_cast<std::byte*>(own);
-  void* control = nullptr;
-  RINGCOMM_CHECK(cudaHostAlloc(&control, sizeof(fused::Control), cudaHostAllocPortable));
-  control_ = new (control) fused::Control{};
+  own_ = nccl::allocate(layout_.nbytes(), reclaim_);
+  memory_[group_.rank] = static_cast<std::byte*>(own_.get());
+  control_ = make_control();
   const Stream stream;
-  RINGCOMM_CHECK(cudaMemsetAsync(own, 0, layout_.counters_nbytes(), stream.get()));
+  RINGCOMM_CHECK(cudaMemsetAsync(own_.get(), 0, layout_.counters_nbytes(), stream.get()));
   RINGCOMM_CHECK(cudaStreamSynchronize(stream.get()));
-  Card card{.process = process_, .address = memory_[group_.rank], .device = device_, .handle = {}};
-  RINGCOMM_CHECK(cudaIpcGetMemHandle(&card.handle, own));
+  Card card{.process = process_,
+            .address = memory_[group_.rank],
+            .device = device_,
+            .handle = {},
+            .number = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32,
+            .id = id_of(device_)};
+  RINGCOMM_CHECK(cudaIpcGetMemHandle(&card.handle, own_.get()));
   board_.show(card.bytes());
 }
 
+// False: not all ranks have shown theirs.
+bool FusedMemory::open_all() {
+  for (int r = 0; r < group_.world_size; ++r) {
+    if (memory_[r] != nullptr) continue;
+    const auto card = board_.card_of(r);
+    if (!card) return false;
+    open(r, Card::from(*card));
+  }
+  return true;
+}
+
 void FusedMemory::open(int rank, const Card& card) {
+  check_path(rank, card);
   if (!card.is_in(process_)) {
     void* theirs = nullptr;
     RINGCOMM_CHECK(cudaIpcOpenMemHandle(&theirs, card.handle, cudaIpcMemLazyEnablePeerAccess));
@@ -82,31 +133,85 @@ void FusedMemory::open(int rank, const Card& card) {
   }
 }
 
-bool FusedMemory::progress() {
-  const auto refuse = [this](const std::string& why) {
-    why_not_ = why;
-    board_.tell_reach(Board::Reach::kNotAll);
-  };
-  const Board::Reach own = board_.reach_of(group_.rank);
-  if (own == Board::Reach::kUnknown) {
-    try {
-      if (memory_[group_.rank] == nullptr) allocate();
-      for (int r = 0; r < group_.world_size; ++r) {
-        if (memory_[r] != nullptr) continue;
-        const auto card = board_.card_of(r);
-        if (card) {
-          open(r, Card::from(*card));
-        } else if (board_.reach_of(r) != Board::Reach::kNotAll) {
-          return false;
-        }
-      }
-      board_.tell_reach(Board::Reach::kAll);
-    } catch (const Error& error) {
-      refuse(error.what());
-    }
+// Throws Error (kLibrary) if the user wants no such memory.
+void FusedMemory::check_allowed() const {
+  const P2pLimit limit = p2p_limit();
+  if (limit.kind != P2pLimit::Kind::kForbidden) return;
+  throw Error(ErrorKind::kLibrary,
+              limit.variable + " forbids that devices reach each other's memory");
+}
+
+// Throws Error (kLibrary) if the path to that rank's device is not to be used.
+void FusedMemory::check_path(int rank, const Card& card) const {
+  const P2pLimit limit = p2p_limit();
+  if (paths_ == Paths::kAll && limit.kind == P2pLimit::Kind::kNone) return;
+  const DeviceId own = id_of(device_);
+  if (card.id == own || has_native_atomics(device_, card.id)) return;
+  throw Error(ErrorKind::kLibrary,
+              "CUDA reports no native atomics, and so no NVLink, between the devices " +
+                  std::string(own.data()) + " of " + group_.members.name(group_.rank) + " and " +
+                  card.id.data() + " of " + group_.members.name(rank) +
+                  (limit.variable.empty() ? "" : ", which " + limit.variable + " asks for"));
+}
+
+fused::Probe FusedMemory::make_probe() const {
+  fused::Probe probe{.rank = group_.rank,
+                     .world_size = group_.world_size,
+                     .lines = {},
+                     .numbers = {},
+                     .findings = control_->findings};
+  for (int r = 0; r < group_.world_size; ++r) {
+    probe.lines[r] = memory_[r] + layout_.probe_at();
+    probe.numbers[r] = Card::from(*board_.card_of(r)).number;
+  }
+  return probe;
+}
+
+bool FusedMemory::any_refuses() const {
+  for (int r = 0; r < group_.world_size; ++r) {
+    if (board_.reach_of(r) == Board::Reach::kNotAll) return true;
+  }
+  return false;
+}
+
+// Whether it is known that this rank reaches all memory. Throws Error (kLibrary) if it does not.
+bool FusedMemory::reaches_all() {
+  if (own_ == nullptr) allocate();
+  if (!open_all()) return false;
+  if (!probe_) probe_ = std::make_unique<MemoryProbe>(make_probe());
+  if (board_.reach_of(group_.rank) == Board::Reach::kUnknown) {
+    if (!probe_->write()) return false;
+    board_.tell_reach(Board::Reach::kWritten);
   }
   for (int r = 0; r < group_.world_size; ++r) {
     if (board_.reach_of(r) == Board::Reach::kUnknown) return false;
+  }
+  if (!probe_->find()) return false;
+  const std::string missing = probe_->describe(group_.members);
+  if (!missing.empty()) throw Error(ErrorKind::kLibrary, missing);
+  return true;
+}
+
+// Whether this rank has said what it has found. Where another one refuses, its own finding does not
+// matter.
+bool FusedMemory::decide() {
+  if (board_.has_found(group_.rank)) return true;
+  try {
+    check_allowed();
+    const bool is_over = any_refuses() ? !probe_ || probe_->has_ended() : reaches_all();
+    if (!is_over) return false;
+    board_.tell_reach(Board::Reach::kAll);
+  } catch (const Error& error) {
+    why_not_ = error.what();
+    board_.tell_reach(Board::Reach::kNotAll);
+  }
+  return true;
+}
+
+bool FusedMemory::progress() {
+  if (!decide()) return false;
+  for (int r = 0; r < group_.world_size; ++r) {
+    if (!board_.has_found(r)) return false;
   }
   for (int r = 0; r < group_.world_size && why_not_.empty(); ++r) {
     if (board_.reach_of(r) != Board::Reach::kNotAll) continue;
@@ -116,15 +221,19 @@ bool FusedMemory::progress() {
   return true;
 }
 
+// A kernel of the probe that hangs may still use what is open.
 void FusedMemory::close_others() {
+  if (probe_ && probe_->hangs()) return;
   for (const int rank : std::exchange(opened_, {})) {
     RINGCOMM_CHECK(cudaIpcCloseMemHandle(memory_[rank]));
   }
 }
 
 void FusedMemory::free() {
-  if (std::byte* own = std::exchange(memory_[group_.rank], nullptr)) RINGCOMM_CHECK(cudaFree(own));
-  if (control_ != nullptr) RINGCOMM_CHECK(cudaFreeHost(std::exchange(control_, nullptr)));
+  if (probe_ && probe_->hangs()) return;
+  memory_[group_.rank] = nullptr;
+  own_.reset();
+  control_.reset();
 }
 
 // Whoever has memory of another process open must close it before that is freed.

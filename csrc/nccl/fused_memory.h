@@ -2,8 +2,9 @@
 // gets at that of all others.
 //
 // Every rank allocates its own and shows where it is. Ranks of one process take the address; others
-// open the memory by CUDA's handle for other processes. Either all ranks reach all memory and use
-// it, or none does.
+// open the memory by CUDA's handle for other processes. What was opened is not trusted: each rank
+// proves that its writes arrive and that it reads what is there. Either all ranks reach all memory
+// and use it, or none does.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +17,19 @@
 #include "core/process.h"
 #include "fused/job.h"
 #include "nccl/handles.h"
+#include "nccl/memory.h"
+#include "nccl/memory_probe.h"
 
 namespace ringcomm::nccl {
 
 class FusedMemory {
  public:
+  // Over which paths: all that carry bytes, or NVLink alone, which is where CUDA reports atomic
+  // operations between devices.
+  enum class Paths { kAll, kNvlink };
+
   // `device` is the current one, in all methods. `process` is this one.
-  FusedMemory(Group& group, int device, const fused::Layout& layout,
+  FusedMemory(Group& group, int device, const fused::Layout& layout, Paths paths, Reclaim reclaim,
               const Process& process = Process::self());
   FusedMemory(const FusedMemory&) = delete;
   FusedMemory& operator=(const FusedMemory&) = delete;
@@ -50,18 +57,29 @@ class FusedMemory {
  private:
   struct Card;
 
+  bool decide();
   void allocate();
+  bool open_all();
   void open(int rank, const Card& card);
+  void check_allowed() const;
+  void check_path(int rank, const Card& card) const;
+  bool reaches_all();
+  bool any_refuses() const;
+  fused::Probe make_probe() const;
   void close_others();
 
   Group& group_;
   Board& board_;
   const int device_;
   const fused::Layout layout_;
+  const Paths paths_;
+  const Reclaim reclaim_;
   const Process process_;
+  std::shared_ptr<void> own_;
+  std::shared_ptr<fused::Control> control_;
+  std::unique_ptr<MemoryProbe> probe_;
   std::vector<std::byte*> memory_;  // by rank
   std::vector<int> opened_;         // ranks of other processes
-  fused::Control* control_ = nullptr;
   std::string why_not_;
 };
 

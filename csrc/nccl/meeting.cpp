@@ -26,12 +26,13 @@ bool Meeting::progress() {
     if (!greeting) return false;
     ncclUniqueId id;
     std::memcpy(&id, greeting->data(), sizeof(id));
-    comms_ = std::make_unique<Comms>(id, party_.rank, party_.world_size,
-                                     static_cast<int>(streams_.size()), party_.max_ctas);
+    comms_ =
+        std::make_unique<Comms>(id, party_.rank, party_.world_size, num_comms_, party_.max_ctas);
   }
   if (!comms_->progress()) return false;
+  if (party_.peers.empty()) return true;
   if (!edges_) {
-    edges_.emplace(comms_->get(), party_.rank, party_.world_size, party_.device, streams_, memory_);
+    edges_.emplace(comms_->get(), party_.peers, party_.device, memory_);
   }
   return edges_->connected();
 }

@@ -1,5 +1,5 @@
-// Making the communicators of some ranks, from their first word to connected edges, step by step
-// and without ever waiting.
+// Making the communicators of some ranks, from their first word to the edges that are wanted at
+// once, step by step and without ever waiting.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,28 +15,29 @@
 #include "core/board.h"
 #include "nccl/comms.h"
 #include "nccl/edges.h"
+#include "nccl/memory.h"
 
 namespace ringcomm::nccl {
-
-// Device memory that is freed with the last holder, for use on the given stream.
-using Allocate = std::function<std::shared_ptr<void>(std::size_t nbytes, cudaStream_t)>;
 
 class Meeting {
  public:
   struct Party {
-    int rank, world_size;  // among those that meet
-    int device;            // the current one, whenever progress() is called
-    int max_ctas;          // of each communicator
+    int rank, world_size;    // among those that meet
+    int device;              // the current one, whenever progress() is called
+    int max_ctas;            // of each communicator
+    std::vector<int> peers;  // to be connected with, too; the others that meet may be later
   };
 
-  // One communicator for each stream. `find_id` returns the id that one of the ranks has chosen, or
-  // nothing as long as not all have said that they come.
-  Meeting(const Party& party, std::vector<cudaStream_t> streams,
-          std::function<std::optional<Board::Greeting>()> find_id, const Allocate& allocate)
+  // `find_id` returns the id that one of the ranks has chosen, or nothing as long as not all have
+  // said that they come.
+  Meeting(const Party& party, int num_comms,
+          std::function<std::optional<Board::Greeting>()> find_id, const Reclaim& reclaim)
       : party_(party),
-        streams_(std::move(streams)),
+        num_comms_(num_comms),
         find_id_(std::move(find_id)),
-        memory_(allocate(Edges::memory_nbytes(streams_.size(), party.world_size), streams_[0])) {}
+        memory_(party.peers.empty()
+                    ? nullptr
+                    : allocate(Edges::memory_nbytes(num_comms_, party.peers.size()), reclaim)) {}
   // Gives up what is not done.
   ~Meeting();
   Meeting(const Meeting&) = delete;
@@ -45,15 +46,20 @@ class Meeting {
   // An id for one of the ranks to choose.
   static Board::Greeting new_id();
 
-  // True once all are made and connected; to be called until then. Throws Error (kLibrary).
+  // True once all are made, and connected with those peers; to be called until then. Throws Error
+  // (kLibrary).
   bool progress();
 
-  // Afterwards.
-  std::unique_ptr<Comms> take() { return std::move(comms_); }
+  // Afterwards. They hold the memory: to free it now would wait for all that the device is doing,
+  // which may wait for this rank.
+  std::unique_ptr<Comms> take() {
+    comms_->hold(memory_);
+    return std::move(comms_);
+  }
 
  private:
   const Party party_;
-  const std::vector<cudaStream_t> streams_;
+  const int num_comms_;
   const std::function<std::optional<Board::Greeting>()> find_id_;
   const std::shared_ptr<void> memory_;
   std::unique_ptr<Comms> comms_;

@@ -43,13 +43,12 @@ void Messages::begin_to_meet(int peer) {
   const Board::Greeting own = is_lower ? Meeting::new_id() : Board::Greeting{};
   Pair& pair = pairs_[peer];
   pair.meeting = std::make_unique<Meeting>(
-      Meeting::Party{is_lower ? 0 : 1, 2, device_, kMessageCtas},
-      std::vector{pair.streams[kUp].get(), pair.streams[kDown].get()},
+      Meeting::Party{is_lower ? 0 : 1, 2, device_, kMessageCtas, {is_lower ? 1 : 0}}, 2,
       [this, peer, is_lower, own] {
         std::optional<Board::Greeting> theirs = board_.greeting_of(peer);
         return theirs && is_lower ? own : theirs;
       },
-      allocate_);
+      reclaim_);
   board_.greet(peer, own);
 }
 

@@ -31,8 +31,8 @@ std::string describe(const PeerMessage& message);
 // Its methods are called one at a time, with `device` as the current one.
 class Messages {
  public:
-  Messages(Group& group, int device, Allocate allocate)
-      : group_(group), board_(group.board()), device_(device), allocate_(std::move(allocate)) {}
+  Messages(Group& group, int device, Reclaim reclaim)
+      : group_(group), board_(group.board()), device_(device), reclaim_(std::move(reclaim)) {}
 
   // Whether the peer can be sent to. Begins to meet it if not.
   bool ready(int peer);
@@ -72,7 +72,7 @@ class Messages {
   Group& group_;
   Board& board_;
   const int device_;
-  const Allocate allocate_;
+  const Reclaim reclaim_;
   std::map<int, Pair> pairs_;
 };
 

@@ -8,11 +8,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <iterator>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
 
+#include "core/status.h"
 #include "nccl/ends.h"
 
 namespace ringcomm::nccl {
@@ -21,29 +24,31 @@ namespace ringcomm::nccl {
 template <typename Memory>
 class Shelf {
  public:
-  void keep(std::vector<Memory> memory, std::shared_ptr<const End> end) {
-    std::lock_guard lock(mutex_);
-    kept_.push_back({std::move(memory), std::move(end)});
-  }
-
-  // Lets go of what is done. What was captured stays with the shelf: nobody can tell.
-  void sweep() {
-    std::vector<Kept> done;  // freed without the lock: that may run anything
-    std::lock_guard lock(mutex_);
-    std::erase_if(kept_, [&done](Kept& kept) {
-      if (!kept.end->happened()) return false;
-      done.push_back(std::move(kept));
-      return true;
-    });
-  }
-
- private:
   struct Kept {
     std::vector<Memory> memory;
     std::shared_ptr<const End> end;
   };
+
+  // A list of one, so that nothing is allocated.
+  void keep(std::list<Kept> one) noexcept {
+    std::lock_guard lock(mutex_);
+    kept_.splice(kept_.end(), one);
+  }
+
+  // Lets go of what is done. What was captured stays with the shelf: nobody can tell.
+  void sweep() {
+    std::list<Kept> done;  // freed without the lock: that may run anything
+    std::lock_guard lock(mutex_);
+    for (auto kept = kept_.begin(); kept != kept_.end();) {
+      const auto next = std::next(kept);
+      if (kept->end->happened()) done.splice(done.end(), kept_, kept);
+      kept = next;
+    }
+  }
+
+ private:
   std::mutex mutex_;
-  std::vector<Kept> kept_;
+  std::list<Kept> kept_;
 };
 
 // What one operation uses.
@@ -52,9 +57,11 @@ class Holding {
  public:
   // `user` is the stream that the operation is called on, and the memory allocated for.
   Holding(std::vector<Memory> memory, cudaStream_t user, std::shared_ptr<Shelf<Memory>> shelf)
-      : user_(user), shelf_(std::move(shelf)), memory_(std::move(memory)) {}
+      : user_(user), shelf_(std::move(shelf)) {
+    held_.push_back({std::move(memory), nullptr});
+  }
   ~Holding() {
-    if (end_ && !memory_.empty() && !end_->happened()) shelf_->keep(std::move(memory_), end_);
+    if (end_ && !held_.front().memory.empty() && !is_done()) keep();
   }
   Holding(const Holding&) = delete;
   Holding& operator=(const Holding&) = delete;
@@ -68,15 +75,28 @@ class Holding {
     if (stream != user_) return;
     std::vector<Memory> freed;  // without the lock
     std::lock_guard lock(mutex_);
-    freed.swap(memory_);
+    freed.swap(held_.front().memory);
   }
 
  private:
+  // False if CUDA fails: its next call reports that.
+  bool is_done() const noexcept {
+    try {
+      return end_->happened();
+    } catch (const Error&) {
+      return false;
+    }
+  }
+  void keep() noexcept {
+    held_.front().end = end_;
+    shelf_->keep(std::move(held_));
+  }
+
   const cudaStream_t user_;
   const std::shared_ptr<Shelf<Memory>> shelf_;
   std::shared_ptr<const End> end_;
   std::mutex mutex_;
-  std::vector<Memory> memory_;
+  std::list<typename Shelf<Memory>::Kept> held_;  // one
 };
 
 }  // namespace ringcomm::nccl

@@ -15,11 +15,12 @@ constexpr std::chrono::seconds kGrace{1};
 }  // namespace
 
 Watchdog::Watchdog(Group& group, int device, std::function<void()> look_around,
-                   std::function<void(const Error&)> on_failure)
+                   std::function<bool()> may_replay, OnFailure on_failure)
     : group_(group),
       board_(group.board()),
       device_(device),
       look_around_(std::move(look_around)),
+      may_replay_(std::move(may_replay)),
       on_failure_(std::move(on_failure)),
       thread_(start_thread([this] { run(); })) {}
 
@@ -65,12 +66,22 @@ void Watchdog::run() {
       lock.lock();
     }
   } catch (const Error& error) {
-    if (!lock.owns_lock()) lock.lock();
-    failed_ = true;
-    lock.unlock();
-    drained_.notify_all();
-    on_failure_(error);
+    fail(lock, error);
+  } catch (const std::exception& error) {  // of the allocator's or of torch's
+    fail(lock, Error(ErrorKind::kSystem, error.what()));
   }
+}
+
+void Watchdog::fail(std::unique_lock<std::mutex>& lock, const Error& error) {
+  if (!lock.owns_lock()) lock.lock();
+  failed_ = true;
+  // Where one is still being enqueued, its caller gets the error.
+  const auto is_under_way = [](const Pending& pending) { return pending.end->is_recorded(); };
+  const bool under_way =
+      std::any_of(pending_.begin(), pending_.end(), is_under_way) || may_replay_();
+  lock.unlock();
+  drained_.notify_all();
+  on_failure_(error, under_way);
 }
 
 void Watchdog::look() {
@@ -80,6 +91,7 @@ void Watchdog::look() {
   if (pending_.empty()) {
     drained_.notify_all();
     if (group_.broken()) group_.check("an idle group on device " + std::to_string(device_));
+    if (may_replay_()) check_replays();
     return;
   }
   const Pending& first = pending_.front();
@@ -87,6 +99,7 @@ void Watchdog::look() {
   check_agreement(first);
   check_peers(first);
   for (const Pending& pending : pending_) check_deadline(pending);
+  if (may_replay_()) check_replays();
 }
 
 bool Watchdog::is_done(const Pending& pending) {
@@ -134,16 +147,29 @@ void Watchdog::check_peers(const Pending& pending) {
   for (int peer = 0; peer < group_.world_size; ++peer) {
     const bool involved = call != nullptr ? board_.completed(peer) < call->sequence
                                           : peer == std::get<PeerMessage>(pending.operation).peer;
-    std::string how;
-    if (peer == group_.rank || !involved || !group_.gone(peer, &how)) continue;
-    const Clock::time_point now = Clock::now();
-    if (missed_since_ == Clock::time_point{}) missed_since_ = now;
-    if (now - missed_since_ < kGrace) return;
-    throw Error(ErrorKind::kPeerDied, group_.members.name(group_.rank) + " in " +
-                                          describe(pending) + " after " +
-                                          describe_seconds(pending.deadline.waited()) + ": " +
-                                          group_.members.name(peer) + " will not answer, " + how);
+    if (!involved) continue;
+    check_not_gone(peer,
+                   describe(pending) + " after " + describe_seconds(pending.deadline.waited()));
   }
+}
+
+// A replay waits for its peers as a call does, but is not announced. A rank that has closed in good
+// order takes part in none.
+void Watchdog::check_replays() {
+  for (int peer = 0; peer < group_.world_size; ++peer) {
+    if (board_.least_closed({peer}) != Board::Closing::kNot) continue;
+    check_not_gone(peer, "CUDA graphs with operations of the group");
+  }
+}
+
+void Watchdog::check_not_gone(int peer, const std::string& doing) {
+  std::string how;
+  if (peer == group_.rank || !group_.gone(peer, &how)) return;
+  const Clock::time_point now = Clock::now();
+  if (missed_since_ == Clock::time_point{}) missed_since_ = now;
+  if (now - missed_since_ < kGrace) return;
+  throw Error(ErrorKind::kPeerDied, group_.members.name(group_.rank) + " in " + doing + ": " +
+                                        group_.members.name(peer) + " will not answer, " + how);
 }
 
 }  // namespace ringcomm::nccl

@@ -30,10 +30,12 @@ struct Pending {
 class Watchdog {
  public:
   // look_around is called all the time, on the watchdog's thread with `device` as the current one,
-  // and throws what it finds wrong. on_failure is called there once, with what was found; nothing
-  // is looked after any more then.
+  // and throws what it finds wrong. on_failure is called there once, with what was found and
+  // whether anything was under way; nothing is looked after any more then. may_replay: whether
+  // graphs exist that may wait for any peer.
+  using OnFailure = std::function<void(const Error&, bool under_way)>;
   Watchdog(Group& group, int device, std::function<void()> look_around,
-           std::function<void(const Error&)> on_failure);
+           std::function<bool()> may_replay, OnFailure on_failure);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -47,12 +49,15 @@ class Watchdog {
 
  private:
   void run();
+  void fail(std::unique_lock<std::mutex>& lock, const Error& error);
   // Forgets what is done; throws what is wrong with the rest.
   void look();
   bool is_done(const Pending& pending);
   void check_deadline(const Pending& pending);
   void check_agreement(const Pending& pending);
   void check_peers(const Pending& pending);
+  void check_replays();
+  void check_not_gone(int peer, const std::string& doing);
   std::string describe(const Pending& pending);
   std::string describe_awaited(const Pending& pending);
 
@@ -60,7 +65,8 @@ class Watchdog {
   Board& board_;
   const int device_;
   const std::function<void()> look_around_;
-  const std::function<void(const Error&)> on_failure_;
+  const std::function<bool()> may_replay_;
+  const OnFailure on_failure_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

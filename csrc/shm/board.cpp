@@ -7,6 +7,11 @@
 #include "shm/group.h"
 
 namespace ringcomm::shm {
+namespace {
+
+constexpr std::uint32_t kJoined = 1, kConnected = 2;
+
+}  // namespace
 
 Board::Board(Group& group) : ringcomm::Board(group), group_(group) {}
 
@@ -14,7 +19,7 @@ void Board::join(const Settings& settings) {
   RankState& state = group_.segment().state(group_.rank);
   if (state.device_joining.load(std::memory_order_relaxed) != 0) return;
   state.device_settings = settings;
-  state.device_joining.store(1, std::memory_order_release);
+  state.device_joining.store(kJoined, std::memory_order_release);
 }
 
 bool Board::joined(int rank) {
@@ -23,6 +28,15 @@ bool Board::joined(int rank) {
 
 Board::Settings Board::settings_of(int rank) {
   return group_.segment().state(rank).device_settings;
+}
+
+void Board::tell_connected() {
+  RankState& state = group_.segment().state(group_.rank);
+  state.device_joining.store(kConnected, std::memory_order_release);
+}
+
+bool Board::is_connected(int rank) {
+  return group_.segment().state(rank).device_joining.load(std::memory_order_acquire) >= kConnected;
 }
 
 void Board::greet(int peer, const Greeting& greeting) {

@@ -19,6 +19,8 @@ class Board final : public ringcomm::Board {
   void join(const Settings& settings) override;
   bool joined(int rank) override;
   Settings settings_of(int rank) override;
+  void tell_connected() override;
+  bool is_connected(int rank) override;
   void greet(int peer, const Greeting& greeting) override;
   void show(const Greeting& card) override;
   std::optional<Greeting> card_of(int rank) override;

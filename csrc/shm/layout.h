@@ -145,7 +145,7 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint64_t> device_enqueued;
   std::atomic<std::uint64_t> device_completed;
   std::atomic<std::uint32_t> device_greetings;  // how many it has given
-  std::atomic<std::uint32_t> device_joining;    // this rank is connecting its device, or has
+  std::atomic<std::uint32_t> device_joining;    // 1: this rank connects its device; 2: it has
   Board::Settings device_settings;              // written before that
   std::atomic<Board::Reach> device_reach;
   std::atomic<Board::Closing> device_closing;

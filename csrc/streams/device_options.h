@@ -28,9 +28,21 @@ inline DeviceExecutor executor_named(const std::string& name) {
 // The switch: whether kAuto takes kernels for what they are best at. Off until a first run on
 // several GPUs; the environment's executor=fused asks for them by name.
 inline constexpr bool kAutoIsFused = false;
+// What happens when operations fail that are under way on a device, whose callers have gone on long
+// ago: the process ends, or later calls raise the error.
+enum class AsyncErrors : std::uint8_t { kExit, kRaise };
+
+// "exit" or "raise". Throws Error (kInvalidArgument) for anything else.
+inline AsyncErrors async_errors_named(const std::string& name) {
+  if (name == "exit") return AsyncErrors::kExit;
+  if (name == "raise") return AsyncErrors::kRaise;
+  throw Error(ErrorKind::kInvalidArgument,
+              "what asynchronous errors do is \"" + name + "\"; it must be exit or raise");
+}
 
 struct DeviceOptions {
   Selection selection = {};
+  AsyncErrors async_errors = AsyncErrors::kExit;
   DeviceExecutor executor = DeviceExecutor::kAuto;
   bool auto_is_fused = kAutoIsFused;
   Layout layout;
@@ -39,7 +51,10 @@ struct DeviceOptions {
   // The most that a rank sends all others together eagerly: see fused/eager.h. Twice as much is
   // written.
   std::size_t eager_nbytes = 1 << 20;
-  int max_ctas = 32;    // of one rank: of messages, in all channels; of a fused kernel
+  int max_ctas = 32;  // of one rank: of messages, in all channels; of a fused kernel
+  // No more than a fifth of the device's multiprocessors, even if that is less: kernels of groups
+  // that run at once wait for peers, and must all fit the device, or may wait for each other.
+  bool shares_device = true;
   bool graphs = false;  // see nccl/replays.h
 };
 

@@ -93,6 +93,7 @@ void RingBackend::begin_record() {
 
 void RingBackend::eagerConnectSingleDevice(at::Device device) {
   check_usable();
+  if (device.is_cpu()) return;  // which a group has met on
   with_torch_errors([&] { device_group(device).connect(options_->timeout); });
 }
 

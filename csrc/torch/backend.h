@@ -118,9 +118,11 @@ class RingBackend : public c10d::Backend {
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
-  // Splitting makes a group from the parent's store. supportsSplitting stays false: torch would
-  // then ask the ranks outside of a new group to take part, through a method that backends written
-  // in C++ cannot offer.
+  // Splitting makes a group from the parent's store, and takes its members alone. torch asks the
+  // other ranks to take part, too, through a method that Backend does not have, and that
+  // bindings.cpp gives this one. A DeviceMesh splits where a group is bound to a device
+  // (device_id=).
+  bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;

@@ -130,21 +130,24 @@ void decline_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int w
 c10::intrusive_ptr<c10d::Backend> create_backend(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
     std::chrono::milliseconds timeout, const std::vector<Choice>& algorithms,
-    std::vector<int> host_of, int num_channels, std::size_t slice_nbytes, int max_ctas,
-    const std::string& group_name, const std::vector<std::uint64_t>& global_ranks,
-    const std::string& host, const std::string& links, bool graphs, const std::string& executor,
+    std::vector<int> host_of, int num_channels, std::size_t slice_nbytes,
+    const std::optional<int>& max_ctas, const std::string& group_name,
+    const std::vector<std::uint64_t>& global_ranks, const std::string& host,
+    const std::string& links, bool graphs, const std::string& executor,
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
     const std::optional<Link>& across, const std::vector<Tuned>& tuned,
     std::chrono::milliseconds silence, const std::vector<Time>& times, const std::string& tuned_by,
-    const py::object& made) {
+    const py::object& made, const std::string& async_errors) {
   const auto make_options = [&] {
     auto options = c10::make_intrusive<RingBackend::Options>(timeout);
     options->selection =
         selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned, tuned_by);
     options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
-    options->device.max_ctas = max_ctas;
+    options->device.shares_device = !max_ctas;
+    options->device.max_ctas = max_ctas.value_or(options->device.max_ctas);
     options->device.graphs = graphs;
     options->device.executor = streams::executor_named(executor);
+    options->device.async_errors = streams::async_errors_named(async_errors);
     options->group_name = group_name;
     options->global_ranks_in_group = global_ranks;
     options->host = host;
@@ -219,6 +222,13 @@ py::bytes dump_flight_record(const std::string& path) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "ringcomm's compiled half: the backend \"ring\", and plans.";
+  py::class_<ringcomm::AnnouncingBackend, c10d::Backend,
+             c10::intrusive_ptr<ringcomm::AnnouncingBackend>>(m, "RingBackend",
+                                                              "The backend \"ring\" of one rank.")
+      .def(
+          "perform_nocolor_split", [](ringcomm::AnnouncingBackend&, const py::object&) {},
+          py::arg("device"),
+          "What torch calls on the ranks outside of a new group: they have no part in it.");
   m.def("create_backend", &ringcomm::create_backend, py::arg("store"), py::arg("rank"),
         py::arg("world_size"), py::arg("timeout"), py::arg("algorithms"), py::arg("host_of"),
         py::arg("num_channels"), py::arg("slice_nbytes"), py::arg("max_ctas"),
@@ -227,7 +237,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("relative") = nullptr, py::arg("enable_reconfigure") = false,
         py::arg("across") = py::none(), py::arg("tuned") = std::vector<ringcomm::Tuned>{},
         py::arg("silence") = ringcomm::kSilence, py::arg("times") = std::vector<ringcomm::Time>{},
-        py::arg("tuned_by") = "", py::arg("made") = py::none(),
+        py::arg("tuned_by") = "", py::arg("made") = py::none(), py::arg("async_errors") = "exit",
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("decline_group", &ringcomm::decline_group, py::arg("store"), py::arg("rank"),
         py::arg("world_size"), py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"),

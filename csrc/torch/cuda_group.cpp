@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <c10/util/Logging.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,8 +11,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "nccl/await.h"
 #include "nccl/communicator.h"
 #include "streams/choice.h"
 #include "torch/cuda_work.h"
@@ -23,21 +26,29 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
-std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t stream) {
-  return {c10::cuda::CUDACachingAllocator::raw_alloc_with_stream(nbytes, stream),
-          c10::cuda::CUDACachingAllocator::raw_delete};
-}
+constexpr int kLooksAtLock = 1000;
+
+void empty_cache() { c10::cuda::CUDACachingAllocator::emptyCache(); }
 
 class CudaGroup : public DeviceGroup {
  public:
   // `device` is the current one.
   CudaGroup(Group& group, at::Device device, const streams::DeviceOptions& options)
-      : device_(device), communicator_(group, device.index(), options, allocate) {
+      : device_(device),
+        is_asked_to_fuse_(options.executor == streams::DeviceExecutor::kFused),
+        ends_process_(options.async_errors == streams::AsyncErrors::kExit),
+        communicator_(group, device.index(), options,
+                      {.reclaim = empty_cache, .on_lost_results = [this](const Error& error) {
+                         if (ends_process_) end_process(error);
+                       }}) {
     log_once(options);
   }
 
-  // Members may use the device as they go.
-  ~CudaGroup() override { abort("the process group is closed"); }
+  // Members may use the device as they go. Where it cannot be made current any more, it has failed,
+  // and there is nothing to end on it.
+  ~CudaGroup() override {
+    at_the_end([this] { abort("the process group is closed"); });
+  }
 
   at::Device device() const override { return device_; }
 
@@ -107,10 +118,33 @@ class CudaGroup : public DeviceGroup {
   }
 
   // Once, where the ranks have found out that they cannot do as they were asked.
+  // Once, if fused kernels were tried and cannot be used: a warning if the user asked for them by
+  // name, else a line in the log.
   void warn_if_not_fused() {
     if (communicator_.why_not_fused().empty() || warned_.exchange(true)) return;
-    TORCH_WARN("ring: RINGCOMM_EXECUTOR=fused, but collectives on ", device_,
-               " go as messages: ", communicator_.why_not_fused());
+    const auto text =
+        c10::str("collectives on ", device_, " go as messages: ", communicator_.why_not_fused());
+    if (is_asked_to_fuse_) {
+      TORCH_WARN("ring: RINGCOMM_EXECUTOR=fused, but ", text);
+    } else {
+      LOG(INFO) << "ring: " << text;
+    }
+  }
+
+  // On the watchdog's thread. The flight record comes first: it cannot be written later.
+  [[noreturn]] void end_process(const Error& error) {
+    at_the_end([&] {
+      // A thread may hold it for good, in a hook that waits for Python.
+      std::unique_lock lock(under_way_mutex_, std::defer_lock);
+      for (int i = 0; i < kLooksAtLock && !lock.try_lock(); ++i) {
+        std::this_thread::sleep_for(nccl::kPollEvery);
+      }
+      if (!lock.owns_lock()) return;
+      for (const UnderWay& operation : under_way_) {
+        operation.report.record_failure(std::make_exception_ptr(error));
+      }
+    });
+    nccl::end_process(error);
   }
 
   CUDAStream current() const { return c10::cuda::getCurrentCUDAStream(device_.index()); }
@@ -139,6 +173,8 @@ class CudaGroup : public DeviceGroup {
   }
 
   const at::Device device_;
+  const bool is_asked_to_fuse_;
+  const bool ends_process_;
   std::atomic<bool> warned_{false};
   using Shelf = nccl::Shelf<at::Tensor>;
   const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();

@@ -41,6 +41,10 @@ void Report::succeeded(int source) const {
 std::exception_ptr Report::failed(std::exception_ptr error) const {
   // First, as torch's recorder may write the same file, and knows less.
   if (hooks_) call_abort_hooks(*hooks_, error);
+  return record_failure(std::move(error));
+}
+
+std::exception_ptr Report::record_failure(std::exception_ptr error) const {
   for (const FlightMark& mark : marks_) error = ringcomm::failed(mark, std::move(error));
   return error;
 }

@@ -53,6 +53,8 @@ class Report {
   }
   // Returns the error with what is to be added to it. To be called before the work is complete.
   std::exception_ptr failed(std::exception_ptr error) const;
+  // In the flight record alone: without Python, whose lock another thread may hold for good.
+  std::exception_ptr record_failure(std::exception_ptr error) const;
 
  private:
   c10::SmallVector<FlightMark, 1> marks_;

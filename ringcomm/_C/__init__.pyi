@@ -20,7 +20,7 @@ def create_backend(
     host_of: Sequence[int],
     num_channels: int,
     slice_nbytes: int,
-    max_ctas: int,
+    max_ctas: int | None,
     group_name: str,
     global_ranks: Sequence[int],
     host: str = "",
@@ -35,6 +35,7 @@ def create_backend(
     times: Sequence[tuple[int, Collective, int, float]] = (),
     tuned_by: str = "",
     made: Callable[[int], None] | None = None,
+    async_errors: str = "exit",
 ) -> Backend: ...
 def decline_group(
     store: Store,

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 
+#include "fake_cuda.h"
 #include "fake_graph.h"
 #include "fake_stream.h"
 
 namespace fake {
+
+std::atomic<bool> is_lost{false};
 
 int EventState::begin_record() {
   std::lock_guard lock(mutex);
@@ -48,7 +51,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
-  if (!fake::is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  if (!fake::is_alive(stream)) return fake::returned(cudaErrorInvalidResourceHandle);
   const auto state = event->state;
   if (stream->graph && flags == cudaEventRecordExternal) {
     stream->graph->add_external_record(stream, state);
@@ -67,13 +70,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
-  if (!fake::is_alive(stream)) return cudaErrorInvalidResourceHandle;
+  if (!fake::is_alive(stream)) return fake::returned(cudaErrorInvalidResourceHandle);
   const auto state = event->state;
   std::unique_lock lock(state->mutex);
   if (state->captured && flags != cudaEventWaitExternal) {
     const std::shared_ptr<fake::Graph> graph = state->graph.lock();
-    if (!graph || !graph->active) return cudaErrorCapturedEvent;
-    if (stream->graph && stream->graph != graph) return cudaErrorStreamCaptureMerge;
+    if (!graph || !graph->active) return fake::returned(cudaErrorCapturedEvent);
+    if (stream->graph && stream->graph != graph) return fake::returned(cudaErrorStreamCaptureMerge);
     stream->graph = graph;
     graph->streams.insert(stream);
     graph->add_wait(stream, state->node);
@@ -81,7 +84,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   }
   if (stream->graph) {
     lock.unlock();
-    if (flags != cudaEventWaitExternal) return cudaErrorStreamCaptureIsolation;
+    if (flags != cudaEventWaitExternal) return fake::returned(cudaErrorStreamCaptureIsolation);
     stream->graph->add_external_wait(stream, state);
     return cudaSuccess;
   }
@@ -89,9 +92,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (fake::is_forbidden_by_captures()) return fake::returned(cudaErrorStreamCaptureUnsupported);
+  if (fake::is_lost) return fake::returned(cudaErrorIllegalAddress);
   std::lock_guard lock(event->state->mutex);
-  if (event->state->captured) return cudaErrorCapturedEvent;
-  return event->state->happened >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+  if (event->state->captured) return fake::returned(cudaErrorCapturedEvent);
+  return fake::returned(event->state->happened >= event->state->recorded ? cudaSuccess
+                                                                         : cudaErrorNotReady);
 }
 
 }  // extern "C"

@@ -1,6 +1,7 @@
 // CUDA's events, played by the host.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -8,6 +9,8 @@
 namespace fake {
 
 class Graph;
+
+extern std::atomic<bool> is_lost;  // an illegal access: whoever asks about an event is told
 
 // What an event stands for; streams and graphs may outlive the event itself.
 struct EventState {

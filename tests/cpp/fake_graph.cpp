@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "fake_cuda.h"
 #include "fake_event.h"
 #include "fake_stream.h"
 
@@ -12,6 +14,10 @@ namespace fake {
 namespace {
 
 std::atomic<unsigned long long> num_graphs{0};
+thread_local cudaStreamCaptureMode mode_here = cudaStreamCaptureModeGlobal;
+
+std::mutex captures_mutex;
+std::set<Graph*> captures;  // that are active
 
 // Graphs as CUDA's handles.
 using GraphHandle = std::shared_ptr<Graph>*;
@@ -26,7 +32,7 @@ struct UserObject {
   cudaHostFn_t destroy;
 };
 
-Graph::Graph() : id(++num_graphs) {}
+Graph::Graph(cudaStreamCaptureMode mode) : id(++num_graphs), mode(mode) {}
 
 Graph::~Graph() {
   for (const auto& forget : on_end_) forget();
@@ -108,24 +114,45 @@ void Graph::launch(cudaStream_t stream) {
   });
 }
 
-std::shared_ptr<Graph> begin_capture(cudaStream_t stream) {
-  auto graph = std::make_shared<Graph>();
+std::shared_ptr<Graph> begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  auto graph = std::make_shared<Graph>(mode);
   graph->streams.insert(stream);
   stream->graph = graph;
+  const std::lock_guard lock(captures_mutex);
+  captures.insert(graph.get());
   return graph;
 }
 
 bool end_capture(const std::shared_ptr<Graph>& graph, cudaStream_t stream) {
   for (const cudaStream_t captured : graph->streams) captured->graph.reset();
   graph->active = false;
-  return graph->is_joined(stream);
+  const std::lock_guard lock(captures_mutex);
+  captures.erase(graph.get());
+  return graph->is_joined(stream) && !graph->invalidated;
+}
+
+bool is_forbidden_by_captures() {
+  if (mode_here == cudaStreamCaptureModeRelaxed) return false;
+  const std::lock_guard lock(captures_mutex);
+  bool forbidden = false;
+  for (Graph* const graph : captures) {
+    const bool is_own = graph->thread == std::this_thread::get_id();
+    const bool is_global = graph->mode == cudaStreamCaptureModeGlobal;
+    if (graph->mode == cudaStreamCaptureModeRelaxed) continue;
+    if (!is_own && !(is_global && mode_here == cudaStreamCaptureModeGlobal)) continue;
+    graph->invalidated = forbidden = true;
+  }
+  return forbidden;
 }
 
 }  // namespace fake
 
 extern "C" {
 
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, fake::mode_here);
+  return cudaSuccess;
+}
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
                                      unsigned long long* id, cudaGraph_t* graph,
                                      const cudaGraphNode_t**, const cudaGraphEdgeData**, size_t*) {
@@ -145,15 +172,15 @@ cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object
   reinterpret_cast<fake::Graph*>(graph)->retain(reinterpret_cast<fake::UserObject*>(object));
   return cudaSuccess;
 }
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
-  fake::begin_capture(stream);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  fake::begin_capture(stream, mode);
   return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const std::shared_ptr<fake::Graph> captured = stream->graph;
   const bool joined = fake::end_capture(captured, stream);
   *graph = reinterpret_cast<cudaGraph_t>(new std::shared_ptr(captured));
-  return joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined;
+  return fake::returned(joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined);
 }
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
                                           unsigned long long) {

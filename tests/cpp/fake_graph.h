@@ -1,6 +1,7 @@
 // CUDA's graphs, played by the host: what is captured from streams, and runs on as many threads as
 // streams were captured. Of the rules of captures, those are checked that our calls could break:
-// events of the world outside are external, and all streams join the first one in the end.
+// events of the world outside are external, all streams join the first one in the end, and nothing
+// unsafe is called meanwhile.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <thread>
 #include <vector>
 
 namespace fake {
@@ -22,12 +24,15 @@ extern std::atomic<int> num_launches;
 // What was captured, and all that can be done with it.
 class Graph : public std::enable_shared_from_this<Graph> {
  public:
-  Graph();
+  explicit Graph(cudaStreamCaptureMode mode);
   ~Graph();
 
   // Everything below while it is being captured.
   const unsigned long long id;
+  const cudaStreamCaptureMode mode;
+  const std::thread::id thread = std::this_thread::get_id();  // that captures it
   bool active = true;
+  bool invalidated = false;  // by a call that is illegal meanwhile
   std::set<cudaStream_t> streams;
 
   int add(cudaStream_t stream, std::function<void()> body);
@@ -60,7 +65,11 @@ class Graph : public std::enable_shared_from_this<Graph> {
   std::vector<std::function<void()>> on_end_;
 };
 
-std::shared_ptr<Graph> begin_capture(cudaStream_t stream);
+std::shared_ptr<Graph> begin_capture(cudaStream_t stream,
+                                     cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal);
+// Whether a call that is unsafe during captures, such as a question about an event, is illegal on
+// this thread now. If so, the captures that forbid it can no longer be ended.
+bool is_forbidden_by_captures();
 // False where CUDA would refuse: something captured does not come before the end of `stream`.
 bool end_capture(const std::shared_ptr<Graph>& graph, cudaStream_t stream);
 

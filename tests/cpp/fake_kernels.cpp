@@ -1,7 +1,12 @@
 // Our kernels, on the streams of fake_stream.h.
+#include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <span>
+#include <thread>
 #include <vector>
 
+#include "fake_cuda.h"
 #include "fake_stream.h"
 #include "fused/launch.h"
 #include "fused/threads.h"
@@ -24,6 +29,57 @@ cudaError_t reduce_device(const Reduction& reduction, const void* const* inputs,
 }
 
 namespace fused {
+
+namespace {
+
+// A word at once, as a device does.
+class ProbeMachine {
+ public:
+  explicit ProbeMachine(const Probe& probe) : probe_(probe) {}
+
+  int thread() const { return 0; }
+  int num_threads() const { return 1; }
+  void put(Words* to, const Words& words) const {
+    if (fake::muted_rank == probe_.rank && !is_own(to)) return;
+    std::atomic_ref(to->first).store(words.first, std::memory_order_relaxed);
+    std::atomic_ref(to->second).store(words.second, std::memory_order_relaxed);
+  }
+  Words look(Words* at) const {
+    if (fake::misreading_rank == probe_.rank && !is_own(at)) return {1, 2};
+    return {std::atomic_ref(at->first).load(std::memory_order_relaxed),
+            std::atomic_ref(at->second).load(std::memory_order_relaxed)};
+  }
+
+ private:
+  bool is_own(const Words* at) const {
+    const auto offset = reinterpret_cast<const std::byte*>(at) - probe_.lines[probe_.rank];
+    return offset >= 0 && offset < static_cast<std::ptrdiff_t>(probe_.world_size * kLine);
+  }
+  const Probe& probe_;
+};
+
+void hang(int rank) {
+  while (fake::hanging_rank == rank) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+}  // namespace
+
+cudaError_t launch_writes(const Probe& probe, cudaStream_t stream) {
+  stream->enqueue([=] {
+    hang(probe.rank);
+    ProbeMachine machine(probe);
+    write_patterns(machine, probe);
+  });
+  return cudaSuccess;
+}
+
+cudaError_t launch_finds(const Probe& probe, cudaStream_t stream) {
+  stream->enqueue([=] {
+    ProbeMachine machine(probe);
+    find_patterns(machine, probe);
+  });
+  return cudaSuccess;
+}
 
 cudaError_t load_kernels(int* arch) {
   *arch = kHopper;

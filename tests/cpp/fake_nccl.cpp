@@ -29,6 +29,8 @@ std::atomic<int> waits_for_graphs{0};
 std::atomic<int> frees_under_graphs{0};
 std::atomic<int> frees_under_threads{0};
 std::atomic<int> connecting{0};
+std::atomic<int> most_ctas{0};
+std::atomic<int> num_edges{0};
 std::atomic<int> most_ahead{std::numeric_limits<int>::max()};
 
 namespace {
@@ -127,7 +129,7 @@ bool connect(const std::vector<Operation>& operations) {
   std::vector<std::tuple<int, int, int>> awaited;
   for (const Operation& op : operations) {
     const int from = op.is_send ? comm->rank : op.peer, to = op.is_send ? op.peer : comm->rank;
-    posted.insert({from, to, comm->rank});
+    if (posted.insert({from, to, comm->rank}).second) ++num_edges;
     awaited.push_back({from, to, op.peer});
   }
   changed.notify_all();
@@ -161,6 +163,13 @@ ncclResult_t add(const Operation& operation) {
   return ncclSuccess;
 }
 
+// NCCL goes back to the device that it was called on, and so makes a context there.
+void go_back_to_device() {
+  int device = 0;
+  cudaGetDevice(&device);
+  cudaSetDevice(device);
+}
+
 // What NCCL does before it frees a communicator. It would wait for ever; a test is told.
 void wait_for_graphs(ncclComm_t comm) {
   std::unique_lock lock(mutex);
@@ -182,8 +191,9 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
-                                    ncclConfig_t*) {
+                                    ncclConfig_t* config) {
   std::lock_guard lock(fake::mutex);
+  fake::most_ctas = std::max(fake::most_ctas.load(), config->maxCTAs);
   auto& world = fake::worlds[std::string(id.internal, sizeof(id.internal))];
   if (!world) world = std::make_shared<fake::World>();
   world->size = size;
@@ -214,12 +224,14 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int) {
+  fake::go_back_to_device();
   std::lock_guard lock(fake::mutex);
   comm->revoked = comm->aborted = true;  // what is under way ends
   fake::changed.notify_all();
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  fake::go_back_to_device();
   {
     std::lock_guard lock(fake::mutex);
     comm->aborted = true;
@@ -242,6 +254,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  fake::go_back_to_device();
   fake::wait_for_graphs(comm);
   return ncclSuccess;
 }
@@ -269,6 +282,7 @@ ncclResult_t ncclRecv(void* data, size_t nbytes, ncclDataType_t, int peer, ncclC
   return fake::add({false, data, nbytes, peer, comm, stream});
 }
 ncclResult_t ncclGroupEnd() {
+  fake::go_back_to_device();
   std::map<cudaStream_t, std::vector<fake::Operation>> by_stream;
   for (const fake::Operation& operation : std::exchange(fake::group, {})) {
     int failing = operation.comm->rank;

@@ -24,6 +24,10 @@ extern std::atomic<int> frees_under_graphs;
 extern std::atomic<int> frees_under_threads;
 // How many groups a communicator has ahead of what is done before ncclGroupEnd waits.
 extern std::atomic<int> most_ahead;
+// The most CTAs that any communicator may use.
+extern std::atomic<int> most_ctas;
+// How many edges are connected, in one direction and counted at both of its ends.
+extern std::atomic<int> num_edges;
 // How many threads wait in ncclGroupEnd for an edge.
 extern std::atomic<int> connecting;
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "fake_cuda.h"
 #include "fake_graph.h"
 
 namespace fake {
@@ -85,6 +86,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (fake::is_forbidden_by_captures()) return fake::returned(cudaErrorStreamCaptureUnsupported);
   std::promise<void> reached;
   stream->push([&] { reached.set_value(); });
   reached.get_future().wait();

@@ -1,16 +1,17 @@
 #include "nccl_ranks.h"
 
 #include <chrono>
-#include <cstdlib>
 #include <thread>
+
+#include "fake_cuda.h"
 
 namespace ranks {
 
 using namespace std::chrono_literals;
 
-std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t) {
-  return {std::malloc(nbytes), std::free};
-}
+void reclaim() { fake::has_room = true; }
+
+std::function<void(const ringcomm::Error&)> on_lost_results = [](const ringcomm::Error&) {};
 
 void synchronize(cudaStream_t stream) {
   ringcomm::nccl::Event event;
@@ -35,6 +36,12 @@ ringcomm::nccl::Options device_options(const std::string& algorithm, int num_cha
                      .min_slice_nbytes = 512}};
 }
 
+ringcomm::Board::Settings settings_of(const ringcomm::nccl::Options& options) {
+  return {static_cast<std::uint64_t>(options.layout.num_channels), options.layout.slice_nbytes,
+          static_cast<std::uint64_t>(options.max_ctas), options.graphs,
+          static_cast<std::uint64_t>(options.executor)};
+}
+
 DeviceRank::DeviceRank(MemoryStore& store, int rank, int world_size, const std::string& algorithm,
                        int num_channels)
     : DeviceRank(store, rank, world_size, device_options(algorithm, num_channels)) {}
@@ -48,7 +55,8 @@ DeviceRank::DeviceRank(MemoryStore& store, const ringcomm::Invitation& invitatio
                        const ringcomm::links::MakeEngine& make_engine)
     : rank(invitation.rank), group(store, invitation, make_engine) {
   RINGCOMM_CHECK(cudaSetDevice(kDevice));
-  device.emplace(group, kDevice, options, allocate);
+  device.emplace(group, kDevice, options,
+                 ringcomm::nccl::Host{.reclaim = reclaim, .on_lost_results = on_lost_results});
 }
 
 DeviceRank::~DeviceRank() = default;

@@ -16,13 +16,20 @@ namespace ranks {
 
 inline constexpr int kDevice = 1;  // not the one that is current in a new thread
 
-std::shared_ptr<void> allocate(std::size_t nbytes, cudaStream_t stream);
+// As torch's allocator, which can give back what it keeps: the device is not full then.
+void reclaim();
+
+// What all ranks do when results are lost; nothing at first.
+extern std::function<void(const ringcomm::Error&)> on_lost_results;
 
 void synchronize(cudaStream_t stream);
 
 std::string text_of(const std::exception_ptr& error);
 
 ringcomm::nccl::Options device_options(const std::string& algorithm, int num_channels);
+
+// Of a rank that says that it connects, and does not.
+ringcomm::Board::Settings settings_of(const ringcomm::nccl::Options& options);
 
 struct DeviceRank {
   DeviceRank(MemoryStore& store, int rank, int world_size, const std::string& algorithm = "ring",

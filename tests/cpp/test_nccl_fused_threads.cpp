@@ -1,12 +1,16 @@
 // Collectives by fused kernels on GPUs that the host plays: how the ranks come to share memory,
 // what happens where they cannot, and how it ends. What a kernel does is tested in
 // test_fused_threads.cpp.
+#include <atomic>
 #include <barrier>
 #include <chrono>
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -15,6 +19,8 @@
 #include "fake_graph.h"
 #include "fake_nccl.h"
 #include "fused/launch.h"
+#include "nccl/fused_memory.h"
+#include "nccl/p2p_limit.h"
 #include "nccl_cases.h"
 #include "nccl_ranks.h"
 
@@ -41,6 +47,38 @@ void with_fused(int world_size, const nccl::Options& options,
     DeviceRank rank(store, r, world_size, options);
     body(rank);
   });
+}
+
+// Three ranks, each with a device and as if in a process of its own, once they know whether they
+// reach each other's memory.
+void with_memory(
+    nccl::FusedMemory::Paths paths,
+    const std::function<void(int rank, const nccl::FusedMemory&)>& body,
+    const std::function<void(int rank)>& prepare = [](int) {}) {
+  const int before = fake::num_allocations;
+  std::atomic<bool> hung{false};
+  std::atomic<int> num_known{0};
+  ranks::MemoryStore store;
+  ranks::on_threads(3, [&](int r) {
+    prepare(r);
+    shm::Group group(store, ranks::invite(r, 3));
+    const fused::Layout layout{.world_size = 3, .num_lanes = 1, .outbox_nbytes = 4096};
+    Process process = Process::self();
+    process.pid += r;
+    nccl::FusedMemory memory(group, r, layout, paths, ranks::reclaim, process);
+    while (!memory.progress()) std::this_thread::sleep_for(1ms);
+    if (fake::hanging_rank != -1) hung = true;
+    body(r, memory);
+    ++num_known;
+    if (memory.why_not().empty()) {
+      while (!memory.let_go()) std::this_thread::sleep_for(1ms);
+    } else {
+      while (num_known < 3) std::this_thread::sleep_for(1ms);
+      memory.free();
+    }
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+  });
+  if (!hung) CHECK_EQ(fake::num_allocations.load(), before);
 }
 
 }  // namespace
@@ -168,34 +206,189 @@ TEST(where_one_rank_cannot_reach_all_memory_all_ranks_send_messages) {
                                                      ? " failed with cudaErrorFake"
                                                      : "cannot reach the memory of all other");
     CHECK_EQ(rank.device->shut_down(kPatience), "");
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
   });
   CHECK_EQ(fake::open_comms.load(), 0);
   CHECK_EQ(fake::num_allocations.load(), before);
 }
 
 TEST(ranks_of_other_processes_open_the_memory) {
-  const int before = fake::num_allocations;
-  for (const bool opens : {true, false}) {
-    fake::opens_memory = opens;
-    ranks::MemoryStore store;
-    ranks::on_threads(3, [&](int r) {
-      shm::Group group(store, ranks::invite(r, 3));
-      const fused::Layout layout{.world_size = 3, .num_lanes = 1, .outbox_nbytes = 4096};
-      Process process = Process::self();
-      process.pid += r;
-      nccl::FusedMemory memory(group, 0, layout, process);
-      while (!memory.progress()) std::this_thread::sleep_for(1ms);
-      if (opens) {
-        CHECK_EQ(memory.why_not(), "");
-        for (int peer = 0; peer < 3; ++peer) CHECK(memory.of(peer) != nullptr);
-      } else {
-        CHECK(!memory.why_not().empty());
-      }
-      while (!memory.let_go()) std::this_thread::sleep_for(1ms);
-    });
-    CHECK_EQ(fake::num_allocations.load(), before);
-  }
+  with_memory(nccl::FusedMemory::Paths::kAll, [](int, const nccl::FusedMemory& memory) {
+    CHECK_EQ(memory.why_not(), "");
+    for (int peer = 0; peer < 3; ++peer) CHECK(memory.of(peer) != nullptr);
+  });
+  fake::opens_memory = false;
+  with_memory(nccl::FusedMemory::Paths::kAll, [](int, const nccl::FusedMemory& memory) {
+    CHECK_CONTAINS(memory.why_not(), "cudaIpcOpenMemHandle");
+  });
   fake::opens_memory = true;
+}
+
+// As where a platform does not carry writes, or reads, between devices.
+TEST(memory_that_only_seems_to_be_another_ranks_is_used_by_no_rank) {
+  for (const fake::Opened opened : {fake::Opened::kCopy, fake::Opened::kOther}) {
+    std::atomic<int> num_named{0};
+    with_memory(
+        nccl::FusedMemory::Paths::kAll,
+        [&](int rank, const nccl::FusedMemory& memory) {
+          CHECK(!memory.why_not().empty());
+          const std::string named = "wrote into the memory of rank " + std::to_string(rank);
+          if (memory.why_not().find(named) != std::string::npos) ++num_named;
+        },
+        [opened](int) { fake::opened_here = opened; });
+    CHECK(num_named > 0);  // the others know of that
+  }
+}
+
+TEST(writes_of_one_rank_that_are_lost_keep_all_from_the_memory) {
+  std::atomic<int> num_named{0};
+  fake::muted_rank = 0;
+  with_memory(nccl::FusedMemory::Paths::kAll, [&](int rank, const nccl::FusedMemory& memory) {
+    CHECK(!memory.why_not().empty());
+    num_named += memory.why_not() == "what rank 0 wrote into the memory of rank " +
+                                         std::to_string(rank) + " has not arrived there";
+  });
+  fake::muted_rank = -1;
+  CHECK(num_named > 0);  // a rank that knows of the other's finding looks for none itself
+}
+
+TEST(a_rank_that_reads_other_bytes_keeps_all_from_the_memory) {
+  fake::misreading_rank = 2;
+  with_memory(nccl::FusedMemory::Paths::kAll, [](int rank, const nccl::FusedMemory& memory) {
+    CHECK_EQ(memory.why_not(),
+             rank == 2 ? "rank 2 reads other bytes in the memory of rank 0 than are there"
+                       : "rank 2 cannot reach the memory of all other ranks' devices");
+  });
+  with_fused(3, fused_options(), [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    CHECK_EQ(rank.data[4999], 3.0f);
+    CHECK_CONTAINS(rank.device->why_not_fused(), "rank 2 ");
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  fake::misreading_rank = -1;
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+TEST(a_probe_that_does_not_end_is_given_up_by_all) {
+  const int before = fake::num_allocations;
+  fake::hanging_rank = 1;
+  std::atomic<int> num_done{0};
+  with_memory(nccl::FusedMemory::Paths::kAll, [&](int rank, const nccl::FusedMemory& memory) {
+    CHECK_CONTAINS(memory.why_not(), rank == 1 ? "has not ended after 2 s" : "rank 1 cannot reach");
+    if (++num_done == 3) fake::hanging_rank = -1;
+    while (fake::hanging_rank != -1) std::this_thread::sleep_for(1ms);
+  });
+  // What the kernel may still use stays.
+  CHECK(fake::num_allocations > before);
+  fake::num_allocations = before;
+}
+
+TEST(only_nvlink_is_used_unless_it_is_asked_for_by_name) {
+  using Paths = nccl::FusedMemory::Paths;
+  // What all ranks say; a rank that knows of another one's reason looks for none itself.
+  const auto why_not = [](Paths paths) {
+    std::vector<std::string> texts(3);
+    with_memory(paths,
+                [&](int rank, const nccl::FusedMemory& memory) { texts[rank] = memory.why_not(); });
+    return texts[0] + texts[1] + texts[2];
+  };
+  CHECK_EQ(why_not(Paths::kNvlink), "");
+  fake::sees_all_devices = false;
+  CHECK_CONTAINS(why_not(Paths::kNvlink),
+                 "CUDA reports no native atomics, and so no NVLink, between the devices 0000:");
+  fake::sees_all_devices = true;
+  fake::has_native_atomics = false;
+  CHECK_CONTAINS(why_not(Paths::kNvlink), "no native atomics");
+  CHECK_EQ(why_not(Paths::kAll), "");
+  setenv("NCCL_P2P_LEVEL", "NVL", 1);
+  CHECK_CONTAINS(why_not(Paths::kAll), ", which NCCL_P2P_LEVEL=NVL asks for");
+  fake::has_native_atomics = true;
+  CHECK_EQ(why_not(Paths::kAll), "");
+  setenv("NCCL_P2P_LEVEL", "LOC", 1);
+  CHECK_CONTAINS(why_not(Paths::kAll),
+                 "NCCL_P2P_LEVEL=LOC forbids that devices reach each other's memory");
+  unsetenv("NCCL_P2P_LEVEL");
+}
+
+TEST(the_users_variables_for_nccl_are_honoured) {
+  using Kind = nccl::P2pLimit::Kind;
+  const std::vector<std::pair<const char*, Kind>> levels = {
+      {"LOC", Kind::kForbidden},  {"NVL", Kind::kNvlinkOnly}, {"PIX", Kind::kNvlinkOnly},
+      {"PXB", Kind::kNvlinkOnly}, {"PHB", Kind::kNvlinkOnly}, {"SYS", Kind::kNone},
+      {"0", Kind::kForbidden},    {"1", Kind::kNvlinkOnly},   {"3", Kind::kNvlinkOnly},
+      {"4", Kind::kNone},         {"9", Kind::kNone},         {"", Kind::kNone},
+      {"another", Kind::kNone},
+  };
+  for (const auto& [level, kind] : levels) {
+    setenv("NCCL_P2P_LEVEL", level, 1);
+    CHECK_WITH(nccl::p2p_limit().kind == kind, level);
+    const std::string named = std::string("NCCL_P2P_LEVEL=") + level;
+    CHECK_EQ(nccl::p2p_limit().variable, kind == Kind::kNone ? "" : named);
+  }
+  setenv("NCCL_P2P_DISABLE", "0", 1);
+  CHECK(nccl::p2p_limit().kind == Kind::kNone);
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  CHECK_EQ(nccl::p2p_limit().variable, "NCCL_P2P_DISABLE=1");
+  with_fused(2, fused_options(), [&](DeviceRank& rank) {
+    rank.data.assign(100, 1);
+    synchronize(rank.all_reduce().stream);
+    CHECK_EQ(rank.data[99], 2.0f);
+    CHECK_CONTAINS(rank.device->why_not_fused(), "NCCL_P2P_DISABLE=1 forbids");
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  unsetenv("NCCL_P2P_DISABLE");
+  unsetenv("NCCL_P2P_LEVEL");
+}
+
+TEST(auto_sends_messages_until_it_is_switched) {
+  for (const bool is_fused : {false, true}) {
+    nccl::Options options = fused_options();
+    options.executor = streams::DeviceExecutor::kAuto;
+    if (is_fused) options.auto_is_fused = true;
+    with_fused(2, options, [&](DeviceRank& rank) {
+      rank.device->connect(kPatience);
+      CHECK_EQ(fake::open_comms > 0, !is_fused);
+      CHECK_EQ(rank.device->why_not_fused(), "");
+      CHECK_EQ(rank.device->shut_down(kPatience), "");
+    });
+  }
+}
+
+TEST(a_rank_that_is_gone_while_it_shares_its_memory_is_named_at_once) {
+  const int before = fake::num_allocations;
+  ranks::MemoryStore store;
+  ranks::on_threads(3, [&](int r) {
+    if (r == 1) {
+      shm::Group group(store, ranks::invite(r, 3));
+      group.board().join(ranks::settings_of(fused_options()));
+      group.close("the end");
+      return;
+    }
+    DeviceRank rank(store, r, 3, fused_options());
+    check::check_error(ErrorKind::kPeerDied, {"rank 1 will not answer, it has closed the group"},
+                       [&] { rank.device->connect(kPatience); });
+  });
+  fake::num_allocations = before;  // memory that others may have open stays
+}
+
+TEST(a_kernel_in_a_graph_ends_when_a_rank_dies) {
+  const int before = fake::num_allocations;
+  with_fused(3, fused_options(), [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    const auto graph = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    if (rank.rank == 1) {
+      rank.group.close("the end");
+      return;
+    }
+    graph->launch(rank.user.get());
+    synchronize(rank.user.get());
+    CHECK_CONTAINS(rank.failure(), "rank 1 will not answer, it has closed the group");
+  });
+  fake::num_allocations = before;
 }
 
 TEST(all_ranks_must_choose_alike) {

@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "errors.h"
+#include "fake_cuda.h"
 #include "fake_graph.h"
 #include "fake_nccl.h"
 #include "fake_stream.h"
@@ -22,6 +23,7 @@ using namespace std::chrono_literals;
 using ranks::DeviceRank;
 using ranks::kPatience;
 using ranks::synchronize;
+using ranks::text_of;
 using ranks::with_devices;
 
 }  // namespace
@@ -55,6 +57,97 @@ TEST(a_ring_of_first_contacts_is_no_deadlock) {
 }
 
 // A rank that is busy elsewhere, or idle, answers from its watchdog.
+// What a group of eight holds: a communicator for each channel, the edges of its plans, scratch and
+// what connected them.
+TEST(only_edges_that_plans_use_are_connected_and_no_communicator_is_kept_for_nothing) {
+  constexpr int n = 8, kChannels = 2;
+  const int allocations = fake::num_allocations;
+  fake::num_edges = fake::open_comms = 0;
+  std::atomic<int> num_there{0};
+  const auto meet = [&](int round) {
+    ++num_there;
+    while (num_there < n * round) std::this_thread::sleep_for(1ms);
+  };
+  with_devices(n, "ring", kChannels, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    meet(1);
+    CHECK_EQ(fake::open_comms.load(), n * kChannels);
+    CHECK_EQ(fake::num_edges.load(), n * kChannels * 2 * 2);  // two neighbours, two directions
+    CHECK_EQ(fake::num_allocations - allocations, n * (kChannels + 1));
+    meet(2);
+    for (int i = 0; i < 2; ++i) {
+      const nccl::Enqueued enqueued =
+          rank.device->enqueue_behind(rank.user.get(), [&](Collectives& collectives) {
+            collectives.broadcast(rank.data.data(), 5000, DType::kFloat32, i, kPatience);
+          });
+      synchronize(enqueued.stream);
+    }
+    meet(3);
+    // The root of a direct broadcast goes to all. A leaf exchanges nothing with another.
+    CHECK(fake::num_edges.load() <= n * kChannels * (n - 1) * 2);
+    rank.device->connect(kPatience);
+    meet(4);
+    CHECK_EQ(fake::num_edges.load(), n * kChannels * (n - 1) * 2);
+    synchronize(rank.all_reduce().stream);
+    CHECK_EQ(rank.data[4999], 64.0f);
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+  CHECK_EQ(fake::num_allocations.load(), allocations);
+}
+
+// Each waits for an edge that the other does not connect.
+TEST(ranks_that_disagree_before_they_are_connected_are_told) {
+  with_devices(3, [&](DeviceRank& rank) {
+    rank.data.assign(300, 1);
+    std::string text;
+    try {
+      if (rank.rank == 2) {
+        rank.device->enqueue_behind(rank.user.get(), [&](Collectives& collectives) {
+          collectives.broadcast(rank.data.data(), 300, DType::kFloat32, 0, kPatience);
+        });
+      } else {
+        rank.all_reduce();
+      }
+      text = rank.failure();
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    CHECK_CONTAINS(text, "rank 2 called broadcast(count=300");
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+TEST(what_goes_to_other_ranks_than_before_cannot_be_captured) {
+  with_devices(4, "ring", 1, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    std::vector<int> sent(4, rank.rank), received(4);
+    std::vector<Input> inputs;
+    std::vector<Output> outputs;
+    for (int r = 0; r < 4; ++r) {
+      inputs.push_back({&sent[r], 1});
+      outputs.push_back({&received[r], 1});
+    }
+    const auto all_to_all = [&] {
+      return rank.device->enqueue_behind(rank.user.get(), [&](Collectives& collectives) {
+        collectives.all_to_all(inputs, outputs, DType::kInt32, kPatience);
+      });
+    };
+    auto graph = fake::begin_capture(rank.user.get());
+    check::check_error(ErrorKind::kInvalidArgument,
+                       {"a collective that goes to other ranks than those before it", "captured"},
+                       all_to_all);
+    fake::end_capture(graph, rank.user.get());
+    graph.reset();
+    synchronize(all_to_all().stream);
+    for (int r = 0; r < 4; ++r) CHECK_EQ(received[r], r);
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
 TEST(a_message_needs_no_call_of_the_peer_to_be_enqueued) {
   std::atomic<bool> enqueued{false};
   with_devices(2, [&](DeviceRank& rank) {
@@ -122,6 +215,39 @@ TEST(a_rank_that_is_gone_before_it_joins_is_named_at_once) {
     check::check_error(ErrorKind::kPeerDied, {"rank 1 will not answer, it has closed the group"},
                        [&] { rank.device->connect(kPatience); });
   });
+}
+
+TEST(a_rank_that_is_gone_while_it_connects_is_named_at_once) {
+  ranks::MemoryStore store;
+  ranks::on_threads(3, [&](int r) {
+    if (r == 1) {
+      shm::Group group(store, ranks::invite(r, 3));
+      group.board().join(ranks::settings_of(ranks::device_options("ring", 1)));
+      group.close("the end");
+      return;
+    }
+    DeviceRank rank(store, r, 3);
+    check::check_error(ErrorKind::kPeerDied, {"rank 1 will not answer, it has closed the group"},
+                       [&] { rank.device->connect(kPatience); });
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
+}
+
+TEST(a_peer_that_is_gone_while_it_connects_is_named_by_the_first_message) {
+  ranks::MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    if (r == 1) {
+      shm::Group group(store, ranks::invite(r, 2));
+      group.board().greet(0, {});
+      group.close("the end");
+      return;
+    }
+    DeviceRank rank(store, r, 2);
+    int value = 0;
+    check::check_error(ErrorKind::kPeerDied, {"rank 1 will not answer, it has closed the group"},
+                       [&] { rank.exchange({{true, 1, &value, 4}}); });
+  });
+  CHECK_EQ(fake::open_comms.load(), 0);
 }
 
 TEST(a_peer_that_has_no_device_yet_is_named_by_the_first_message) {
@@ -284,6 +410,44 @@ TEST(graphs_that_are_gone_in_time_leave_nothing) {
     CHECK_EQ(rank.device->shut_down(kPatience), "");
   });
   CHECK_EQ(fake::open_comms.load(), before);
+}
+
+// Nothing is enqueued but by replays, which the group does not see.
+TEST(a_rank_that_dies_during_replays_is_noticed) {
+  fake::waits_for_graphs = fake::frees_under_graphs = 0;
+  with_devices(3, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    const auto graph = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    if (rank.rank == 1) {
+      rank.group.close("the end");
+      return;
+    }
+    graph->launch(rank.user.get());
+    CHECK_CONTAINS(rank.failure(), "rank 1 will not answer, it has closed the group");
+    synchronize(rank.user.get());
+    rank.device.reset();
+  });
+  CHECK_EQ(fake::waits_for_graphs.load(), 0);
+}
+
+TEST(a_rank_that_leaves_in_good_order_fails_no_graph_that_exists) {
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    const auto graph = fake::begin_capture(rank.user.get());
+    rank.all_reduce().end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    if (rank.rank == 1) {
+      rank.group.board().close(Board::Closing::kHeld);
+      rank.group.close("the end");
+      return;
+    }
+    std::this_thread::sleep_for(1500ms);  // longer than what a peer has to finish its part
+    CHECK_CONTAINS(text_of(rank.device->failure()->get()), "no error");
+  });
 }
 
 TEST(a_group_that_fails_while_a_graph_exists_ends_what_is_under_way) {

@@ -1,6 +1,10 @@
 // The group on a GPU, with CUDA and NCCL played by the host: all collectives, messages, and every
 // way in which they can fail. What streams may reorder is tested in test_streams.cpp.
+#include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -12,8 +16,12 @@
 #include "check.h"
 #include "errors.h"
 #include "fake_cuda.h"
+#include "fake_event.h"
+#include "fake_graph.h"
 #include "fake_nccl.h"
 #include "fake_stream.h"
+#include "nccl/failure.h"
+#include "nccl/memory.h"
 #include "nccl/shelf.h"
 #include "nccl_cases.h"
 #include "nccl_ranks.h"
@@ -163,6 +171,74 @@ TEST(ranks_that_disagree_are_told_by_whom) {
   });
 }
 
+// Not from a rank that has nothing under way, and not where a call of this rank's raises.
+TEST(only_results_that_are_lost_are_reported_as_lost) {
+  std::atomic<int> num_lost{0};
+  ranks::on_lost_results = [&](const Error&) { ++num_lost; };
+  with_devices(3, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    while (rank.group.board().completed(rank.rank) < 1) std::this_thread::sleep_for(1ms);
+    if (rank.rank == 0) {
+      rank.all_reduce(300ms);
+      CHECK_CONTAINS(rank.failure(), "Timed out");
+    }
+    CHECK_CONTAINS(rank.failure(), "Timed out");
+  });
+  CHECK_EQ(num_lost.load(), 1);
+  with_devices(2, [&](DeviceRank& rank) {
+    if (rank.rank == 1) {
+      while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    check::check_error(ErrorKind::kTimeout, {"Timed out"}, [&] { rank.device->connect(200ms); });
+  });
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    if (rank.rank == 0) rank.all_reduce();
+    rank.device->abort("the end");
+  });
+  CHECK_EQ(num_lost.load(), 1);
+  ranks::on_lost_results = [](const Error&) {};
+}
+
+// This program again, of which the child's part is a test that does as a user's program does.
+TEST(a_process_ends_before_it_can_use_results_that_are_lost) {
+  const char* const child = std::getenv("RINGCOMM_TEST_CHILD");
+  if (child != nullptr) {
+    if (std::string(child) == "exit") ranks::on_lost_results = nccl::end_process;
+    with_devices(2, [&](DeviceRank& rank) {
+      rank.data.assign(5000, 1);
+      synchronize(rank.all_reduce().stream);
+      if (rank.rank == 0) {
+        synchronize(rank.all_reduce(300ms).stream);
+        std::printf("it goes on\n");
+        std::fflush(stdout);
+      }
+      while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
+    });
+    return;
+  }
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  for (const std::string how : {"exit", "raise"}) {
+    const std::string command =
+        "RINGCOMM_TEST_CHILD=" + how + " '" + program + "' a_process_ends_before 2>&1";
+    FILE* const output = popen(command.c_str(), "r");
+    std::string text;
+    for (int c = std::fgetc(output); c != EOF; c = std::fgetc(output)) {
+      text += static_cast<char>(c);
+    }
+    const int status = pclose(output);
+    CHECK_EQ(text.find("it goes on") == std::string::npos, how == "exit");
+    CHECK_EQ(WEXITSTATUS(status), how == "exit" ? 1 : 0);
+    if (how == "raise") continue;
+    CHECK_CONTAINS(text, "ring: rank 0 in all_reduce(count=5000, dtype=float32, op=sum) #2: Timed");
+    CHECK_CONTAINS(text, "waiting for rank 1");
+    CHECK_CONTAINS(text, "RINGCOMM_ASYNC_ERRORS=raise");
+  }
+}
+
 TEST(who_waits_for_a_rank_that_has_left_is_told) {
   with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
@@ -273,14 +349,31 @@ TEST(an_aborted_group_ends_what_is_under_way) {
   });
 }
 
+// Five groups at once fit the device.
+TEST(a_group_takes_no_more_than_a_fifth_of_the_multiprocessors_unless_it_is_told) {
+  fake::num_multiprocessors = 108;
+  for (const bool shares : {true, false}) {
+    nccl::Options options = ranks::device_options("ring", 1);
+    options.shares_device = shares;
+    fake::most_ctas = 0;
+    ranks::MemoryStore store;
+    ranks::on_threads(2, [&](int r) {
+      DeviceRank rank(store, r, 2, options);
+      rank.device->connect(kPatience);
+      rank.device->shut_down(kPatience);
+    });
+    CHECK_EQ(fake::most_ctas.load(), shares ? 21 : 32);
+  }
+  fake::num_multiprocessors = 160;
+}
+
 TEST(layouts_without_room_are_refused) {
   ranks::MemoryStore store;
   shm::Group group(store, ranks::invite(0, 1));
   for (const streams::Layout& layout :
        {streams::Layout{0, 4, 16 << 10, 512}, streams::Layout{1, 4, 100, 512}}) {
-    check::check_error(ErrorKind::kInvalidArgument, {"RINGCOMM_"}, [&] {
-      nccl::Communicator device(group, 0, {.layout = layout}, ranks::allocate);
-    });
+    check::check_error(ErrorKind::kInvalidArgument, {"RINGCOMM_"},
+                       [&] { nccl::Communicator device(group, 0, {.layout = layout}, {}); });
   }
 }
 
@@ -293,6 +386,23 @@ TEST(no_thread_makes_a_context_on_another_device) {
     int value = rank.rank;
     synchronize(rank.exchange({{rank.rank == 0, 1 - rank.rank, &value, 4}}).stream);
     rank.device->shut_down(kPatience);
+  });
+  CHECK_EQ(fake::contexts.size(), 1u);
+  CHECK(fake::contexts.contains(ranks::kDevice));
+}
+
+TEST(the_thread_that_interrupts_nccl_makes_no_context_elsewhere) {
+  fake::contexts.clear();
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(100'000, 1);
+    synchronize(rank.all_reduce().stream);
+    if (rank.rank == 0) {
+      fake::most_ahead = 3;
+      CHECK_CONTAINS(check::error_of(ErrorKind::kTimeout, [&] { rank.all_reduce(300ms); }),
+                     "Timed out");
+      fake::most_ahead = std::numeric_limits<int>::max();
+    }
+    while (!rank.group.broken()) std::this_thread::sleep_for(1ms);
   });
   CHECK_EQ(fake::contexts.size(), 1u);
   CHECK(fake::contexts.contains(ranks::kDevice));
@@ -317,6 +427,83 @@ TEST(a_work_may_outlive_its_group) {
     CHECK(failures[r]->get() == nullptr);
   }
   ends.clear();
+}
+
+// The thread that captures may not ask about events, nor in global mode any other.
+TEST(what_was_not_waited_for_is_swept_while_a_graph_is_captured) {
+  using Memory = std::shared_ptr<int>;
+  const auto shelf = std::make_shared<nccl::Shelf<Memory>>();
+  with_devices(2, [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    rank.device->connect(kPatience);
+    if (rank.rank == 1) std::this_thread::sleep_for(300ms);
+    const nccl::Enqueued first = rank.all_reduce();
+    if (rank.rank == 0) {
+      const auto holding = [&] {
+        auto held = std::make_unique<nccl::Holding<Memory>>(std::vector{std::make_shared<int>(1)},
+                                                            rank.user.get(), shelf);
+        held->until(first.end);
+        return held;
+      };
+      auto dropped_later = holding();
+      holding().reset();
+      const auto graph = fake::begin_capture(rank.user.get(), cudaStreamCaptureModeGlobal);
+      shelf->sweep();
+      dropped_later.reset();
+      CHECK(fake::end_capture(graph, rank.user.get()));
+      CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    }
+    synchronize(rank.device->stream());
+    rank.device->shut_down(kPatience);
+    shelf->sweep();
+  });
+}
+
+// As after a failed assertion in a kernel of the user's: every question is answered with it.
+TEST(what_cannot_be_asked_about_any_more_stays_held) {
+  using Memory = std::shared_ptr<int>;
+  const auto shelf = std::make_shared<nccl::Shelf<Memory>>();
+  const nccl::Stream stream;
+  auto memory = std::make_shared<int>(1);
+  const std::weak_ptr<int> watched = memory;
+  {
+    nccl::Holding<Memory> holding({std::move(memory)}, stream.get(), shelf);
+    const auto end = std::make_shared<nccl::End>();
+    end->record(stream.get(), false);
+    holding.until(end);
+    fake::is_lost = true;
+  }
+  CHECK(!watched.expired());
+  CHECK_EQ(cudaGetLastError(), cudaSuccess);
+  fake::is_lost = false;
+  synchronize(stream.get());
+  shelf->sweep();
+  CHECK(watched.expired());
+}
+
+// Not torch's, whose pool may be a graph's at the time.
+TEST(memory_is_cudas_own_and_tried_for_again_once_the_allocators_cache_is_empty) {
+  const int before = fake::num_allocations;
+  with_devices(1, [&](DeviceRank& rank) {
+    fake::has_room = false;
+    check::check_error(ErrorKind::kLibrary, {"cudaMalloc"}, [] { nccl::allocate(100, [] {}); });
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    rank.device->shut_down(kPatience);
+    const auto memory = nccl::allocate(100, ranks::reclaim);
+    CHECK_EQ(cudaGetLastError(), cudaSuccess);
+    CHECK_EQ(fake::num_allocations.load(), before + 1);
+  });
+  with_devices(2, [&](DeviceRank& rank) {
+    if (rank.rank == 0) fake::has_room = false;
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    CHECK(fake::has_room);
+    CHECK(fake::num_allocations > before);
+    int value = rank.rank;
+    synchronize(rank.exchange({{rank.rank == 0, 1 - rank.rank, &value, 4}}).stream);
+    rank.device->shut_down(kPatience);
+  });
+  CHECK_EQ(fake::num_allocations.load(), before);
 }
 
 TEST(what_an_operation_uses_is_held_until_it_ends) {
