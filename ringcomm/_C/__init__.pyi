@@ -11,6 +11,9 @@ from ringcomm._C import plan as plan
 from ringcomm._C import streams as streams
 from ringcomm._C.plan import Collective, Link, Plan
 
+class RingBackend(Backend):
+    def perform_nocolor_split(self, device: torch.device) -> None: ...
+
 def create_backend(
     store: Store,
     rank: int,
