@@ -218,9 +218,12 @@ TEST(ranks_of_other_processes_open_the_memory) {
     for (int peer = 0; peer < 3; ++peer) CHECK(memory.of(peer) != nullptr);
   });
   fake::opens_memory = false;
-  with_memory(nccl::FusedMemory::Paths::kAll, [](int, const nccl::FusedMemory& memory) {
-    CHECK_CONTAINS(memory.why_not(), "cudaIpcOpenMemHandle");
+  std::atomic<int> num_named{0};
+  with_memory(nccl::FusedMemory::Paths::kAll, [&](int, const nccl::FusedMemory& memory) {
+    CHECK(!memory.why_not().empty());
+    num_named += memory.why_not().find("cudaIpcOpenMemHandle") != std::string::npos;
   });
+  CHECK(num_named > 0);  // a rank that knows of another one's reason looks for none itself
   fake::opens_memory = true;
 }
 
