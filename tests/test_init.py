@@ -284,8 +284,12 @@ def asked() -> bool:
 
 @pytest.mark.parametrize("command", ["bench", "demo", "trace", "tune"])
 def test_commands_ask_whether_they_are_ranks(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.setenv("RINGCOMM_TUNING", str(tmp_path / "tuning.json"))  # tune needs a place
     for name, value in STEP.items():
         monkeypatch.setenv(name, value)
     assert launchers.is_rank()
