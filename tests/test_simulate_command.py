@@ -46,7 +46,7 @@ def test_limits_of_a_rank_are_shared(capsys):
     assert main(["simulate", *options.split(), "--nbytes", "4000000"]) == 0
     printed = capsys.readouterr().out
     assert "egress 1 GB/s" in printed
-    assert "6 ms" in printed
+    assert "6.00 ms" in printed
 
 
 def test_narrow_terminals_cut_no_figure(capsys, monkeypatch):

@@ -4,6 +4,11 @@
 //   reduce-scatter  every rank sends each other one that rank's piece, and adds those of its own
 //   all-gather      every rank sends its piece to every other one
 //
+// A somewhat larger all-reduce goes in two hops: a reduce-scatter and an all-gather of a piece for
+// each rank, so that a rank sends 2(n-1)/n of the buffer and not n-1 buffers. A thread sends the
+// sum of a pack on as soon as it has it. No rank waits for ever: what the first hop awaits is sent
+// before anything is awaited, and what the second awaits is sent when the first has come.
+//
 // Each rank begins with the next one, so that not all write to the same rank at the same time. Sums
 // are added in rank order, with one rounding. The pieces of a job are the collective's blocks
 // (core/chunks.h): one, or one for each rank.
@@ -65,12 +70,15 @@ class PieceOfBytes {
   const std::size_t nbytes_;
 };
 
-// An all-reduce, of one piece, or a reduce-scatter.
+// An all-reduce, of one piece or in two hops, or a reduce-scatter.
 template <DType dtype, ReduceOp op, typename Machine>
 class EagerSum {
  public:
   RINGCOMM_DEVICE EagerSum(Machine& machine, const Job& job, int lane)
-      : args_(machine.arguments()), job_(job), inboxes_(machine, job, lane) {}
+      : args_(machine.arguments()),
+        job_(job),
+        inboxes_(machine, job, lane),
+        sums_(machine, job, lane, /*hop=*/1) {}
 
   // All threads of the block. False: a wait was given up.
   RINGCOMM_DEVICE bool run() {
@@ -82,8 +90,8 @@ class EagerSum {
       }
     }
     const PieceOfBytes own = piece(own_piece());
-    const bool came =
-        inboxes_.each_pack(own.num_packs(), [&](std::size_t p) { return reduce(own, p); });
+    bool came = inboxes_.each_pack(own.num_packs(), [&](std::size_t p) { return reduce(own, p); });
+    if (job_.two_hops) came = came && gather();
     return inboxes_.end(came);
   }
 
@@ -136,13 +144,26 @@ class EagerSum {
     });
     if (!came) return false;
     finish<op>(results, args_);
-    own.store(p, V::store(results, args_));
+    const Pack sum = V::store(results, args_);
+    if (job_.two_hops) sums_.send_all(p, sum);
+    own.store(p, sum);
     return true;
+  }
+
+  // The second hop. A thread has the same packs of all pieces, so that it has read what it stores
+  // over. No piece is larger than the first.
+  RINGCOMM_DEVICE bool gather() {
+    return sums_.each_pack(piece(0).num_packs(), [&](std::size_t p) {
+      const auto has = [&](int rank) { return p < piece(rank).num_packs(); };
+      return sums_.receive_all(p, has, [&](int rank, const Pack& pack) {
+        if (rank != job_.rank) piece(rank).store(p, pack);
+      });
+    });
   }
 
   const DeviceArguments& args_;
   const Job& job_;
-  Inboxes<Machine> inboxes_;
+  Inboxes<Machine> inboxes_, sums_;
 };
 
 // An all-gather of any type.

@@ -33,11 +33,17 @@
 
 namespace ringcomm::fused {
 
+// Calls in two hops have inboxes of their own, one for each hop, and numbers of their own. They
+// need no turns, as each hop shows that the other one's inboxes have been read. Whoever begins a
+// call has taken all sums of the call before, for which their senders had taken all that was sent
+// to them. And a sum is sent only when something of the same call has come from everybody, each of
+// whom had ended the call before, and so had taken its sums.
 template <typename Machine>
 class Inboxes {
  public:
-  RINGCOMM_DEVICE Inboxes(Machine& machine, const Job& job, int lane)
-      : machine_(machine), job_(job), lane_(lane), call_(next(calls())) {}
+  // hop: of a job that has two.
+  RINGCOMM_DEVICE Inboxes(Machine& machine, const Job& job, int lane, int hop = 0)
+      : machine_(machine), job_(job), lane_(lane), hop_(hop), call_(next(calls())) {}
 
   // visit(pack) for this thread's of so many packs, as long as it returns true. Returns whether it
   // did.
@@ -113,7 +119,10 @@ class Inboxes {
 
   RINGCOMM_DEVICE std::uint32_t& calls() const {
     std::byte* const memory = job_.memory[job_.rank];
-    return *reinterpret_cast<std::uint32_t*>(memory + job_.layout.eager_calls_at(lane_));
+    const Layout& layout = job_.layout;
+    const std::size_t at =
+        job_.two_hops ? layout.hop_calls_at(lane_) : layout.eager_calls_at(lane_);
+    return *reinterpret_cast<std::uint32_t*>(memory + at);
   }
   // 0 is what inboxes hold at first.
   RINGCOMM_DEVICE static std::uint32_t next(std::uint32_t call) {
@@ -140,13 +149,18 @@ class Inboxes {
   }
   // The first halves of a row of packs, and then the second ones: a warp writes them side by side.
   RINGCOMM_DEVICE Words* words(int at, int from, std::size_t pack, int half) const {
-    std::byte* const inbox = job_.memory[at] + job_.layout.inbox_at(call_ % kInboxes, from);
+    const Layout& layout = job_.layout;
+    const std::size_t inbox_at = job_.two_hops
+                                     ? layout.hop_inbox_at(hop_, from)
+                                     : layout.inbox_at(static_cast<int>(call_ % kInboxes), from);
+    std::byte* const inbox = job_.memory[at] + inbox_at;
     return reinterpret_cast<Words*>(inbox) + (pack / kRow * kHalves + half) * kRow + pack % kRow;
   }
 
   Machine& machine_;
   const Job& job_;
   const int lane_;
+  const int hop_;
   const std::uint32_t call_;
 };
 

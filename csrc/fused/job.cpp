@@ -52,6 +52,25 @@ Job told(const Reduction& reduction, const Layout& layout, int rank) {
   return job;
 }
 
+// Elements of a rank's part of an all-reduce in two hops: whole packs, so that the last ranks may
+// have fewer, or none.
+std::size_t part_count(const Call& call, const Layout& layout) {
+  const std::size_t ranks = layout.world_size;
+  return round_up((call.count + ranks - 1) / ranks, kPackBytes / element_size(call.dtype));
+}
+
+void add_piece(const Chunk& chunk, Job& job) {
+  job.pieces[job.num_pieces++] = {chunk.input, chunk.output, chunk.count, 0};
+}
+
+void add_parts(const Chunk& whole, std::size_t count, Job& job) {
+  for (int r = 0; r < job.layout.world_size; ++r) {
+    const std::size_t first = std::min(whole.count, r * count);
+    const std::size_t at = first * job.element_nbytes;
+    add_piece({whole.input + at, whole.output + at, std::min(count, whole.count - first)}, job);
+  }
+}
+
 }  // namespace
 
 std::string why_not(const Program& program, const Layout& layout) {
@@ -75,16 +94,26 @@ bool is_eager(const Call& call, std::span<const Chunk> blocks, const Layout& lay
          most_elements(blocks) * element_size(call.dtype) <= layout.eager_nbytes;
 }
 
+bool takes_two_hops(const Call& call, std::span<const Chunk> blocks, const Layout& layout) {
+  return call.collective == Collective::kAllReduce && call.algorithm != kUsersPlans &&
+         !is_eager(call, blocks, layout) &&
+         part_count(call, layout) * element_size(call.dtype) <= layout.hop_nbytes;
+}
+
 Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
                    const Layout& layout, int rank) {
   Job job = told(reduction, layout, rank);
   job.told.scaled_input = job.premultiplies ? 0 : -1;
   job.gathers = call.collective == Collective::kAllGather;
-  job.num_pieces = static_cast<int>(blocks.size());
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
-    job.pieces[b] = {blocks[b].input, blocks[b].output, blocks[b].count, 0};
+  job.two_hops = takes_two_hops(call, blocks, layout);
+  if (job.two_hops) {
+    add_parts(blocks.front(), part_count(call, layout), job);
+  } else {
+    for (const Chunk& block : blocks) add_piece(block, job);
   }
-  const std::size_t packs = num_packs(most_elements(blocks) * job.element_nbytes);
+  std::size_t most = 0;
+  for (int i = 0; i < job.num_pieces; ++i) most = std::max(most, job.pieces[i].count);
+  const std::size_t packs = num_packs(most * job.element_nbytes);
   const std::size_t lanes = (packs + layout.eager_packs - 1) / layout.eager_packs;
   job.num_lanes = static_cast<int>(std::min<std::size_t>(lanes, layout.eager_lanes));
   return job;

@@ -56,6 +56,7 @@ struct Job {
   Told told;                // to those that finish a sum
   bool looks_ahead;         // for what a step needs, while the step before is under way
   bool gathers;             // eagerly
+  bool two_hops;            // eagerly, an all-reduce; a piece for each rank
   int num_pieces;
   Piece pieces[kMaxChunks];
 
@@ -76,7 +77,10 @@ std::string why_not(const Program& program, const Layout& layout);
 // Whether the call goes eagerly: an all-reduce, reduce-scatter or all-gather of few bytes, unless
 // its plan is a user's own. The same on all ranks.
 bool is_eager(const Call& call, std::span<const Chunk> blocks, const Layout& layout);
-// Such a call but for memory and control.
+// Whether it goes in two hops: an all-reduce that is too large to be eager, and not by much. The
+// same on all ranks.
+bool takes_two_hops(const Call& call, std::span<const Chunk> blocks, const Layout& layout);
+// A call of either kind, but for memory and control.
 Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
                    const Layout& layout, int rank);
 

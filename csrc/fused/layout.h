@@ -4,6 +4,7 @@
 //   flags     [lanes][ranks]   how far each other rank has come in the lane; it writes that itself
 //   calls     [lanes]          how many calls the lane has carried out, and how many eagerly
 //   inboxes   [2][ranks]       what other ranks send eagerly (fused/inboxes.h)
+//   hops      [2][ranks]       the same for each of the two hops of what goes in two
 //   outboxes  [lanes]          slots that the other ranks read
 //   probes    [ranks]          what ranks write to prove that they reach the memory (fused/probe.h)
 //
@@ -34,6 +35,7 @@ struct alignas(2 * sizeof(Word)) Words {
   Word first, second;
 };
 inline constexpr int kInboxes = 2;
+inline constexpr int kHops = 2;
 // What a warp sends of a pack each.
 inline constexpr std::size_t kEagerUnit = 32 * 16;
 
@@ -44,6 +46,7 @@ struct Layout {
   int eager_lanes = 0;            // no more than that
   std::size_t eager_nbytes = 0;   // the most that a rank sends another so; a multiple of kEagerUnit
   std::size_t eager_packs = 512;  // that are dealt to a lane at once
+  std::size_t hop_nbytes = 0;     // as eager_nbytes, in each of two hops; 0: nothing goes so
 
   RINGCOMM_HOST_DEVICE std::size_t flag_at(int lane, int from) const {
     return (static_cast<std::size_t>(lane) * world_size + from) * kLine;
@@ -54,13 +57,21 @@ struct Layout {
   RINGCOMM_HOST_DEVICE std::size_t eager_calls_at(int lane) const {
     return calls_at(lane) + kLine / 2;
   }
+  RINGCOMM_HOST_DEVICE std::size_t hop_calls_at(int lane) const {
+    return eager_calls_at(lane) + sizeof(std::uint32_t);
+  }
   RINGCOMM_HOST_DEVICE std::size_t inbox_at(int turn, int from) const {
     const std::size_t inbox_nbytes = 2 * eager_nbytes;  // half of each word is data
     return calls_at(num_lanes) +
            (static_cast<std::size_t>(turn) * world_size + from) * inbox_nbytes;
   }
+  RINGCOMM_HOST_DEVICE std::size_t hop_inbox_at(int hop, int from) const {
+    const std::size_t inbox_nbytes = 2 * hop_nbytes;
+    return inbox_at(kInboxes, 0) +
+           (static_cast<std::size_t>(hop) * world_size + from) * inbox_nbytes;
+  }
   RINGCOMM_HOST_DEVICE std::size_t outbox_at(int lane) const {
-    return inbox_at(kInboxes, 0) + lane * outbox_nbytes;
+    return hop_inbox_at(kHops, 0) + lane * outbox_nbytes;
   }
   // A line of each rank: see fused/probe.h.
   std::size_t probe_at() const { return outbox_at(num_lanes); }

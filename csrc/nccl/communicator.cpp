@@ -214,12 +214,14 @@ void Communicator::connect_memory(const Deadline& deadline) {
   if (!why_not_fused_.empty()) return;
   const int ctas = std::clamp(options_.max_ctas, 1, fused::kMaxBlocks);
   const auto by_kernel = streams::by_kernel(options_.executor, options_.auto_is_fused);
-  const fused::Layout layout{.world_size = world_size(),
-                             .num_lanes = fused::kLanesPerBlock * ctas,
-                             .outbox_nbytes = by_kernel.lanes ? options_.outbox_nbytes : 0,
-                             .eager_lanes = ctas,
-                             .eager_nbytes = options_.eager_nbytes / (world_size() - 1) /
-                                             fused::kEagerUnit * fused::kEagerUnit};
+  const fused::Layout layout{
+      .world_size = world_size(),
+      .num_lanes = fused::kLanesPerBlock * ctas,
+      .outbox_nbytes = by_kernel.lanes ? options_.outbox_nbytes : 0,
+      .eager_lanes = ctas,
+      .eager_nbytes =
+          options_.eager_nbytes / (world_size() - 1) / fused::kEagerUnit * fused::kEagerUnit,
+      .hop_nbytes = options_.two_hop_nbytes / world_size() / fused::kEagerUnit * fused::kEagerUnit};
   const auto paths = options_.executor == streams::DeviceExecutor::kFused
                          ? FusedMemory::Paths::kAll
                          : FusedMemory::Paths::kNvlink;

@@ -35,9 +35,11 @@ class FusedExecutor {
   void run(const Call& call, const Program& program, std::span<const Chunk> chunks,
            const Reduction& reduction, cudaStream_t stream);
 
-  // The same for a small call, whose blocks are not cut into chunks.
+  // The same for a small call, whose blocks are not cut into a plan's chunks: by fused/eager.h, in
+  // one hop or two.
   bool is_eager(const Call& call, std::span<const Chunk> blocks) const {
-    return fused::is_eager(call, blocks, memory_->layout());
+    return fused::is_eager(call, blocks, memory_->layout()) ||
+           fused::takes_two_hops(call, blocks, memory_->layout());
   }
   void run_eagerly(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
                    cudaStream_t stream);

@@ -51,6 +51,9 @@ struct DeviceOptions {
   // The most that a rank sends all others together eagerly: see fused/eager.h. Twice as much is
   // written.
   std::size_t eager_nbytes = 1 << 20;
+  // The largest all-reduce that goes in two hops where it is too large for one; meant to be 2 MiB.
+  // Takes four times as much memory. Off: it has not been measured.
+  std::size_t two_hop_nbytes = 0;
   int max_ctas = 32;  // of one rank: of messages, in all channels; of a fused kernel
   // No more than a fifth of the device's multiprocessors, even if that is less: kernels of groups
   // that run at once wait for peers, and must all fit the device, or may wait for each other.

@@ -64,7 +64,8 @@ class Rank : public streams::DeviceCollectives {
     }
     Job job;
     std::vector<std::byte> script;
-    if (fused::is_eager(call, blocks(), world_.layout)) {
+    if (fused::is_eager(call, blocks(), world_.layout) ||
+        fused::takes_two_hops(call, blocks(), world_.layout)) {
       if (call.count == 0) return;
       job = fused::make_eager_job(call, blocks(), reduction, world_.layout, rank());
     } else {

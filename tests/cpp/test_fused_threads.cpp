@@ -59,6 +59,7 @@ Scenario random_scenario(std::uint64_t seed, int num_calls, std::size_t most_nby
               .outbox_nbytes = (16 + random() % 32) * fused::kLine,
               .eager_nbytes = random() % 3 * 2 * fused::kEagerUnit,
               .eager_packs = 1 + random() % 4};
+  s.layout.hop_nbytes = random() % 3 / 2 * 4 * fused::kEagerUnit;
   s.layout.eager_lanes = 1 + static_cast<int>(random() % s.layout.num_lanes);
   for (int i = 0; i < num_calls; ++i) {
     Collective collective;
@@ -146,6 +147,27 @@ TEST(small_calls_go_eagerly) {
   }
 }
 
+// Beside eager ones, so that both use their inboxes anew; also with fewer packs than ranks.
+TEST(somewhat_larger_calls_take_two_hops) {
+  for (std::uint64_t seed = 0; seed < 25; ++seed) {
+    std::mt19937_64 random(seed);
+    Scenario s = random_scenario(seed, 0, 1);
+    s.layout.eager_nbytes = seed % 2 * 1024;
+    s.layout.hop_nbytes = 2 * fused::kEagerUnit;
+    const std::size_t most = s.layout.hop_nbytes * s.layout.world_size;
+    for (int i = 0; i < 30; ++i) {
+      const std::size_t nbytes = random() % (i % 3 == 0 ? 200 : most);
+      s.calls.push_back(
+          cases::random_case(Collective::kAllReduce, s.layout.world_size, nbytes, random));
+    }
+    World world(s.layout, s.threads_per_block);
+    run(world, s);
+    std::uint32_t calls;
+    std::memcpy(&calls, world.memory[0].get() + s.layout.hop_calls_at(0), sizeof(calls));
+    CHECK(calls > (seed % 2 == 0 ? 20 : 4));
+  }
+}
+
 TEST(everything_is_ordered) {
   for (const std::string& race : races_without(std::nullopt, true, 40)) CHECK_WITH(false, race);
 }
@@ -161,12 +183,13 @@ TEST(no_wait_and_no_barrier_can_be_left_out) {
 namespace {
 
 // Rank 1 does not come. The host finds out, and its word ends the others' waits.
-void check_giving_up(std::size_t eager_nbytes) {
+void check_giving_up(std::size_t eager_nbytes, std::size_t hop_nbytes) {
   const fused::Layout layout{.world_size = 3,
                              .num_lanes = 2,
                              .outbox_nbytes = 1024,
                              .eager_lanes = 2,
-                             .eager_nbytes = eager_nbytes};
+                             .eager_nbytes = eager_nbytes,
+                             .hop_nbytes = hop_nbytes};
   World world(layout, 2);
   std::vector<std::thread> threads;
   for (const int r : {0, 2}) {
@@ -190,8 +213,9 @@ void check_giving_up(std::size_t eager_nbytes) {
 }  // namespace
 
 TEST(a_wait_can_be_given_up_and_tells_for_whom_it_was) {
-  check_giving_up(0);
-  check_giving_up(16 << 10);
+  check_giving_up(0, 0);
+  check_giving_up(16 << 10, 0);
+  check_giving_up(0, 16 << 10);
 }
 
 TEST(what_is_too_large_for_a_kernel_is_told) {

@@ -88,7 +88,10 @@ TEST(collectives_are_right_and_all_memory_is_freed) {
   for (int world_size = 1; world_size <= 5; ++world_size) {
     const std::string algorithm = std::vector{"auto", "ring", "direct"}[world_size % 3];
     const auto all = ranks::device_cases(world_size, {100, 40000, 200000}, random);
-    with_fused(world_size, fused_options(algorithm), [&](DeviceRank& rank) {
+    nccl::Options options = fused_options(algorithm);
+    options.eager_nbytes = 64 << 10;
+    options.two_hop_nbytes = world_size % 2 * 512 << 10;
+    with_fused(world_size, options, [&](DeviceRank& rank) {
       rank.device->connect(kPatience);
       CHECK_EQ(rank.device->why_not_fused(), world_size > 1 ? "" : "there is but one rank");
       CHECK_EQ(fake::open_comms.load(), 0);
