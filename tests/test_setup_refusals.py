@@ -19,6 +19,7 @@ from ringcomm.meeting import local_store
 BAD = {
     "RINGCOMM_ACROSS": "quick",
     "RINGCOMM_ALGORITHM": "none such",
+    "RINGCOMM_ASYNC_ERRORS": "none such",
     "RINGCOMM_BLOCKING_WAIT": "perhaps",
     "RINGCOMM_CHANNELS": "0",
     "RINGCOMM_DEBUG": "none such",
