@@ -414,7 +414,7 @@ def test_setup_time(tmp_path: Path) -> None:
 def test_setup_time_refuses_what_it_does_not_know() -> None:
     for option, value, complaint in (
         ("--contenders", "mpi", "is none of ring-one-host, ring-hosts-ucx, ring-hosts-gloo, gloo"),
-        ("--rounds", "0", "--ranks and --rounds are at least 1"),
+        ("--rounds", "0", "--rounds: must be an integer from 1, got '0'"),
     ):
         result = run("benchmarks/setup_time.py", option, value)
         assert result.returncode == 2 and complaint in result.stderr
