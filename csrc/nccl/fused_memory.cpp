@@ -196,15 +196,19 @@ bool FusedMemory::reaches_all() {
 // matter.
 bool FusedMemory::decide() {
   if (board_.has_found(group_.rank)) return true;
-  try {
-    check_allowed();
-    const bool is_over = any_refuses() ? !probe_ || probe_->has_ended() : reaches_all();
-    if (!is_over) return false;
-    board_.tell_reach(Board::Reach::kAll);
-  } catch (const Error& error) {
-    why_not_ = error.what();
-    board_.tell_reach(Board::Reach::kNotAll);
+  const auto is_idle = [this] { return !probe_ || probe_->has_ended(); };
+  if (why_not_.empty()) {
+    try {
+      check_allowed();
+      if (!(any_refuses() ? is_idle() : reaches_all())) return false;
+    } catch (const Error& error) {
+      why_not_ = error.what();
+    }
   }
+  // A kernel that takes long may still write where other ranks would free the memory.
+  bool may_tell = false;
+  if (error_of([&] { may_tell = is_idle(); }) || !may_tell) return false;
+  board_.tell_reach(why_not_.empty() ? Board::Reach::kAll : Board::Reach::kNotAll);
   return true;
 }
 
