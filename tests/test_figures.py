@@ -27,7 +27,7 @@ PEERS = {
     "oneCCL": "oneccl",
     "gloo": "gloo",
 }
-MESSAGES = {"`dist`": "ring"} | {
+MESSAGES = {"`dist (ring)`": "ring"} | {
     name: f"mpi:{PEERS[name]}" for name in ("Intel MPI", "Open MPI", "MPICH")
 }
 
@@ -118,7 +118,7 @@ def on_one_host(size: int, backend: str) -> float:
 
 def test_readme_all_reduce() -> None:
     names = ["ringcomm", "ring", "mpi", "gloo"]
-    header, rows = table(README, "nbytes | `ringcomm` | `dist`, ring | Open MPI | gloo")
+    header, rows = table(README, "nbytes | `ringcomm` | `dist (ring)` | Open MPI | gloo")
     assert len(header) == 7 and len(rows) == 9
 
     def value(row: list[str], column: int) -> float:
@@ -276,8 +276,8 @@ def between_hosts(contender: str, **where: object) -> float:
 CONTENDERS = {
     "over UCX": ["ring, ucx"],
     "over gloo links": ["ring, gloo"],
-    "ring, ucx": ["ring, ucx"],
-    "ring, gloo": ["ring, gloo"],
+    "ringcomm, ucx": ["ring, ucx"],
+    "ringcomm, gloo": ["ring, gloo"],
     "gloo": ["gloo"],
     "Open MPI": ["mpi tuned", "mpi han"],
     "mpi tuned": ["mpi tuned"],
@@ -356,7 +356,7 @@ def test_comparison_on_one_host() -> None:
 
     small, large = [s for s in sizes if s <= 1 << 18], [s for s in sizes if s >= 1 << 20]
     check(
-        "**gloo** takes # to # times as long as the ring up to 256 KiB, "
+        "**gloo** takes # to # times as long as `dist (ring)` up to 256 KiB, "
         "and # to # times from 1 MiB on",
         *ends(ratios("gloo", "ring", small)),
         *ends(ratios("gloo", "ring", large)),
@@ -419,20 +419,20 @@ def test_comparison_between_hosts() -> None:
 
     near = {"rate": "1gbit", "delay_ms": 0.0}
     check(
-        "At 1 Gbit/s the ring over UCX takes at most # of the wire's time from 1 MiB on",
+        "At 1 Gbit/s ringcomm over UCX takes at most # of the wire's time from 1 MiB on",
         max(ratios("ring, ucx", "wire", 1 << 20, **near)),
     )
-    check("gloo** takes # to # of the ring's", *ends(ratios("gloo", "ring, ucx", 1 << 20, **near)))
+    check("gloo** takes # to # of ringcomm's", *ends(ratios("gloo", "ring, ucx", 1 << 20, **near)))
     far = ratios("gloo", "ring, ucx", 1 << 20, delay_ms=10.0)
     check(
-        "With 10 ms of delay **gloo** takes # to # times as long as the ring over UCX", *ends(far)
+        "With 10 ms of delay **gloo** takes # to # times as long as ringcomm over UCX", *ends(far)
     )
     gloo = ends(ratios("gloo", "ring, ucx", 1 << 20, **near))
-    check("and gloo # to # of the ring's", *gloo, page=BENCHMARKS)
+    check("and gloo # to # of ringcomm's", *gloo, page=BENCHMARKS)
     fast = ratios("gloo", "ring, ucx", 1 << 20, "100mbit", delay_ms=10.0)
     check("at 1 Gbit/s and more, gloo takes # to # times", *ends(fast), page=BENCHMARKS)
     check(
-        "At 1 KiB gloo takes # to # times as long as the ring over UCX, and # to # times",
+        "At 1 KiB gloo takes # to # times as long as ringcomm over UCX, and # to # times",
         *ends(ratios("gloo", "ring, ucx", 1 << 10, nbytes=1024)),
         *ends(ratios("gloo", "ring, gloo", 1 << 10, nbytes=1024)),
         page=BENCHMARKS,

@@ -79,4 +79,4 @@ def test_the_page(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_timing() -> None:
     printed = run(*commands()["bench"], "-e", "4K", "-n", "3")
-    assert "ring/line" in printed and "# wrong elements: 0 OK" in printed
+    assert "dist (ring)/line" in printed and "# wrong elements: 0 OK" in printed
