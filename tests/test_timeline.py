@@ -106,5 +106,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_refuses(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", *arguments]) == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", *arguments])
+    assert ended.value.code == 2
     assert words in capsys.readouterr().err
