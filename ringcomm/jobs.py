@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
+from ringcomm.processes import parent_and_start
+
 _LONGEST_COMMAND = 60  # characters
 _SHELLS = ("bash", "csh", "dash", "fish", "ksh", "sh", "tcsh", "zsh")
 _WITH_VALUE = ("-W", "-X")  # options of Python's
@@ -54,10 +56,9 @@ def _line_of(pid: int) -> Iterator[int]:
 
 def _parent_of(pid: int) -> int | None:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        return parent_and_start(pid)[0]
     except OSError:
         return None
-    return int(stat.rpartition(")")[2].split()[1])  # the name before it may hold anything
 
 
 def _name_of(pid: int) -> str:

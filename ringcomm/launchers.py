@@ -13,6 +13,7 @@ from torch.distributed.distributed_c10d import default_pg_timeout
 
 from ringcomm.environment import MOST_RANKS, integer, is_integer, value_of
 from ringcomm.meeting import meet
+from ringcomm.processes import parent_and_start
 
 MOST_PORT = (1 << 16) - 1
 LAST_STEP = 0xFFFFFFF0  # of srun; batch scripts and the shells of salloc have higher numbers
@@ -168,12 +169,10 @@ def _parent_of_all(variables: tuple[str, ...]) -> str | None:
         ours = _environment("self", variables)
         while process > 1:
             theirs = _environment(str(process), variables)
-            # The name of the process, in parentheses, may be any bytes.
-            stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
-            fields = stat[stat.rindex(")") + 2 :].split()  # from the third on: state, parent, ...
+            parent, start = parent_and_start(process)
             if theirs != ours:
-                return f"process {process} started {fields[19]}"
-            process = int(fields[1])
+                return f"process {process} started {start}"
+            process = parent
     except OSError:
         pass
     return None

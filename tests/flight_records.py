@@ -16,6 +16,18 @@ from torch.distributed import PrefixStore
 
 SHORT = timedelta(seconds=1)
 PATIENCE = 60.0
+# A script in which rank 2 hangs, for torchrun.
+HANGS = """
+import time
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+dist.init_process_group("ring", timeout=timedelta(seconds=3))
+dist.all_reduce(torch.ones(3))
+if dist.get_rank() == 2:
+    time.sleep(600)
+dist.all_reduce(torch.ones(1000))
+"""
 
 
 def init(rank: Rank, timeout: timedelta = timedelta(seconds=PATIENCE)) -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from documents import blocks, page
-from flight_records import SHORT, analysis, files_in, init, init_recorded, wait_for
+from flight_records import HANGS, SHORT, analysis, files_in, init, init_recorded, wait_for
 from played_hosts import RANKS_PER_HOST
 from programs import python
 from ranks import DIED, Rank, on_processes, outcomes
@@ -24,19 +24,6 @@ from ranks import DIED, Rank, on_processes, outcomes
 DOCUMENT = page("howto/debugging.md")
 ALL_FILES = [f"rank_{rank}" for rank in range(4)]
 (SHOWN,) = (block for block in blocks(DOCUMENT, "") if "missing ranks: {2}" in block)
-
-HANGS = """
-import sys
-import time
-from datetime import timedelta
-import torch
-import torch.distributed as dist
-dist.init_process_group("ring", timeout=timedelta(seconds=3))
-dist.all_reduce(torch.ones(3))
-if dist.get_rank() == 2:
-    time.sleep(600)
-dist.all_reduce(torch.ones(1000))
-"""
 
 
 def test_the_analyzer_names_the_rank_that_hung_in_a_job_of_torchrun(tmp_path: Path) -> None:

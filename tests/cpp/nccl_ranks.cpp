@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "check.h"
 #include "fake_cuda.h"
 
 namespace ranks {
@@ -66,6 +67,13 @@ ringcomm::nccl::Enqueued DeviceRank::all_reduce(Timeout timeout) {
     collectives.all_reduce(data.data(), data.data(), data.size(),
                            {ringcomm::DType::kFloat32, ringcomm::ReduceOp::kSum}, timeout);
   });
+}
+
+std::shared_ptr<fake::Graph> DeviceRank::captured_all_reduce() {
+  std::shared_ptr<fake::Graph> graph = fake::begin_capture(user.get());
+  all_reduce().end->make_wait(user.get());
+  CHECK(fake::end_capture(graph, user.get()));
+  return graph;
 }
 
 ringcomm::nccl::Enqueued DeviceRank::exchange(const std::vector<ringcomm::PeerMessage>& messages,

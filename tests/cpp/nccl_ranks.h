@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fake_graph.h"
 #include "memory_store.h"
 #include "nccl/communicator.h"
 #include "shm/group.h"
@@ -42,6 +43,9 @@ struct DeviceRank {
 
   // Of `data`, in place.
   ringcomm::nccl::Enqueued all_reduce(Timeout timeout = kPatience);
+
+  // The same, captured in a graph of the user's stream.
+  std::shared_ptr<fake::Graph> captured_all_reduce();
 
   ringcomm::nccl::Enqueued exchange(const std::vector<ringcomm::PeerMessage>& messages,
                                     Timeout timeout = kPatience);

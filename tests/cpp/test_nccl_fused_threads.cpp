@@ -160,9 +160,7 @@ TEST(replays_and_other_calls_take_turns) {
     std::vector<float> other(20000, 2);
     rank.data.assign(20000, 1);
     rank.device->connect(kPatience);
-    auto graph = fake::begin_capture(rank.user.get());
-    rank.all_reduce().end->make_wait(rank.user.get());
-    CHECK(fake::end_capture(graph, rank.user.get()));
+    auto graph = rank.captured_all_reduce();
     rank.data.swap(other);
     for (int i = 0; i < 4; ++i) {
       graph->launch(rank.user.get());
@@ -381,9 +379,7 @@ TEST(a_kernel_in_a_graph_ends_when_a_rank_dies) {
   with_fused(3, fused_options(), [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
-    const auto graph = fake::begin_capture(rank.user.get());
-    rank.all_reduce().end->make_wait(rank.user.get());
-    CHECK(fake::end_capture(graph, rank.user.get()));
+    const auto graph = rank.captured_all_reduce();
     if (rank.rank == 1) {
       rank.group.close("the end");
       return;

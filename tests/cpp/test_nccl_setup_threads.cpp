@@ -306,9 +306,7 @@ TEST(a_captured_collective_is_carried_out_at_every_replay) {
   with_devices(3, "ring", 2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
-    const auto graph = fake::begin_capture(rank.user.get());
-    rank.all_reduce().end->make_wait(rank.user.get());
-    CHECK(fake::end_capture(graph, rank.user.get()));
+    const auto graph = rank.captured_all_reduce();
     graph->launch(rank.user.get());
     graph->launch(rank.user.get());
     synchronize(rank.user.get());
@@ -339,9 +337,7 @@ TEST(replays_and_other_calls_take_turns) {
       std::vector<float> captured(20000, 1), eager(20000, 2);
       rank.data.swap(captured);
       rank.device->connect(kPatience);
-      const auto graph = fake::begin_capture(rank.user.get());
-      rank.all_reduce().end->make_wait(rank.user.get());
-      CHECK(fake::end_capture(graph, rank.user.get()));
+      const auto graph = rank.captured_all_reduce();
       nccl::Stream beside, third;
       rank.data.swap(captured);  // as `captured` again
       rank.data.swap(eager);
@@ -366,9 +362,7 @@ TEST(a_graph_that_outlives_its_group_is_named_and_nothing_hangs) {
   with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
-    const auto graph = fake::begin_capture(rank.user.get());
-    rank.all_reduce().end->make_wait(rank.user.get());
-    CHECK(fake::end_capture(graph, rank.user.get()));
+    const auto graph = rank.captured_all_reduce();
     graph->launch(rank.user.get());
     synchronize(rank.user.get());
     const std::string left = rank.device->shut_down(kPatience);
@@ -389,9 +383,7 @@ TEST(a_graph_of_one_rank_keeps_no_other_rank_waiting) {
   with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
-    graphs[rank.rank] = fake::begin_capture(rank.user.get());
-    rank.all_reduce().end->make_wait(rank.user.get());
-    CHECK(fake::end_capture(graphs[rank.rank], rank.user.get()));
+    graphs[rank.rank] = rank.captured_all_reduce();
     if (rank.rank == 1) graphs[1].reset();
     CHECK_EQ(rank.device->shut_down(kPatience).empty(), rank.rank == 1);
   });
@@ -403,9 +395,7 @@ TEST(graphs_that_are_gone_in_time_leave_nothing) {
   with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
-    auto graph = fake::begin_capture(rank.user.get());
-    rank.all_reduce().end->make_wait(rank.user.get());
-    CHECK(fake::end_capture(graph, rank.user.get()));
+    auto graph = rank.captured_all_reduce();
     graph.reset();
     CHECK_EQ(rank.device->shut_down(kPatience), "");
   });
@@ -418,9 +408,7 @@ TEST(a_rank_that_dies_during_replays_is_noticed) {
   with_devices(3, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
-    const auto graph = fake::begin_capture(rank.user.get());
-    rank.all_reduce().end->make_wait(rank.user.get());
-    CHECK(fake::end_capture(graph, rank.user.get()));
+    const auto graph = rank.captured_all_reduce();
     if (rank.rank == 1) {
       rank.group.close("the end");
       return;
@@ -437,9 +425,7 @@ TEST(a_rank_that_leaves_in_good_order_fails_no_graph_that_exists) {
   with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
-    const auto graph = fake::begin_capture(rank.user.get());
-    rank.all_reduce().end->make_wait(rank.user.get());
-    CHECK(fake::end_capture(graph, rank.user.get()));
+    const auto graph = rank.captured_all_reduce();
     if (rank.rank == 1) {
       rank.group.board().close(Board::Closing::kHeld);
       rank.group.close("the end");
@@ -455,9 +441,7 @@ TEST(a_group_that_fails_while_a_graph_exists_ends_what_is_under_way) {
   with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
-    const auto graph = fake::begin_capture(rank.user.get());
-    rank.all_reduce().end->make_wait(rank.user.get());
-    CHECK(fake::end_capture(graph, rank.user.get()));
+    const auto graph = rank.captured_all_reduce();
     if (rank.rank == 0) {
       rank.all_reduce(200ms);
       CHECK_CONTAINS(rank.failure(), "waiting for rank 1");

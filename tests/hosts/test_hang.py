@@ -5,22 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from flight_records import analysis, files_in
+from flight_records import HANGS, analysis, files_in
 
 from hosts import Network
 from hosts.conftest import needs_hosts
-
-HANGS = """
-import time
-from datetime import timedelta
-import torch
-import torch.distributed as dist
-dist.init_process_group("ring", timeout=timedelta(seconds=3))
-dist.all_reduce(torch.ones(3))
-if dist.get_rank() == 2:
-    time.sleep(600)
-dist.all_reduce(torch.ones(1000))
-"""
 
 
 @needs_hosts
