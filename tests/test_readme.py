@@ -45,6 +45,8 @@ def test_programs(
     program.write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(*SHOW_ALL)
+    # Else Python writes a line and its end apart, and those of the two ranks mix.
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     errors = tmp_path / "stderr"
     try:
         with errors.open("wb") as stderr:
