@@ -1,6 +1,6 @@
 """Calls that skip torch.distributed's dispatcher, where nothing watches: csrc/torch/fast_path.h.
 
-They, ..._now, return False, with nothing done, where torch.distributed has to carry out a call.
+`try_..._sync` return False, with nothing done, where torch.distributed has to carry out a call.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch.distributed import ProcessGroup, ReduceOp
 
 from ringcomm import _C
 
-# An attribute would cost a tenth of what a small call does. Whoever is compiled does not come here.
+# An attribute would cost a tenth of what a small call does. Compiled code does not come here.
 is_compiling = torch.compiler.is_dynamo_compiling
 
 
-def barrier_now(group: ProcessGroup | None) -> bool:
+def try_barrier_sync(group: ProcessGroup | None) -> bool:
     """barrier(group), which does not wait for a device if there is none."""
-    return not _has_devices() and _C.barrier_now(group)
+    return not _has_devices() and _C.try_barrier_sync(group)
 
 
 _CPU = torch.device("cpu")

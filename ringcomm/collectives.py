@@ -36,15 +36,15 @@ from torch.distributed import ProcessGroup, ReduceOp, Work
 from torch.distributed import distributed_c10d as c10d
 
 from ringcomm._C import (
-    all_gather_now,
-    all_reduce_now,
-    all_to_all_now,
-    broadcast_now,
-    reduce_now,
-    reduce_scatter_now,
+    try_all_gather_sync,
+    try_all_reduce_sync,
+    try_all_to_all_sync,
+    try_broadcast_sync,
+    try_reduce_scatter_sync,
+    try_reduce_sync,
 )
 from ringcomm._delegate import by_ring, on_ring, renamed
-from ringcomm._fast_path import barrier_now, is_compiling
+from ringcomm._fast_path import is_compiling, try_barrier_sync
 from ringcomm.groups import ring_group
 
 _Op = ReduceOp | ReduceOp.RedOpType
@@ -144,7 +144,7 @@ def all_reduce(
         group: the default group if not given.
         async_op: return a Work instead of waiting.
     """
-    if not async_op and not is_compiling() and all_reduce_now(tensor, op, group):
+    if not async_op and not is_compiling() and try_all_reduce_sync(tensor, op, group):
         return None
     return _all_reduce(tensor, op, group=group, async_op=async_op)
 
@@ -178,7 +178,7 @@ def reduce_scatter_tensor(
         group: the default group if not given.
         async_op: return a Work instead of waiting.
     """
-    if not async_op and not is_compiling() and reduce_scatter_now(output, input, op, group):
+    if not async_op and not is_compiling() and try_reduce_scatter_sync(output, input, op, group):
         return None
     return _reduce_scatter_tensor(output, input, op, group=group, async_op=async_op)
 
@@ -213,7 +213,11 @@ def all_gather_into_tensor(
         group: the default group if not given.
         async_op: return a Work instead of waiting.
     """
-    if not async_op and not is_compiling() and all_gather_now(output_tensor, input_tensor, group):
+    if (
+        not async_op
+        and not is_compiling()
+        and try_all_gather_sync(output_tensor, input_tensor, group)
+    ):
         return None
     return _all_gather_into_tensor(output_tensor, input_tensor, group=group, async_op=async_op)
 
@@ -243,7 +247,7 @@ def broadcast(
         and src is not None
         and group_src is None
         and not is_compiling()
-        and broadcast_now(tensor, src, group)
+        and try_broadcast_sync(tensor, src, group)
     ):
         return None
     return _broadcast(tensor, src, group=group, async_op=async_op, group_src=group_src)
@@ -272,7 +276,7 @@ def reduce(
         and dst is not None
         and group_dst is None
         and not is_compiling()
-        and reduce_now(tensor, dst, op, group)
+        and try_reduce_sync(tensor, dst, op, group)
     ):
         return None
     return _reduce(tensor, dst, op, group=group, async_op=async_op, group_dst=group_dst)
@@ -369,7 +373,7 @@ def all_to_all_single(
         has_equal_parts
         and not async_op
         and not is_compiling()
-        and all_to_all_now(output, input, group)
+        and try_all_to_all_sync(output, input, group)
     ):
         return None
     return _all_to_all_single(
@@ -396,7 +400,7 @@ def barrier(
         and device_ids is None
         and timeout is None
         and not is_compiling()
-        and barrier_now(group)
+        and try_barrier_sync(group)
     ):
         return None
     return _barrier(group=group, async_op=async_op, device_ids=device_ids, timeout=timeout)

@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup, Work
 
 from ringcomm import _C
-from ringcomm._C import irecv_now, isend_now, recv_now, send_now
+from ringcomm._C import try_irecv_sync, try_isend_sync, try_recv_sync, try_send_sync
 from ringcomm._delegate import Refused, check, on_ring
 from ringcomm._fast_path import is_compiling, remember
 from ringcomm.groups import ring_group, unwrapped
@@ -71,7 +71,7 @@ def send(
         tag: which of the destination's receives it is for.
         group_dst: the destination's rank in the group; one of it and dst must be given.
     """
-    if group_dst is None and not is_compiling() and send_now(tensor, dst, group, tag):
+    if group_dst is None and not is_compiling() and try_send_sync(tensor, dst, group, tag):
         return
     _send(tensor, dst, group=group, tag=tag, group_dst=group_dst)
 
@@ -92,7 +92,7 @@ def recv(
         tag: only what was sent with it.
         group_src: the source's rank in the group.
     """
-    if group_src is None and not is_compiling() and recv_now(tensor, src, group, tag):
+    if group_src is None and not is_compiling() and try_recv_sync(tensor, src, group, tag):
         return cast(int, src)
     return _recv(tensor, src, group=group, tag=tag, group_src=group_src)
 
@@ -113,7 +113,11 @@ def isend(
         tag: which of the destination's receives it is for.
         group_dst: the destination's rank in the group; one of it and dst must be given.
     """
-    if group_dst is None and not is_compiling() and (work := isend_now(tensor, dst, group, tag)):
+    if (
+        group_dst is None
+        and not is_compiling()
+        and (work := try_isend_sync(tensor, dst, group, tag))
+    ):
         return work
     return _isend(tensor, dst, group=group, tag=tag, group_dst=group_dst)
 
@@ -134,7 +138,11 @@ def irecv(
         tag: only what is sent with it.
         group_src: the source's rank in the group.
     """
-    if group_src is None and not is_compiling() and (work := irecv_now(tensor, src, group, tag)):
+    if (
+        group_src is None
+        and not is_compiling()
+        and (work := try_irecv_sync(tensor, src, group, tag))
+    ):
         return work
     return _irecv(tensor, src, group=group, tag=tag, group_src=group_src)
 
@@ -216,7 +224,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[dist.P2POp]) -> list[Work]:
 def _begun(op: dist.P2POp) -> Work:
     """What P2POp has checked once is not checked again."""
     is_send = op.op is dist.isend
-    work = (isend_now if is_send else irecv_now)(op.tensor, op.peer, op.group, op.tag)
+    work = (try_isend_sync if is_send else try_irecv_sync)(op.tensor, op.peer, op.group, op.tag)
     if work is None:
         ring = ring_group(op.group)
         remember(op.group, ring)

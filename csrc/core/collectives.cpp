@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "plan/across.h"
+#include "plan/between_hosts.h"
 #include "plan/grid.h"
 
 namespace ringcomm {
@@ -39,7 +39,7 @@ Collectives::Collectives(int rank, int world_size, Selection selection)
   }
 }
 
-void Collectives::place(const Placement& placement, const Link& across) {
+void Collectives::place(const Placement& placement, const Link& link) {
   programs_.place(placement.host_of);
   const Grid grid(world_size_, placement.host_of);
   const bool exchanges = (grid.num_columns() - 1) * grid.num_hosts() <= kMostExchanged;
@@ -53,7 +53,7 @@ void Collectives::place(const Placement& placement, const Link& across) {
                      id_of(*direct)};
   }
   doubling_ = id_of(*find_algorithm(Collective::kAllReduce, "hierarchical_doubling"));
-  doubling_most_ = grid.num_columns() * doubling_pays_up_to(grid.num_hosts(), across);
+  doubling_most_ = grid.num_columns() * doubling_pays_up_to(grid.num_hosts(), link);
 }
 
 AlgorithmId Collectives::choose(const Call& call) const {
@@ -67,8 +67,8 @@ AlgorithmId Collectives::choose(const Call& call) const {
   if (call.collective == Collective::kAllReduce && static_cast<double>(nbytes) <= doubling_most_) {
     return doubling_;
   }
-  const Way way = way_of(call.collective, call.count, call.dtype);
-  return automatic_[static_cast<int>(call.collective)][static_cast<int>(way)];
+  const AlgorithmFamily family = family_of(call.collective, call.count, call.dtype);
+  return automatic_[static_cast<int>(call.collective)][static_cast<int>(family)];
 }
 
 void Collectives::reduce_by(Call call, const Reduce& reduce, Timeout timeout) {

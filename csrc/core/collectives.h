@@ -18,12 +18,12 @@
 namespace ringcomm {
 
 // A family of algorithms, of which each collective has one or another.
-enum class Way {
-  kByNeighbours,
-  kDirect,  // everybody sends right to whom it is for
-  kAtOnce,  // an all-reduce: everybody sends all it has to everybody
-  kByTrees,
-  kByDoubling,  // an all-reduce: what ranks have of the sum doubles with each step
+enum class AlgorithmFamily {
+  kRing,
+  kDirect,   // everybody sends right to whom it is for
+  kOneShot,  // an all-reduce: everybody sends all it has to everybody
+  kTree,
+  kDoubling,  // an all-reduce: what ranks have of the sum doubles with each step
 };
 inline constexpr int kNumWays = 5;
 
@@ -61,12 +61,12 @@ class Collectives {
                   Timeout timeout);
 
  protected:
-  using Way = ringcomm::Way;
+  using AlgorithmFamily = ringcomm::AlgorithmFamily;
 
   Collectives(int rank, int world_size, Selection selection);
   // The ranks are on several hosts: what is not selected goes by two levels where it can, an
   // all-reduce by those that suit the network.
-  void place(const Placement& placement, const Link& across);
+  void place(const Placement& placement, const Link& link);
   // The ranks share one host: what is not selected goes by what was measured there, if anything
   // was.
   void tune(std::span<const TunedRule> rules) { tuning_ = Tuning(rules); }
@@ -93,7 +93,8 @@ class Collectives {
   // Comes before a call's plan is chosen, which may depend on what it finds out.
   virtual void prepare_choice(Timeout /*timeout*/) {}
   // Where nothing has been selected.
-  virtual Way way_of(Collective collective, std::size_t count, DType dtype) const = 0;
+  virtual AlgorithmFamily family_of(Collective collective, std::size_t count,
+                                    DType dtype) const = 0;
   // `call` has no sequence number yet, and no Call::plan.
   virtual void carry_out(Call call, const Reduction& reduction, Timeout timeout) = 0;
 

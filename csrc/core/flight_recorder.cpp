@@ -50,7 +50,7 @@ FlightRecorder::Entry& FlightRecorder::next_entry(Operation operation, const cha
   entry.inputs.clear();
   entry.outputs.clear();
   entry.created = now();
-  entry.started = operation.starts_now ? entry.created : 0;
+  entry.started = operation.starts_at_once ? entry.created : 0;
   entry.completed = 0;
   entry.retired = false;
   entry.frames = std::move(operation.frames);

@@ -96,7 +96,7 @@ class FlightRecorder {
   struct Operation {
     std::size_t group;
     std::chrono::milliseconds timeout;
-    bool starts_now = false;
+    bool starts_at_once = false;
     std::vector<Frame> frames = {};
   };
 

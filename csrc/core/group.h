@@ -11,7 +11,7 @@
 
 namespace ringcomm {
 
-class Board;
+class DeviceBoard;
 
 class Group {
  public:
@@ -46,7 +46,7 @@ class Group {
   virtual bool spans_hosts() const = 0;
 
   // Where the ranks tell each other what they do with their devices.
-  virtual Board& board() = 0;
+  virtual DeviceBoard& board() = 0;
 };
 
 }  // namespace ringcomm

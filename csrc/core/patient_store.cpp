@@ -2,7 +2,7 @@
 
 #include <future>
 
-#include "core/left_behind.h"
+#include "core/run_detached.h"
 #include "core/status.h"
 
 namespace ringcomm {
@@ -16,8 +16,8 @@ Answer PatientStore::ask(const std::string& key, std::function<Answer(Store&)> q
                                          "\": is the host where it lives cut off from this one?");
   };
   if (is_silent_) throw silence();
-  std::future<Answer> answer = call_left_behind(
-      [store = store_, question = std::move(question)] { return question(*store); });
+  std::future<Answer> answer =
+      run_detached([store = store_, question = std::move(question)] { return question(*store); });
   if (answer.wait_for(patience_) != std::future_status::ready) {
     is_silent_ = true;
     throw silence();

@@ -28,7 +28,7 @@ struct Selection {
   // What is not in here is chosen call by call.
   std::map<Collective, Choice> choices = {};
   std::vector<int> host_of = {};      // as in plan/algorithms.h
-  Link across = {};                   // between hosts; rank 0's counts
+  Link link = {};                     // between hosts; rank 0's counts
   std::vector<TunedRule> tuned = {};  // on one host; for groups of any size
   std::string tuned_by = {};          // the file that holds these rules
 

@@ -17,7 +17,7 @@
 // if there are no data in it. (Low-latency protocols of this kind are described in "Demystifying
 // NCCL", Hu et al., 2025; shm/exchange.h has the same two turns.)
 //
-// Plain C++, as lane.h; of the machine it needs thread(), num_threads(), any(), gives_up(),
+// Plain C++, as lane.h; of the machine it needs thread(), num_threads(), any(), aborted(),
 // waited() and
 //
 //   put(to, words)            writes two words of any rank's memory, and
@@ -83,7 +83,7 @@ class Inboxes {
   RINGCOMM_DEVICE bool receive_all(std::size_t p, Awaits&& awaits, Receive&& receive) {
     const int n = job_.layout.world_size;
     for (int first = 0; first < n; first += kLooks) {
-      Words found[kLooks][kHalves];
+      LLPacket found[kLooks][kHalves];
       RINGCOMM_UNROLL
       for (int i = 0; i < kLooks; ++i) {
         const int peer = first + i;
@@ -130,11 +130,11 @@ class Inboxes {
   }
 
   // False: the wait was given up.
-  RINGCOMM_DEVICE bool await(int peer, std::size_t p, Words (&found)[kHalves], Pack& pack) {
+  RINGCOMM_DEVICE bool await(int peer, std::size_t p, LLPacket (&found)[kHalves], Pack& pack) {
     RINGCOMM_UNROLL
     for (int half = 0; half < kHalves; ++half) {
       for (std::uint32_t spins = 0; !is_of_this_call(found[half]); ++spins) {
-        if (machine_.gives_up(spins, peer)) return false;
+        if (machine_.aborted(spins, peer)) return false;
         found[half] = machine_.look(words(job_.rank, peer, p, half));
       }
       pack.words[2 * half] = static_cast<std::uint32_t>(found[half].first);
@@ -144,17 +144,17 @@ class Inboxes {
     return true;
   }
 
-  RINGCOMM_DEVICE bool is_of_this_call(const Words& words) const {
+  RINGCOMM_DEVICE bool is_of_this_call(const LLPacket& words) const {
     return words.first >> 32 == call_ && words.second >> 32 == call_;
   }
   // The first halves of a row of packs, and then the second ones: a warp writes them side by side.
-  RINGCOMM_DEVICE Words* words(int at, int from, std::size_t pack, int half) const {
+  RINGCOMM_DEVICE LLPacket* words(int at, int from, std::size_t pack, int half) const {
     const Layout& layout = job_.layout;
     const std::size_t inbox_at = job_.two_hops
                                      ? layout.hop_inbox_at(hop_, from)
                                      : layout.inbox_at(static_cast<int>(call_ % kInboxes), from);
     std::byte* const inbox = job_.memory[at] + inbox_at;
-    return reinterpret_cast<Words*>(inbox) + (pack / kRow * kHalves + half) * kRow + pack % kRow;
+    return reinterpret_cast<LLPacket*>(inbox) + (pack / kRow * kHalves + half) * kRow + pack % kRow;
   }
 
   Machine& machine_;

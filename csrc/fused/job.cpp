@@ -40,7 +40,7 @@ std::size_t most_elements(std::span<const Chunk> chunks) {
   return most;
 }
 
-Job told(const Reduction& reduction, const Layout& layout, int rank) {
+Job reduction_arguments(const Reduction& reduction, const Layout& layout, int rank) {
   Job job{};
   job.layout = layout;
   job.rank = rank;
@@ -48,7 +48,7 @@ Job told(const Reduction& reduction, const Layout& layout, int rank) {
   const KernelKey key = kernel_key(reduction.dtype, effective_op(reduction));
   job.unit_nbytes = element_size(key.dtype);
   job.premultiplies = reduction.op == ReduceOp::kPremulSum;
-  job.told = told_of(reduction);
+  job.reduction_arguments = reduction_arguments_of(reduction);
   return job;
 }
 
@@ -102,8 +102,8 @@ bool takes_two_hops(const Call& call, std::span<const Chunk> blocks, const Layou
 
 Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
                    const Layout& layout, int rank) {
-  Job job = told(reduction, layout, rank);
-  job.told.scaled_input = job.premultiplies ? 0 : -1;
+  Job job = reduction_arguments(reduction, layout, rank);
+  job.reduction_arguments.scaled_input = job.premultiplies ? 0 : -1;
   job.gathers = call.collective == Collective::kAllGather;
   job.two_hops = takes_two_hops(call, blocks, layout);
   if (job.two_hops) {
@@ -121,7 +121,7 @@ Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduct
 
 Job make_job(const Call& call, const Program& program, std::span<const Chunk> chunks,
              const Reduction& reduction, const Layout& layout, int rank) {
-  Job job = told(reduction, layout, rank);
+  Job job = reduction_arguments(reduction, layout, rank);
   job.num_pieces = static_cast<int>(chunks.size());
   std::size_t before = 0;  // bytes
   for (std::size_t c = 0; c < chunks.size(); ++c) {

@@ -18,7 +18,7 @@ inline constexpr int kMaxChunks = 64;
 
 // Between a kernel and the host, in the host's memory.
 struct alignas(kLine) Control {
-  std::uint32_t gives_up;              // the host's word: every wait ends
+  std::uint32_t aborted;               // the host's word: every wait ends
   std::uint32_t waits_for[kMaxLanes];  // the lanes': the rank each has long waited for, plus 1
   std::uint32_t findings[kMaxRanks];   // of fused/probe.h
 };
@@ -51,12 +51,12 @@ struct Job {
   std::size_t slot_nbytes;
   std::size_t slice_count;  // elements of a slice; whole packs
   std::size_t element_nbytes;
-  std::size_t unit_nbytes;  // of what the kernel calculates with
-  bool premultiplies;       // the own input, by told.factor
-  Told told;                // to those that finish a sum
-  bool looks_ahead;         // for what a step needs, while the step before is under way
-  bool gathers;             // eagerly
-  bool two_hops;            // eagerly, an all-reduce; a piece for each rank
+  std::size_t unit_nbytes;                 // of what the kernel calculates with
+  bool premultiplies;                      // the own input, by told.factor
+  ReductionArguments reduction_arguments;  // to those that finish a sum
+  bool looks_ahead;  // for what a step needs, while the step before is under way
+  bool gathers;      // eagerly
+  bool two_hops;     // eagerly, an all-reduce; a piece for each rank
   int num_pieces;
   Piece pieces[kMaxChunks];
 

@@ -31,13 +31,13 @@ class Signals {
   }
 
   // libcu++ has no accesses of two words.
-  RINGCOMM_DEVICE void put(Words* to, const Words& words) {
+  RINGCOMM_DEVICE void put(LLPacket* to, const LLPacket& words) {
     asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(to)),
                  "l"(words.first), "l"(words.second)
                  : "memory");
   }
-  RINGCOMM_DEVICE Words look(const Words* at) {
-    Words words;
+  RINGCOMM_DEVICE LLPacket look(const LLPacket* at) {
+    LLPacket words;
     asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
                  : "=l"(words.first), "=l"(words.second)
                  : "l"(__cvta_generic_to_global(at))
@@ -46,11 +46,11 @@ class Signals {
   }
 
   // The host's word is far away: a look at it takes as long as many at a flag.
-  RINGCOMM_DEVICE bool gives_up(std::uint32_t spins, int peer) {
+  RINGCOMM_DEVICE bool aborted(std::uint32_t spins, int peer) {
     if (spins % kSpinsPerLook != kSpinsPerLook - 1) return false;
     tells_ = true;
     waits_for().store(peer + 1, cuda::memory_order_relaxed);
-    return System<std::uint32_t>(control_->gives_up).load(cuda::memory_order_relaxed) != 0;
+    return System<std::uint32_t>(control_->aborted).load(cuda::memory_order_relaxed) != 0;
   }
   RINGCOMM_DEVICE void waited() {
     if (tells_) waits_for().store(0, cuda::memory_order_relaxed);
@@ -92,13 +92,13 @@ template <DType dtype, ReduceOp op>
 class LaneMachine : public Signals {
  public:
   // The lane's number in its block.
-  RINGCOMM_DEVICE LaneMachine(Order* orders, fused::Control* control, int lane, int number)
+  RINGCOMM_DEVICE LaneMachine(WorkItem* orders, fused::Control* control, int lane, int number)
       : Signals(control, lane), orders_(orders), barrier_(1 + number) {}
 
   RINGCOMM_DEVICE int thread() const { return static_cast<int>(threadIdx.x) % kControlThreads; }
   RINGCOMM_DEVICE int num_threads() const { return kControlThreads; }
   RINGCOMM_DEVICE bool all(bool value) const { return __all_sync(~0u, value) != 0; }
-  RINGCOMM_DEVICE Order& order(int turn) const { return orders_[turn % kOrders]; }
+  RINGCOMM_DEVICE WorkItem& work_item(int turn) const { return orders_[turn % kWorkItems]; }
   // At kReady it would do for the control to arrive and go on, and at kMoved for the movers, but
   // racecheck does not see that order.
   RINGCOMM_DEVICE void sync(Why) const {
@@ -106,14 +106,14 @@ class LaneMachine : public Signals {
     asm volatile("bar.sync %0, %1;" ::"r"(barrier_), "n"(kLaneThreads<dtype, op>) : "memory");
   }
 
-  RINGCOMM_DEVICE void carry_out(const Order& order) const {
+  RINGCOMM_DEVICE void carry_out(const WorkItem& work_item) const {
     const auto mover = threadIdx.x % kLaneThreads<dtype, op>;
-    carry_out_share<dtype, op, kArch>(order.arguments, order.moves,
+    carry_out_share<dtype, op, kArch>(work_item.arguments, work_item.moves,
                                       {0, 1, mover, kMovers<dtype, op>});
   }
 
  private:
-  Order* const orders_;
+  WorkItem* const orders_;
   const int barrier_;  // 0 is the block's
 };
 
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads<dtype, op>, 1)
     fused_kernel(const __grid_constant__ Job job) {
   constexpr int kLane = kLaneThreads<dtype, op>;
   extern __shared__ __align__(16) std::byte memory[];
-  __shared__ Order orders[kLanesPerBlock][kOrders];
+  __shared__ WorkItem orders[kLanesPerBlock][kWorkItems];
   const int number = static_cast<int>(threadIdx.x) / kLane;
   const int lane = static_cast<int>(blockIdx.x) * kLanesPerBlock + number;
   LaneMachine<dtype, op> machine(orders[number], job.control, lane, number);
@@ -168,7 +168,7 @@ template <DType dtype, ReduceOp op>
 __global__ void __launch_bounds__(kEagerThreads<dtype, op>, 1)
     eager_kernel(const __grid_constant__ Job job) {
   __shared__ DeviceArguments arguments;
-  if (threadIdx.x == 0) arguments.tell(job.told);
+  if (threadIdx.x == 0) arguments.set_reduction(job.reduction_arguments);
   __syncthreads();
   const auto lane = static_cast<int>(blockIdx.x);
   EagerMachine machine(arguments, job.control, lane);

@@ -43,7 +43,7 @@
 //   all(value)                whether the value is true for all threads of the control
 //   acquire(flag, why)        the flag's value, and all that was done before it was written
 //   release(flag, value)      the reverse; flags are in the memory of any rank
-//   gives_up(spins, peer)     whether to end a wait that has looked so many times in vain
+//   aborted(spins, peer)     whether to end a wait that has looked so many times in vain
 //   waited()                  a wait is over
 #pragma once
 
@@ -52,8 +52,8 @@
 
 #include "core/lanes.h"
 #include "fused/job.h"
-#include "fused/order.h"
-#include "fused/order_writer.h"
+#include "fused/work_item.h"
+#include "fused/work_item_writer.h"
 
 namespace ringcomm::fused {
 
@@ -67,9 +67,9 @@ template <typename Machine>
 RINGCOMM_DEVICE void move_data(Machine& machine) {
   for (int turn = 0;; ++turn) {
     machine.sync(Why::kReady);
-    const Order& order = machine.order(turn);
-    if (order.ends) return;
-    machine.carry_out(order);
+    const WorkItem& work_item = machine.work_item(turn);
+    if (work_item.ends) return;
+    machine.carry_out(work_item);
     machine.sync(Why::kMoved);
   }
 }
@@ -89,10 +89,11 @@ class LaneControl {
   // All threads of the control. False: a wait was given up, and the ranks cannot go on together.
   RINGCOMM_DEVICE bool run() {
     if (machine_.thread() == 0) {
-      for (int turn = 0; turn < kOrders; ++turn) machine_.order(turn).arguments.tell(job_.told);
+      for (int turn = 0; turn < kWorkItems; ++turn)
+        machine_.work_item(turn).arguments.set_reduction(job_.reduction_arguments);
     }
     const bool came = take_steps();
-    if (machine_.thread() == 0) machine_.order(turn_).ends = true;
+    if (machine_.thread() == 0) machine_.work_item(turn_).ends = true;
     machine_.sync(Why::kReady);
     if (!came) return false;
     tell_all(static_cast<Progress>(call_ + 1) << kActionBits);
@@ -118,7 +119,7 @@ class LaneControl {
   }
 
   RINGCOMM_DEVICE bool take_step(int s, std::size_t round) {
-    if (machine_.thread() == 0) orders_.write(machine_.order(turn_), script_.steps[s], round);
+    if (machine_.thread() == 0) orders_.write(machine_.work_item(turn_), script_.steps[s], round);
     const bool looks = turn_ > 0 && job_.looks_ahead;
     const bool is_ready = looks && machine_.all(has_come(s, round));
     if (turn_ > 0) machine_.sync(Why::kMoved);
@@ -200,7 +201,7 @@ class LaneControl {
   RINGCOMM_DEVICE bool await(int s, std::size_t round) {
     return each_awaited(s, round, [this](int peer, Progress progress, Why why) {
       for (std::uint32_t spins = 0; !has_come(peer, progress, why); ++spins) {
-        if (machine_.gives_up(spins, peer)) return false;
+        if (machine_.aborted(spins, peer)) return false;
       }
       machine_.waited();
       return true;
@@ -209,18 +210,18 @@ class LaneControl {
 
   // 3.
 
-  RINGCOMM_DEVICE void tell(int peer, Progress progress) {
+  RINGCOMM_DEVICE void set_reduction(int peer, Progress progress) {
     machine_.release(at<Progress>(peer, job_.layout.flag_at(lane_, job_.rank)), progress);
   }
   RINGCOMM_DEVICE void tell_peers(const Step& step, Progress done) {
     for (int i = machine_.thread(); i < step.num_told; i += machine_.num_threads()) {
-      tell(script_.told[step.first_told + i], done);
+      set_reduction(script_.reduction_arguments[step.first_told + i], done);
     }
   }
   RINGCOMM_DEVICE void tell_all(Progress progress) {
     for (int peer = machine_.thread(); peer < job_.layout.world_size;
          peer += machine_.num_threads()) {
-      if (peer != job_.rank) tell(peer, progress);
+      if (peer != job_.rank) set_reduction(peer, progress);
     }
   }
 
@@ -228,7 +229,7 @@ class LaneControl {
   const Job& job_;
   const Script& script_;
   const int lane_;
-  const OrderWriter orders_;
+  const WorkItemWriter orders_;
   const std::uint32_t call_;
   const Progress began_;
   int turn_ = 0;  // how many orders have been given

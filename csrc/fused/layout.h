@@ -31,7 +31,7 @@ inline constexpr int kActionBits = 32;
 
 // 4 bytes of data in the lower half, the number of the call in the upper one.
 using Word = std::uint64_t;
-struct alignas(2 * sizeof(Word)) Words {
+struct alignas(2 * sizeof(Word)) LLPacket {
   Word first, second;
 };
 inline constexpr int kInboxes = 2;

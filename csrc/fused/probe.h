@@ -35,9 +35,9 @@ struct Probe {
   std::uint32_t* findings;  // by rank, in the host's memory
 };
 
-inline constexpr int kWordsPerLine = kLine / sizeof(Words);
+inline constexpr int kWordsPerLine = kLine / sizeof(LLPacket);
 
-RINGCOMM_HOST_DEVICE Words pattern(std::uint64_t number, int from, int to, int i) {
+RINGCOMM_HOST_DEVICE LLPacket pattern(std::uint64_t number, int from, int to, int i) {
   const auto mixed = [&](std::uint64_t which) {  // splitmix64's finalizer
     std::uint64_t x = number + (static_cast<std::uint64_t>(from) << 48) +
                       (static_cast<std::uint64_t>(to) << 32) + 2 * i + which;
@@ -48,8 +48,8 @@ RINGCOMM_HOST_DEVICE Words pattern(std::uint64_t number, int from, int to, int i
   return {mixed(0), mixed(1)};
 }
 
-RINGCOMM_HOST_DEVICE Words* probed_words(const Probe& probe, int at, int from, int i) {
-  return reinterpret_cast<Words*>(probe.lines[at] + from * kLine) + i;
+RINGCOMM_HOST_DEVICE LLPacket* probed_words(const Probe& probe, int at, int from, int i) {
+  return reinterpret_cast<LLPacket*>(probe.lines[at] + from * kLine) + i;
 }
 
 // All threads.
@@ -67,8 +67,8 @@ template <typename Machine>
 RINGCOMM_DEVICE bool has_pattern(Machine& machine, const Probe& probe, int at, int from, int to) {
   bool has = true;
   for (int i = 0; i < kWordsPerLine; ++i) {
-    const Words found = machine.look(probed_words(probe, at, from, i));
-    const Words wanted = pattern(probe.numbers[from], from, to, i);
+    const LLPacket found = machine.look(probed_words(probe, at, from, i));
+    const LLPacket wanted = pattern(probe.numbers[from], from, to, i);
     has = has && found.first == wanted.first && found.second == wanted.second;
   }
   return has;

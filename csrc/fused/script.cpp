@@ -12,13 +12,13 @@ ScriptText::ScriptText(const Program& program, int rank) {
   };
   for (const Action& action : program.actions) {
     const auto first_peer = static_cast<std::int32_t>(peers.size());
-    const auto first_told = static_cast<std::int32_t>(told.size());
+    const auto first_told = static_cast<std::int32_t>(reduction_arguments.size());
     for (const Source& source : action.from) add(source.peer, source.action, source.slot);
     for (const Reader& reader : action.to) add(reader.peer, reader.action, -1);
     std::set<int> concerned;
     for (const Source& source : action.from) concerned.insert(source.peer);
     for (const Reader& reader : action.to) concerned.insert(reader.peer);
-    told.insert(told.end(), concerned.begin(), concerned.end());
+    reduction_arguments.insert(reduction_arguments.end(), concerned.begin(), concerned.end());
     // In rank order, so that a sum does not depend on who computes it.
     const auto before = std::ranges::count_if(
         action.from, [&](const Source& source) { return source.peer < rank; });
@@ -43,10 +43,10 @@ Script ScriptText::write(std::byte* memory, const std::byte* address) const {
   const std::size_t told_at = peers_at + peers.size() * sizeof(Peer);
   std::memcpy(memory, steps.data(), peers_at);
   std::memcpy(memory + peers_at, peers.data(), told_at - peers_at);
-  std::memcpy(memory + told_at, told.data(), nbytes() - told_at);
+  std::memcpy(memory + told_at, reduction_arguments.data(), nbytes() - told_at);
   return {.steps = reinterpret_cast<const Step*>(address),
           .peers = reinterpret_cast<const Peer*>(address + peers_at),
-          .told = reinterpret_cast<const std::int32_t*>(address + told_at),
+          .reduction_arguments = reinterpret_cast<const std::int32_t*>(address + told_at),
           .num_steps = static_cast<std::int32_t>(steps.size()),
           .nbytes = static_cast<std::uint32_t>(nbytes())};
 }

@@ -35,7 +35,7 @@ struct Step {
 struct Script {
   const Step* steps = nullptr;
   const Peer* peers = nullptr;
-  const std::int32_t* told = nullptr;
+  const std::int32_t* reduction_arguments = nullptr;
   std::int32_t num_steps = 0;
   std::uint32_t nbytes = 0;  // all of them
 
@@ -55,7 +55,7 @@ struct Script {
       const std::byte* const it = reinterpret_cast<const std::byte*>(what);
       return reinterpret_cast<decltype(what)>(copy + (it - text()));
     };
-    return {there(steps), there(peers), there(told), num_steps, nbytes};
+    return {there(steps), there(peers), there(reduction_arguments), num_steps, nbytes};
   }
 };
 
@@ -63,13 +63,13 @@ struct Script {
 struct ScriptText {
   std::vector<Step> steps;
   std::vector<Peer> peers;
-  std::vector<std::int32_t> told;
+  std::vector<std::int32_t> reduction_arguments;
 
   ScriptText(const Program& program, int rank);
 
   std::size_t nbytes() const {
     return steps.size() * sizeof(Step) + peers.size() * sizeof(Peer) +
-           told.size() * sizeof(std::int32_t);
+           reduction_arguments.size() * sizeof(std::int32_t);
   }
   // Writes nbytes() to `memory`; returns the views of them, as if they lay at `address`.
   Script write(std::byte* memory, const std::byte* address) const;

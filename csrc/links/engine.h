@@ -27,7 +27,7 @@ struct Tag {
 inline constexpr int kStreams = 16;
 // Bytes of a message that goes out without having heard of its receiver. One that is longer may
 // have to, and what is heard may wait behind all that the receiver sends itself.
-inline constexpr std::size_t kAtOnce = 256 << 10;
+inline constexpr std::size_t kOneShot = 256 << 10;
 // On the streams from here on, whoever receives knows the length: its room is as large.
 inline constexpr std::uint8_t kFirstExactStream = 8;
 

@@ -1,7 +1,7 @@
 // What stands between an engine and a peer: an endpoint, from its address in the store to its loss.
 #include <utility>
 
-#include "core/left_behind.h"
+#include "core/run_detached.h"
 #include "core/status.h"
 #include "links/address.h"
 #include "links/ucx_engine.h"
@@ -46,7 +46,7 @@ void UcxEngine::look() {
   }
   num_unknown_ = ranks.size();
   if (ranks.empty()) return;
-  looking_ = call_left_behind([store = store_, ranks = std::move(ranks)] {
+  looking_ = run_detached([store = store_, ranks = std::move(ranks)] {
     std::vector<Looked> all;
     for (const int rank : ranks) {
       Looked& looked = all.emplace_back(Looked{.rank = rank});

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/deadline.h"
-#include "core/fork.h"
+#include "core/fork_guard.h"
 #include "core/store.h"
 #include "links/address.h"
 #include "links/engine.h"
@@ -76,7 +76,7 @@ class UcxEngine : public Engine {
   // How long UCX has to let go of a connection, which takes microseconds unless something is wrong.
   static constexpr std::chrono::milliseconds kPatience{500};
 
-  const Maker maker_;
+  const ForkGuard maker_;
   const UcxLibrary& ucx_;
   const std::shared_ptr<Store> store_;
   const int rank_;

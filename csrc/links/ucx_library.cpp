@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/environment.h"
-#include "core/fork.h"
+#include "core/fork_guard.h"
 #include "core/status.h"
 #include "links/engine.h"
 #include "links/ucx.h"
@@ -27,7 +27,7 @@ const std::pair<const char*, std::string> kDefaults[] = {
     // Peers are on other hosts, and what is sent lies in the memory of this one.
     {"TLS", "^sm,self,cuda,rocm,ze,gaudi"},
     // What is longer stays on its sender until it is received.
-    {"RNDV_THRESH", std::to_string(kAtOnce + 1)},
+    {"RNDV_THRESH", std::to_string(kOneShot + 1)},
     // Whoever connects does not wait for the peer's host, which may be cut off.
     {"TCP_CONN_NB", "y"},
     // A host that goes without a word is missed after about seven seconds.
@@ -150,9 +150,9 @@ UcxLibrary make_library() {
 }  // namespace
 
 const UcxLibrary& ucx_library() {
-  static std::optional<std::pair<UcxLibrary, Maker>> library;
+  static std::optional<std::pair<UcxLibrary, ForkGuard>> library;
   std::lock_guard lock(mutex);
-  if (!library) library.emplace(make_library(), Maker());
+  if (!library) library.emplace(make_library(), ForkGuard());
   if (!library->second.is_here()) {
     fail("UCX was loaded before this process was forked, and does not outlive that");
   }

@@ -158,12 +158,12 @@ void Communicator::leave() {
 
 // Freeing communicators takes all who share them.
 bool Communicator::close_together() {
-  board_.close(captures_.alive() > 0 ? Board::Closing::kHeld : Board::Closing::kFree);
+  board_.close(captures_.alive() > 0 ? DeviceBoard::Closing::kHeld : DeviceBoard::Closing::kFree);
   const Clock::time_point begin = Clock::now();
   const auto all_closed = [this] {
     std::lock_guard lock(mutex_);
     connections_.answer();  // what a peer has begun ends before its communicators do
-    return connections_.all_met() && board_.least_closed(partners()) != Board::Closing::kNot;
+    return connections_.all_met() && board_.least_closed(partners()) != DeviceBoard::Closing::kNot;
   };
   while (!all_closed()) {
     if (group_.broken() || Clock::now() - begin > kPatienceForClose) return false;
@@ -207,7 +207,7 @@ std::string Communicator::shut_down(Timeout timeout) {
     std::lock_guard lock(mutex_);
     if (clean && held > 0) {
       leave();
-    } else if (clean && board_.most_closed(partners()) == Board::Closing::kFree) {
+    } else if (clean && board_.most_closed(partners()) == DeviceBoard::Closing::kFree) {
       replays_.clear();
       connections_.destroy();
       free_memory();

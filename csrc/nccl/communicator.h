@@ -14,14 +14,14 @@
 #include <string>
 #include <vector>
 
-#include "core/board.h"
+#include "core/device_board.h"
 #include "core/group.h"
 #include "core/peer_message.h"
 #include "nccl/api.h"
 #include "nccl/await.h"
 #include "nccl/captures.h"
 #include "nccl/connections.h"
-#include "nccl/ends.h"
+#include "nccl/event_pool.h"
 #include "nccl/failure.h"
 #include "nccl/fused_executor.h"
 #include "nccl/handles.h"
@@ -38,7 +38,7 @@ using Options = streams::DeviceOptions;
 
 // What has been enqueued ends on this stream.
 struct Enqueued {
-  std::shared_ptr<End> end;
+  std::shared_ptr<EventHandle> end;
   cudaStream_t stream;
 };
 
@@ -124,7 +124,7 @@ class Communicator : private streams::DeviceCollectives {
   void connect_channels(const Deadline& deadline);
   std::vector<int> partners() const;
   Error with_waits(const Error& error) const;
-  Board::Settings settings() const;
+  DeviceBoard::Settings settings() const;
   bool all_joined();
   void connect_pairs(const std::vector<PeerMessage>& messages, const Deadline& deadline);
   void await_peers(const Deadline& deadline, const std::string& doing,
@@ -147,7 +147,7 @@ class Communicator : private streams::DeviceCollectives {
   void free_memory();
 
   Group& group_;
-  Board& board_;
+  DeviceBoard& board_;
   const int device_;
   const Options options_;
   const Host host_;
@@ -158,7 +158,7 @@ class Communicator : private streams::DeviceCollectives {
   std::mutex mutex_;
   Api api_;
   Event began_;
-  Ends ends_;
+  EventPool event_pool_;
   Captures captures_;
   std::vector<ChannelResources> channels_;
   Connections connections_;
@@ -172,10 +172,10 @@ class Communicator : private streams::DeviceCollectives {
   std::set<const Program*> connected_programs_;  // that use no other edges
   Replays replays_;
   std::uint64_t sequence_ = 0;
-  bool captured_ = false;           // what is being enqueued
-  std::shared_ptr<End> under_way_;  // its end
-  bool closed_ = false;             // in good order
-  bool ended_ = true;               // nothing goes on on the device that could not be interrupted
+  bool captured_ = false;                   // what is being enqueued
+  std::shared_ptr<EventHandle> under_way_;  // its end
+  bool closed_ = false;                     // in good order
+  bool ended_ = true;  // nothing goes on on the device that could not be interrupted
 
   std::optional<Watchdog> watchdog_;
 };

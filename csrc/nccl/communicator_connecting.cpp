@@ -10,7 +10,7 @@
 
 namespace ringcomm::nccl {
 
-Board::Settings Communicator::settings() const {
+DeviceBoard::Settings Communicator::settings() const {
   const streams::Layout& layout = options_.layout;
   return {static_cast<std::uint64_t>(layout.num_channels), layout.slice_nbytes,
           static_cast<std::uint64_t>(options_.max_ctas), options_.graphs,
@@ -21,11 +21,11 @@ Board::Settings Communicator::settings() const {
 bool Communicator::all_joined() {
   constexpr std::array kNames = {"RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES", "RINGCOMM_MAX_CTAS",
                                  "RINGCOMM_GRAPHS", "RINGCOMM_EXECUTOR"};
-  static_assert(kNames.size() == std::tuple_size_v<Board::Settings>);
+  static_assert(kNames.size() == std::tuple_size_v<DeviceBoard::Settings>);
   if (!board_.not_joined().empty()) return false;
-  const Board::Settings own = settings();
+  const DeviceBoard::Settings own = settings();
   for (int r = 0; r < world_size(); ++r) {
-    const Board::Settings theirs = board_.settings_of(r);
+    const DeviceBoard::Settings theirs = board_.settings_of(r);
     for (std::size_t i = 0; i < own.size(); ++i) {
       if (theirs[i] == own[i]) continue;
       throw Error(ErrorKind::kMismatch,
@@ -149,12 +149,13 @@ void Communicator::connect_memory(const Deadline& deadline) {
 
 void Communicator::connect_channels(const Deadline& deadline) {
   if (world_size() == 1) return make_executor({});
-  if (rank() == 0 && !board_.greeting_to_all(0)) board_.greet_all(Meeting::new_id());
+  if (rank() == 0 && !board_.unique_id_to_all(0))
+    board_.send_unique_id_to_all(CommunicatorSetup::new_id());
   const int num_channels = options_.layout.num_channels;
   const int ctas = std::max(1, options_.max_ctas / num_channels);
-  Meeting meeting(
+  CommunicatorSetup meeting(
       {rank(), world_size(), device_, ctas, {}}, num_channels,
-      [this] { return board_.greeting_to_all(0); }, reclaim_);
+      [this] { return board_.unique_id_to_all(0); }, reclaim_);
   const std::string doing = "connecting its device with those of all ranks";
   await_peers(
       deadline, doing, [&] { return all_joined() && meeting.progress(); },

@@ -12,7 +12,7 @@
 
 #include "core/group.h"
 #include "nccl/comms.h"
-#include "nccl/meeting.h"
+#include "nccl/communicator_setup.h"
 #include "nccl/messages.h"
 
 namespace ringcomm::nccl {

@@ -56,7 +56,7 @@ Enqueued Communicator::enqueue_behind(cudaStream_t user,
     RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
     RINGCOMM_CHECK(cudaStreamWaitEvent(stream(), began_.get(), 0));
     captures_.begin(stream(), captured_);
-    under_way_ = ends_.take();
+    under_way_ = event_pool_.take();
     body(*this);
     captures_.end(stream(), captured_);
     under_way_->record(stream(), captured_);
@@ -123,7 +123,7 @@ Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage
       const cudaStream_t stream = connections_.messages().stream_of(message);
       const auto known = [&](const Enqueued& enqueued) { return enqueued.stream == stream; };
       if (std::any_of(ends.begin(), ends.end(), known)) continue;
-      ends.push_back({ends_.take(), stream});
+      ends.push_back({event_pool_.take(), stream});
       RINGCOMM_CHECK(cudaStreamWaitEvent(stream, began_.get(), 0));
       if (!captured_) watchdog_->add({message, deadline, ends.back().end});
     }
@@ -134,7 +134,7 @@ Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage
     for (const Enqueued& enqueued : ends) enqueued.end->record(enqueued.stream, captured_);
     if (ends.size() == 1) return ends.back();
     // One stream for whoever waits for all.
-    const Enqueued all{ends_.take(), ends.back().stream};
+    const Enqueued all{event_pool_.take(), ends.back().stream};
     for (const Enqueued& enqueued : ends) {
       if (enqueued.stream != all.stream) enqueued.end->make_wait(all.stream);
     }
@@ -145,7 +145,7 @@ Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage
 
 Enqueued Communicator::end_of_all() {
   return guarded([&] {
-    const Enqueued enqueued{ends_.take(), stream()};
+    const Enqueued enqueued{event_pool_.take(), stream()};
     enqueued.end->record(stream(), captured_);
     return enqueued;
   });

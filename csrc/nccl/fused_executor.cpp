@@ -72,7 +72,7 @@ std::byte* FusedExecutor::scratch_of(std::size_t nbytes) {
 }
 
 void FusedExecutor::give_up() {
-  std::atomic_ref(memory_->control().gives_up).store(1, std::memory_order_relaxed);
+  std::atomic_ref(memory_->control().aborted).store(1, std::memory_order_relaxed);
 }
 
 std::string FusedExecutor::describe_waits(const Members& members) const {

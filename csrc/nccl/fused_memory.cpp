@@ -42,7 +42,7 @@ std::shared_ptr<fused::Control> make_control() {
 }  // namespace
 
 // What a rank shows of its memory.
-struct FusedMemory::Card {
+struct FusedMemory::IpcHandle {
   Process process;
   std::byte* address;
   std::int64_t device;  // as its process counts them
@@ -50,14 +50,14 @@ struct FusedMemory::Card {
   std::uint64_t number;  // drawn for the probe
   DeviceId id;
 
-  static Card from(const Board::Greeting& bytes) {
-    Card card;
-    std::memcpy(static_cast<void*>(&card), bytes.data(), sizeof(card));
-    return card;
+  static IpcHandle from(const DeviceBoard::UniqueId& bytes) {
+    IpcHandle ipc_handle;
+    std::memcpy(static_cast<void*>(&ipc_handle), bytes.data(), sizeof(ipc_handle));
+    return ipc_handle;
   }
-  Board::Greeting bytes() const {
-    static_assert(sizeof(Card) <= kGreetingNbytes);
-    Board::Greeting bytes{};
+  DeviceBoard::UniqueId bytes() const {
+    static_assert(sizeof(IpcHandle) <= kUniqueIdNbytes);
+    DeviceBoard::UniqueId bytes{};
     std::memcpy(bytes.data(), this, sizeof(*this));
     return bytes;
   }
@@ -92,38 +92,40 @@ void FusedMemory::allocate() {
   const Stream stream;
   RINGCOMM_CHECK(cudaMemsetAsync(own_.get(), 0, layout_.counters_nbytes(), stream.get()));
   RINGCOMM_CHECK(cudaStreamSynchronize(stream.get()));
-  Card card{.process = process_,
-            .address = memory_[group_.rank],
-            .device = device_,
-            .handle = {},
-            .number = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32,
-            .id = id_of(device_)};
-  RINGCOMM_CHECK(cudaIpcGetMemHandle(&card.handle, own_.get()));
-  board_.show(card.bytes());
+  IpcHandle ipc_handle{
+      .process = process_,
+      .address = memory_[group_.rank],
+      .device = device_,
+      .handle = {},
+      .number = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32,
+      .id = id_of(device_)};
+  RINGCOMM_CHECK(cudaIpcGetMemHandle(&ipc_handle.handle, own_.get()));
+  board_.publish_ipc_handle(ipc_handle.bytes());
 }
 
 // False: not all ranks have shown theirs.
 bool FusedMemory::open_all() {
   for (int r = 0; r < group_.world_size; ++r) {
     if (memory_[r] != nullptr) continue;
-    const auto card = board_.card_of(r);
-    if (!card) return false;
-    open(r, Card::from(*card));
+    const auto ipc_handle = board_.ipc_handle_of(r);
+    if (!ipc_handle) return false;
+    open(r, IpcHandle::from(*ipc_handle));
   }
   return true;
 }
 
-void FusedMemory::open(int rank, const Card& card) {
-  check_path(rank, card);
-  if (!card.is_in(process_)) {
+void FusedMemory::open(int rank, const IpcHandle& ipc_handle) {
+  check_path(rank, ipc_handle);
+  if (!ipc_handle.is_in(process_)) {
     void* theirs = nullptr;
-    RINGCOMM_CHECK(cudaIpcOpenMemHandle(&theirs, card.handle, cudaIpcMemLazyEnablePeerAccess));
+    RINGCOMM_CHECK(
+        cudaIpcOpenMemHandle(&theirs, ipc_handle.handle, cudaIpcMemLazyEnablePeerAccess));
     memory_[rank] = static_cast<std::byte*>(theirs);
     opened_.push_back(rank);
     return;
   }
-  memory_[rank] = card.address;
-  const int device = static_cast<int>(card.device);
+  memory_[rank] = ipc_handle.address;
+  const int device = static_cast<int>(ipc_handle.device);
   if (device == device_) return;
   const cudaError_t enabled = cudaDeviceEnablePeerAccess(device, 0);
   if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
@@ -142,15 +144,15 @@ void FusedMemory::check_allowed() const {
 }
 
 // Throws Error (kLibrary) if the path to that rank's device is not to be used.
-void FusedMemory::check_path(int rank, const Card& card) const {
+void FusedMemory::check_path(int rank, const IpcHandle& ipc_handle) const {
   const P2pLimit limit = p2p_limit();
   if (paths_ == Paths::kAll && limit.kind == P2pLimit::Kind::kNone) return;
   const DeviceId own = id_of(device_);
-  if (card.id == own || has_native_atomics(device_, card.id)) return;
+  if (ipc_handle.id == own || has_native_atomics(device_, ipc_handle.id)) return;
   throw Error(ErrorKind::kLibrary,
               "CUDA reports no native atomics, and so no NVLink, between the devices " +
                   std::string(own.data()) + " of " + group_.members.name(group_.rank) + " and " +
-                  card.id.data() + " of " + group_.members.name(rank) +
+                  ipc_handle.id.data() + " of " + group_.members.name(rank) +
                   (limit.variable.empty() ? "" : ", which " + limit.variable + " asks for"));
 }
 
@@ -162,14 +164,14 @@ fused::Probe FusedMemory::make_probe() const {
                      .findings = control_->findings};
   for (int r = 0; r < group_.world_size; ++r) {
     probe.lines[r] = memory_[r] + layout_.probe_at();
-    probe.numbers[r] = Card::from(*board_.card_of(r)).number;
+    probe.numbers[r] = IpcHandle::from(*board_.ipc_handle_of(r)).number;
   }
   return probe;
 }
 
 bool FusedMemory::any_refuses() const {
   for (int r = 0; r < group_.world_size; ++r) {
-    if (board_.reach_of(r) == Board::Reach::kNotAll) return true;
+    if (board_.access_of(r) == DeviceBoard::Access::kNotAll) return true;
   }
   return false;
 }
@@ -179,12 +181,12 @@ bool FusedMemory::reaches_all() {
   if (own_ == nullptr) allocate();
   if (!open_all()) return false;
   if (!probe_) probe_ = std::make_unique<MemoryProbe>(make_probe());
-  if (board_.reach_of(group_.rank) == Board::Reach::kUnknown) {
+  if (board_.access_of(group_.rank) == DeviceBoard::Access::kUnknown) {
     if (!probe_->write()) return false;
-    board_.tell_reach(Board::Reach::kWritten);
+    board_.set_access(DeviceBoard::Access::kWritten);
   }
   for (int r = 0; r < group_.world_size; ++r) {
-    if (board_.reach_of(r) == Board::Reach::kUnknown) return false;
+    if (board_.access_of(r) == DeviceBoard::Access::kUnknown) return false;
   }
   if (!probe_->find()) return false;
   const std::string missing = probe_->describe(group_.members);
@@ -208,7 +210,7 @@ bool FusedMemory::decide() {
   // A kernel that takes long may still write where other ranks would free the memory.
   bool may_tell = false;
   if (error_of([&] { may_tell = is_idle(); }) || !may_tell) return false;
-  board_.tell_reach(why_not_.empty() ? Board::Reach::kAll : Board::Reach::kNotAll);
+  board_.set_access(why_not_.empty() ? DeviceBoard::Access::kAll : DeviceBoard::Access::kNotAll);
   return true;
 }
 
@@ -218,7 +220,7 @@ bool FusedMemory::progress() {
     if (!board_.has_found(r)) return false;
   }
   for (int r = 0; r < group_.world_size && why_not_.empty(); ++r) {
-    if (board_.reach_of(r) != Board::Reach::kNotAll) continue;
+    if (board_.access_of(r) != DeviceBoard::Access::kNotAll) continue;
     why_not_ = group_.members.name(r) + " cannot reach the memory of all other ranks' devices";
   }
   if (!why_not_.empty()) close_others();
@@ -243,9 +245,9 @@ void FusedMemory::free() {
 // Whoever has memory of another process open must close it before that is freed.
 bool FusedMemory::let_go() {
   close_others();
-  board_.tell_reach(Board::Reach::kLetGo);
+  board_.set_access(DeviceBoard::Access::kReleased);
   for (int r = 0; r < group_.world_size; ++r) {
-    if (board_.reach_of(r) != Board::Reach::kLetGo) return false;
+    if (board_.access_of(r) != DeviceBoard::Access::kReleased) return false;
   }
   free();
   return true;

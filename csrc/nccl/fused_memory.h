@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/board.h"
+#include "core/device_board.h"
 #include "core/group.h"
 #include "core/process.h"
 #include "fused/job.h"
@@ -55,21 +55,21 @@ class FusedMemory {
   void free();
 
  private:
-  struct Card;
+  struct IpcHandle;
 
   bool decide();
   void allocate();
   bool open_all();
-  void open(int rank, const Card& card);
+  void open(int rank, const IpcHandle& ipc_handle);
   void check_allowed() const;
-  void check_path(int rank, const Card& card) const;
+  void check_path(int rank, const IpcHandle& ipc_handle) const;
   bool reaches_all();
   bool any_refuses() const;
   fused::Probe make_probe() const;
   void close_others();
 
   Group& group_;
-  Board& board_;
+  DeviceBoard& board_;
   const int device_;
   const fused::Layout layout_;
   const Paths paths_;

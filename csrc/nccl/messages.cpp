@@ -40,16 +40,17 @@ bool Messages::answer() {
 // The lower rank chooses the id, which is its greeting; the other's says only that it comes.
 void Messages::begin_to_meet(int peer) {
   const bool is_lower = group_.rank < peer;
-  const Board::Greeting own = is_lower ? Meeting::new_id() : Board::Greeting{};
+  const DeviceBoard::UniqueId own =
+      is_lower ? CommunicatorSetup::new_id() : DeviceBoard::UniqueId{};
   Pair& pair = pairs_[peer];
-  pair.meeting = std::make_unique<Meeting>(
-      Meeting::Party{is_lower ? 0 : 1, 2, device_, kMessageCtas, {is_lower ? 1 : 0}}, 2,
+  pair.meeting = std::make_unique<CommunicatorSetup>(
+      CommunicatorSetup::Party{is_lower ? 0 : 1, 2, device_, kMessageCtas, {is_lower ? 1 : 0}}, 2,
       [this, peer, is_lower, own] {
-        std::optional<Board::Greeting> theirs = board_.greeting_of(peer);
+        std::optional<DeviceBoard::UniqueId> theirs = board_.unique_id_of(peer);
         return theirs && is_lower ? own : theirs;
       },
       reclaim_);
-  board_.greet(peer, own);
+  board_.send_unique_id(peer, own);
 }
 
 cudaStream_t Messages::stream_of(const PeerMessage& message) const {

@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "core/board.h"
+#include "core/device_board.h"
 #include "core/group.h"
 #include "core/peer_message.h"
 #include "nccl/comms.h"
+#include "nccl/communicator_setup.h"
 #include "nccl/handles.h"
-#include "nccl/meeting.h"
 
 namespace ringcomm::nccl {
 
@@ -37,7 +37,7 @@ class Messages {
   // Whether the peer can be sent to. Begins to meet it if not.
   bool ready(int peer);
   // Whether the peer has anything to say to this rank yet.
-  bool has_come(int peer) { return board_.greeting_of(peer).has_value(); }
+  bool has_come(int peer) { return board_.unique_id_of(peer).has_value(); }
   // Goes on meeting peers that this rank wants to meet, or that want to meet it. True: there are
   // communicators that were not there before. Throws Error (kLibrary).
   bool answer();
@@ -60,9 +60,9 @@ class Messages {
   // Up leads from the lower rank to the higher one.
   enum Direction { kUp, kDown };
   struct Pair {
-    Stream streams[2];                 // by direction, as all that follows
-    std::unique_ptr<Comms> comms;      // once they have met
-    std::unique_ptr<Meeting> meeting;  // until then
+    Stream streams[2];                           // by direction, as all that follows
+    std::unique_ptr<Comms> comms;                // once they have met
+    std::unique_ptr<CommunicatorSetup> meeting;  // until then
   };
 
   void begin_to_meet(int peer);
@@ -70,7 +70,7 @@ class Messages {
   Direction direction_of(const PeerMessage& message) const;
 
   Group& group_;
-  Board& board_;
+  DeviceBoard& board_;
   const int device_;
   const Reclaim reclaim_;
   std::map<int, Pair> pairs_;

@@ -157,7 +157,7 @@ void Watchdog::check_peers(const Pending& pending) {
 // order takes part in none.
 void Watchdog::check_replays() {
   for (int peer = 0; peer < group_.world_size; ++peer) {
-    if (board_.least_closed({peer}) != Board::Closing::kNot) continue;
+    if (board_.least_closed({peer}) != DeviceBoard::Closing::kNot) continue;
     check_not_gone(peer, "CUDA graphs with operations of the group");
   }
 }

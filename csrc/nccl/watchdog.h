@@ -11,11 +11,11 @@
 #include <variant>
 #include <vector>
 
-#include "core/board.h"
 #include "core/call.h"
 #include "core/deadline.h"
+#include "core/device_board.h"
 #include "core/group.h"
-#include "nccl/ends.h"
+#include "nccl/event_pool.h"
 #include "nccl/messages.h"
 
 namespace ringcomm::nccl {
@@ -24,7 +24,7 @@ namespace ringcomm::nccl {
 struct Pending {
   std::variant<Call, PeerMessage> operation;
   Deadline deadline;
-  std::shared_ptr<End> end;  // recorded behind the operation
+  std::shared_ptr<EventHandle> end;  // recorded behind the operation
 };
 
 class Watchdog {
@@ -62,7 +62,7 @@ class Watchdog {
   std::string describe_awaited(const Pending& pending);
 
   Group& group_;
-  Board& board_;
+  DeviceBoard& board_;
   const int device_;
   const std::function<void()> look_around_;
   const std::function<bool()> may_replay_;

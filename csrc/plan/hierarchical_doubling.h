@@ -38,7 +38,7 @@
 //
 // and two latencies more across hosts where H is no power of two. Two hosts send what they send
 // with rings, in one latency for two; of more hosts, only what is small is faster so
-// (plan/across.h).
+// (plan/between_hosts.h).
 #pragma once
 
 #include <vector>

@@ -44,17 +44,18 @@ UniformDivisor divisor_of(int divisor) {
 
 }  // namespace
 
-Told told_of(const Reduction& reduction) {
-  Told told{};
-  told.divisor = reduction.op == ReduceOp::kAvg ? std::max(reduction.divisor, 1) : 1;
-  told.float_divisor = divisor_of(told.divisor);
-  told.scaled_input = reduction.op == ReduceOp::kPremulSum ? reduction.scaled_input : -1;
-  told.factor = reduction.factor;
+ReductionArguments reduction_arguments_of(const Reduction& reduction) {
+  ReductionArguments reduction_arguments{};
+  reduction_arguments.divisor = reduction.op == ReduceOp::kAvg ? std::max(reduction.divisor, 1) : 1;
+  reduction_arguments.float_divisor = divisor_of(reduction_arguments.divisor);
+  reduction_arguments.scaled_input =
+      reduction.op == ReduceOp::kPremulSum ? reduction.scaled_input : -1;
+  reduction_arguments.factor = reduction.factor;
   const std::uint64_t mirror = mirror_bits(reduction.dtype, reduction.op);
-  told.mirror[0] = static_cast<std::uint32_t>(mirror);
-  told.mirror[1] = static_cast<std::uint32_t>(mirror >> 32);
-  told.truth_table = truth_table(reduction.op);
-  return told;
+  reduction_arguments.mirror[0] = static_cast<std::uint32_t>(mirror);
+  reduction_arguments.mirror[1] = static_cast<std::uint32_t>(mirror >> 32);
+  reduction_arguments.truth_table = truth_table(reduction.op);
+  return reduction_arguments;
 }
 
 DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, int num_inputs,
@@ -63,7 +64,7 @@ DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, 
   DeviceLaunch launch{};
   launch.key = kernel_key(reduction.dtype, effective_op(reduction));
   DeviceArguments& args = launch.arguments;
-  args.tell(told_of(reduction));
+  args.set_reduction(reduction_arguments_of(reduction));
   args.num_inputs = num_inputs;
   args.num_outputs = num_outputs;
   for (int k = 0; k < num_inputs; ++k) args.inputs[k] = static_cast<const std::byte*>(inputs[k]);

@@ -69,7 +69,7 @@ struct TruthTable {
 };
 
 // What a reduction tells its kernel, wherever its data are.
-struct Told {
+struct ReductionArguments {
   int divisor;                   // 1: nothing to divide
   UniformDivisor float_divisor;  // the same, for sums in float32
   int scaled_input;              // -1: none
@@ -79,14 +79,16 @@ struct Told {
 };
 
 // What a kernel is told.
-struct DeviceArguments : Told {
+struct DeviceArguments : ReductionArguments {
   const std::byte* inputs[kMaxDeviceInputs];
   std::byte* outputs[kMaxDeviceOutputs];
   int num_inputs, num_outputs;
   Partition partition;
   bool element_aligned;  // every pointer is a multiple of the element size
 
-  RINGCOMM_HOST_DEVICE void tell(const Told& told) { static_cast<Told&>(*this) = told; }
+  RINGCOMM_HOST_DEVICE void set_reduction(const ReductionArguments& reduction_arguments) {
+    static_cast<ReductionArguments&>(*this) = reduction_arguments;
+  }
 
   // Of inputs and outputs that are there.
   RINGCOMM_HOST_DEVICE void divide_among_threads(std::size_t element_nbytes, std::size_t count) {
@@ -104,7 +106,7 @@ struct DeviceArguments : Told {
   }
 };
 
-Told told_of(const Reduction& reduction);
+ReductionArguments reduction_arguments_of(const Reduction& reduction);
 
 // How many inputs' loads a kernel has in flight at once. The last takes any number of inputs, batch
 // after batch.

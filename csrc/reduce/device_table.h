@@ -25,24 +25,24 @@ constexpr bool is_kernel(DType dtype, ReduceOp op) {
   return false;
 }
 
-template <typename Maker, DType dtype, ReduceOp op, int batch>
-constexpr typename Maker::Function make_kernel() {
+template <typename ForkGuard, DType dtype, ReduceOp op, int batch>
+constexpr typename ForkGuard::Function make_kernel() {
   if constexpr (has_batch(op, batch)) {
-    return Maker::template make<dtype, op, kBatches[batch]>();
+    return ForkGuard::template make<dtype, op, kBatches[batch]>();
   } else {
     return nullptr;
   }
 }
 
 // Maker::make<dtype, op, batch>() gives each function.
-template <typename Maker, DType dtype>
+template <typename ForkGuard, DType dtype>
 constexpr auto make_kernel_row() {
-  using Function = typename Maker::Function;
+  using Function = typename ForkGuard::Function;
   const auto of_op = []<int op, int... batch>(std::integral_constant<int, op>,
                                               std::integer_sequence<int, batch...>) {
     std::array<Function, kNumBatches> functions{};
     if constexpr (is_kernel(dtype, static_cast<ReduceOp>(op))) {
-      functions = {make_kernel<Maker, dtype, static_cast<ReduceOp>(op), batch>()...};
+      functions = {make_kernel<ForkGuard, dtype, static_cast<ReduceOp>(op), batch>()...};
     }
     return functions;
   };

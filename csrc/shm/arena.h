@@ -16,8 +16,8 @@
 #include <string>
 #include <utility>
 
-#include "core/fork.h"
-#include "shm/file.h"
+#include "core/fork_guard.h"
+#include "shm/memory_file.h"
 
 namespace ringcomm::shm {
 
@@ -49,7 +49,7 @@ class Arena {
   void erase_free(std::map<std::size_t, std::size_t>::iterator range);
   void release(std::size_t at);
 
-  const Maker maker_;
+  const ForkGuard maker_;
   const File file_;
   std::byte* const base_;
   const std::size_t nbytes_;

@@ -5,7 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "core/roll_call.h"
+#include "core/bootstrap.h"
 #include "core/thread.h"
 #include "shm/monitored_barrier.h"
 
@@ -21,8 +21,8 @@ constexpr std::size_t kLeastInPlace = 8 << 10;
 // Ranks. Every one more takes two slots of each outbox, and slices become shorter.
 constexpr int kMostDirect = 16;
 
-const Invitation& checked(const Invitation& invitation) {
-  const int rank = invitation.rank, world_size = invitation.world_size;
+const GroupConfig& checked(const GroupConfig& config) {
+  const int rank = config.rank, world_size = config.world_size;
   if (world_size < 1) {
     throw Error(ErrorKind::kInvalidArgument,
                 "world_size is " + std::to_string(world_size) + "; it must be at least 1");
@@ -32,28 +32,28 @@ const Invitation& checked(const Invitation& invitation) {
                 "rank is " + std::to_string(rank) +
                     "; it must be 0 to world_size - 1 = " + std::to_string(world_size - 1));
   }
-  return invitation;
+  return config;
 }
 
-Invitation with_what_it_goes_by(Invitation invitation, const Selection& selection) {
-  invitation.across = selection.across;
-  invitation.tuned = tuned_for(invitation.world_size, selection.tuned);
-  return invitation;
+GroupConfig with_what_it_goes_by(GroupConfig config, const Selection& selection) {
+  config.link = selection.link;
+  config.tuned = tuned_for(config.world_size, selection.tuned);
+  return config;
 }
 
 }  // namespace
 
-Communicator::Communicator(Store& store, const Invitation& invitation, const Selection& selection,
+Communicator::Communicator(Store& store, const GroupConfig& config, const Selection& selection,
                            const links::MakeEngine& make_engine, bool has_met) try
-    : Collectives(invitation.rank, checked(invitation).world_size, selection),
-      group_(store, with_what_it_goes_by(invitation, selection), make_engine),
+    : Collectives(config.rank, checked(config).world_size, selection),
+      group_(store, with_what_it_goes_by(config, selection), make_engine),
       joining_{(has_met = true, &group_)},
       exchange_(group_),
       executor_(group_),
       mail_(group_),
-      peers_(invitation.world_size) {
+      peers_(config.world_size) {
   if (group_.links() != nullptr) {
-    place(group_.placement(), group_.segment().between().across);
+    place(group_.placement(), group_.segment().inter_host().link);
   } else {
     tune(group_.segment().tuned());
   }
@@ -65,11 +65,11 @@ Communicator::Communicator(Store& store, const Invitation& invitation, const Sel
 } catch (const Error& error) {
   // Other errors of set-up have reached all ranks already.
   if (dynamic_cast<const NoThread*>(&error) != nullptr && !has_met) {
-    decline(store, invitation, std::current_exception());
+    decline(store, config, std::current_exception());
   }
   throw;
 } catch (...) {
-  if (!has_met) decline(store, invitation, std::current_exception());
+  if (!has_met) decline(store, config, std::current_exception());
   throw;
 }
 
@@ -129,12 +129,13 @@ void Communicator::monitored_barrier(bool wait_all_ranks, Timeout timeout) {
 
 // Floats of 16 and 8 bits lose a little with every rounding, and a direct plan rounds once where a
 // ring rounds at every hop. The rest is by measurement, on one host.
-Collectives::Way Communicator::way_of(Collective collective, std::size_t count, DType dtype) const {
+Collectives::AlgorithmFamily Communicator::family_of(Collective collective, std::size_t count,
+                                                     DType dtype) const {
   const bool is_on_one_host = group_.placement().num_hosts() == 1;
   // Two ranks move as much either way, and wait for each other once less.
   const bool is_small = count * element_size(dtype) <= kMostAtOnce;
   if (collective == Collective::kAllReduce && world_size() == 2 && is_small && is_on_one_host) {
-    return Way::kAtOnce;
+    return AlgorithmFamily::kOneShot;
   }
   // What is for all ranks is written once, into a slot that all of them read.
   const bool is_for_all = collective == Collective::kAllReduce ||
@@ -142,10 +143,10 @@ Collectives::Way Communicator::way_of(Collective collective, std::size_t count, 
                           collective == Collective::kBroadcast;
   const bool waits_less = is_for_all || collective == Collective::kReduceScatter;
   const bool is_faster = waits_less && world_size() <= kMostDirect && is_on_one_host;
-  if (element_size(dtype) < 4 || is_faster) return Way::kDirect;
+  if (element_size(dtype) < 4 || is_faster) return AlgorithmFamily::kDirect;
   // Trees move as much as a chain, with a logarithm of its waits.
   const bool is_long = collective == Collective::kReduce && world_size() > 2;
-  return is_long && is_on_one_host ? Way::kByTrees : Way::kByNeighbours;
+  return is_long && is_on_one_host ? AlgorithmFamily::kTree : AlgorithmFamily::kRing;
 }
 
 template <typename T>
@@ -179,8 +180,8 @@ bool Communicator::may_be_zero_copy(const Call& call) const {
 
 shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, std::size_t before) {
   if (!may_be_zero_copy(call)) return nullptr;
-  shm::ZeroCopy& way = find(zero_copy_, call);
-  return fits(way, before) ? &way : nullptr;
+  shm::ZeroCopy& family = find(zero_copy_, call);
+  return fits(family, before) ? &family : nullptr;
 }
 
 void Communicator::rethrow_named(const std::exception_ptr& error) {
@@ -218,23 +219,24 @@ void Communicator::carry_out_here(Call& call, const Reduction& reduction,
 
 // Where some tell places that cannot be used, which all see, they announce again, all with their
 // inputs.
-void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call,
+void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* family, Call& call,
                            const Reduction& reduction, const Deadline& deadline) {
-  for (bool may_tell = way != nullptr;; may_tell = false) {
+  for (bool may_tell = family != nullptr;; may_tell = false) {
     std::byte* const payload = exchange_.begin(call, deadline);
-    const std::size_t told = may_tell ? tell(*way, call, payload) : 0;
+    const std::size_t published = may_tell ? publish_buffers(*family, call, payload) : 0;
     const auto write = [&] {
       std::byte* const room = exchange_.room(eager.count(blocks()) * element_size(call.dtype));
       return eager.write(blocks(), reduction, room, payload_stores_, !group_.shares_cores());
     };
-    const std::size_t written = told > 0 ? 0 : write();
-    exchange_.announce(call, told + written, told > 0 ? way->tells() : shm::Tells::kInput);
-    if (told == 0) eager.keep(blocks(), reduction);
+    const std::size_t written = published > 0 ? 0 : write();
+    exchange_.announce(call, published + written,
+                       published > 0 ? family->payload_kind() : shm::PayloadKind::kInput);
+    if (published == 0) eager.keep(blocks(), reduction);
     exchange_.await_all(deadline);
-    const bool is_open = way != nullptr && way->is_open(announced());
+    const bool is_open = family != nullptr && family->is_open(announced());
     if (is_open) {
-      way->run(blocks(), reduction, announced(), call, deadline);
-    } else if (!exchange_.anybody_tells(shm::Tells::kPlace)) {
+      family->run(blocks(), reduction, announced(), call, deadline);
+    } else if (!exchange_.any_publishes(shm::PayloadKind::kPlace)) {
       const Pass pass = group_.shares_cores() ? Pass::kStraight : Pass::kInStrands;
       eager.read(blocks(), reduction, exchange_, pass);
     } else {
@@ -272,14 +274,15 @@ void Communicator::await_all(const std::exception_ptr& refusal, const Deadline& 
 void Communicator::by_plan(Call& call, const Reduction& reduction, const Deadline& deadline) {
   std::exception_ptr refusal;
   const Program& program = this->program(call, refusal);
-  shm::ZeroCopy* const way = refusal ? nullptr : zero_copy_way(call);
+  shm::ZeroCopy* const family = refusal ? nullptr : zero_copy_way(call);
   group_.use(shm::Area::kOutboxes);
   std::byte* const payload = exchange_.begin(call, deadline);
-  const std::size_t told = way != nullptr ? tell(*way, call, payload) : 0;
-  exchange_.announce(call, told, told > 0 ? way->tells() : shm::Tells::kInput);
+  const std::size_t published = family != nullptr ? publish_buffers(*family, call, payload) : 0;
+  exchange_.announce(call, published,
+                     published > 0 ? family->payload_kind() : shm::PayloadKind::kInput);
   await_all(refusal, deadline);
-  if (way != nullptr && way->is_open(announced())) {
-    way->run(blocks(), reduction, announced(), call, deadline);
+  if (family != nullptr && family->is_open(announced())) {
+    family->run(blocks(), reduction, announced(), call, deadline);
   } else if (!refusal) {
     executor_.run(program, chunks(call, program.num_chunks), reduction, call, deadline);
   }

@@ -38,7 +38,7 @@ class Communicator : public Collectives {
  public:
   // make_engine: for links to other hosts, if the ranks are on several.
   // What fails on this rank the others raise, too; has_met is for that alone.
-  Communicator(Store& store, const Invitation& invitation, const Selection& selection,
+  Communicator(Store& store, const GroupConfig& config, const Selection& selection,
                const links::MakeEngine& make_engine = nullptr, bool has_met = false);
   // Leaves the group.
   ~Communicator() override;
@@ -104,11 +104,11 @@ class Communicator : public Collectives {
   // With the rank and the call, if it is an error that knows neither.
   [[noreturn]] void rethrow_named(const std::exception_ptr& error);
 
-  Way way_of(Collective collective, std::size_t count, DType dtype) const override;
+  AlgorithmFamily family_of(Collective collective, std::size_t count, DType dtype) const override;
   void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;
 
   void carry_out_here(Call& call, const Reduction& reduction, const Deadline& deadline);
-  void eagerly(shm::Eager& eager, shm::ZeroCopy* way, Call& call, const Reduction& reduction,
+  void eagerly(shm::Eager& eager, shm::ZeroCopy* family, Call& call, const Reduction& reduction,
                const Deadline& deadline);
   void by_plan(Call& call, const Reduction& reduction, const Deadline& deadline);
   void carry_out_all_to_all(Call& call, const Reduction& reduction, const Deadline& deadline);
@@ -134,15 +134,15 @@ class Communicator : public Collectives {
   bool is_tiny(const Call& call) const;
   // Whether calls like this one are zero copy where their tensors allow it and what they tell fits.
   bool may_be_zero_copy(const Call& call) const;
-  bool fits(const shm::ZeroCopy& way, std::size_t before) const {
-    return before + way.most_nbytes() <= group_.geometry().eager_nbytes;
+  bool fits(const shm::ZeroCopy& family, std::size_t before) const {
+    return before + family.most_nbytes() <= group_.geometry().eager_nbytes;
   }
   shm::Eager& eager_way(const Call& call);
   // Null: the call goes another way wherever its tensors are. `before`: the bytes of the payload
   // before what this rank tells.
   shm::ZeroCopy* zero_copy_way(const Call& call, std::size_t before = 0);
-  std::size_t tell(shm::ZeroCopy& way, const Call& call, std::byte* payload) {
-    return way.tell(blocks(), element_size(call.dtype), peers_, payload);
+  std::size_t publish_buffers(shm::ZeroCopy& family, const Call& call, std::byte* payload) {
+    return family.publish_buffers(blocks(), element_size(call.dtype), peers_, payload);
   }
   shm::ZeroCopy::Announced announced(std::size_t before = 0) {
     return {group_, exchange_, peers_, before};

@@ -37,25 +37,25 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
   call.eager = call.algorithm != kUsersPlans && total <= most;
   if (call.eager) payload = exchange_.room(table_nbytes + total * element_nbytes);
   std::memcpy(payload, counts, table_nbytes);
-  std::size_t told = 0, written = 0;
-  shm::ZeroCopy* const way = refusal || call.eager ? nullptr : zero_copy_way(call, table_nbytes);
+  std::size_t published = 0, written = 0;
+  shm::ZeroCopy* const family = refusal || call.eager ? nullptr : zero_copy_way(call, table_nbytes);
   if (call.eager) {
     written = eager_way(call).write(blocks(), reduction, payload + table_nbytes, payload_stores_,
                                     !group_.shares_cores());
-  } else if (way != nullptr) {
-    told = tell(*way, call, payload + table_nbytes);
+  } else if (family != nullptr) {
+    published = publish_buffers(*family, call, payload + table_nbytes);
   }
-  exchange_.announce(call, table_nbytes + told + written,
-                     told > 0 ? way->tells() : shm::Tells::kInput);
+  exchange_.announce(call, table_nbytes + published + written,
+                     published > 0 ? family->payload_kind() : shm::PayloadKind::kInput);
   if (call.eager) eager_way(call).keep(blocks(), reduction);
   await_all(refusal, deadline);
   for (std::size_t r = 0; r < n; ++r) {
     if (r != own) std::memcpy(&counts_[2 * n * r], exchange_.payload_of(r), table_nbytes);
   }
   check_counts(call);
-  if (way != nullptr && way->is_open(announced(table_nbytes))) {
-    way->run(blocks(), reduction, announced(table_nbytes), call, deadline);
-    way->done();
+  if (family != nullptr && family->is_open(announced(table_nbytes))) {
+    family->run(blocks(), reduction, announced(table_nbytes), call, deadline);
+    family->done();
     return exchange_.end();
   }
 
@@ -82,7 +82,7 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
     group_.use(shm::Area::kOutboxes);
     executor_.run(program, chunks(call, program.num_chunks), reduction, call, deadline);
   }
-  if (way != nullptr) way->done();
+  if (family != nullptr) family->done();
   exchange_.end(/*raises=*/refusal != nullptr);
   if (refusal) std::rethrow_exception(refusal);
 }

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "core/thread.h"
-#include "shm/bell.h"
+#include "shm/doorbell.h"
 
 namespace ringcomm::shm {
 namespace {

@@ -11,8 +11,8 @@
 //     writes its own record                        state.dump_answered = request
 //     waits until all have answered
 //
-// Between hosts the status messages (shm/word.h) carry requests and answers, and the thread of a
-// host's leader wakes the ranks of its host.
+// Between hosts the status messages (shm/status_message.h) carry requests and answers, and the
+// thread of a host's leader wakes the ranks of its host.
 #pragma once
 
 #include <atomic>

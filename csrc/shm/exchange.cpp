@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "shm/relay.h"
+#include "shm/announcement_forwarder.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -50,13 +50,13 @@ const std::byte* Exchange::payload_of(int rank) {
   return group_.segment().payloads(rank) + std::min<std::size_t>(at, last);
 }
 
-void Exchange::announce(const Call& call, std::size_t payload_nbytes, Tells tells) {
+void Exchange::announce(const Call& call, std::size_t payload_nbytes, PayloadKind payload_kind) {
   Announcement& mine = announcement(group_.rank);
   mine.call = own_ = call;
   mine.digest = digest_ = digest_of(call);
   mine.payload_nbytes = static_cast<std::uint32_t>(payload_nbytes);
   mine.payload_at = payload_at_;
-  mine.tells = tells;
+  mine.payload_kind = payload_kind;
   mine.sequence.store(sequence_, std::memory_order_release);
   announced_ = sequence_;
   group_.note_made();
@@ -82,27 +82,27 @@ void Exchange::refuse(const std::string& reason, const Deadline& deadline) {
 }
 
 void Exchange::await_announcements(const Deadline& deadline) {
-  Relay* const relay = group_.relay();
-  Idle idle(group_, deadline);
+  AnnouncementForwarder* const forwarder = group_.forwarder();
+  Backoff idle(group_, deadline);
   const auto pause = [&] {
     idle.pause([&] {
-      Blocked blocked{{}, describe_numbered(own_, group_.members)};
+      WaitInfo blocked{{}, describe_numbered(own_, group_.members)};
       for (int peer = 0; peer < group_.world_size; ++peer) {
         if (!announced(peer)) blocked.peers.push_back(peer);
       }
-      blocked.in_memory = relay == nullptr || relay->awaits_only(blocked.peers);
+      blocked.in_memory = forwarder == nullptr || forwarder->awaits_only(blocked.peers);
       return blocked;
     });
   };
   const auto step = [&] {
-    if (relay != nullptr) relay->step();
+    if (forwarder != nullptr) forwarder->step();
   };
   step();
   for (int r = 0; r < group_.world_size; ++r) {
     for (; !announced(r); step()) pause();
   }
-  if (relay == nullptr) return;
-  for (; !relay->has_sent(sequence_); step()) pause();
+  if (forwarder == nullptr) return;
+  for (; !forwarder->has_sent(sequence_); step()) pause();
 }
 
 void Exchange::await_all(const Deadline& deadline) {
@@ -112,9 +112,9 @@ void Exchange::await_all(const Deadline& deadline) {
   }
 }
 
-bool Exchange::anybody_tells(Tells what) {
+bool Exchange::any_publishes(PayloadKind what) {
   for (int r = 0; r < group_.world_size; ++r) {
-    if (tells(r) == what) return true;
+    if (payload_kind(r) == what) return true;
   }
   return false;
 }

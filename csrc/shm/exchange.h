@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "shm/backoff.h"
 #include "shm/group.h"
-#include "shm/idle.h"
 #include "shm/read_once.h"
-#include "shm/rotation.h"
+#include "shm/ring_allocator.h"
 
 namespace ringcomm::shm {
 
@@ -36,7 +36,8 @@ class Exchange {
   // taken the number: the next call that begins has it.
   std::byte* begin(Call& call, const Deadline& deadline);
   std::byte* room(std::size_t payload_nbytes);
-  void announce(const Call& call, std::size_t payload_nbytes = 0, Tells tells = Tells::kInput);
+  void announce(const Call& call, std::size_t payload_nbytes = 0,
+                PayloadKind payload_kind = PayloadKind::kInput);
 
   // Announces that this rank makes no call for the reason given, which the others will throw.
   void refuse(const std::string& reason, const Deadline& deadline);
@@ -49,8 +50,8 @@ class Exchange {
   int world_size() const { return group_.world_size; }
   Call call_of(int rank) { return read_once(announcement(rank).call); }
   const std::byte* payload_of(int rank);
-  Tells tells(int rank) { return announcement(rank).tells; }
-  bool anybody_tells(Tells what);
+  PayloadKind payload_kind(int rank) { return announcement(rank).payload_kind; }
+  bool any_publishes(PayloadKind what);
 
   // The collective is done on this rank. raises: by an error that every rank has its own of.
   void end(bool raises = false);
@@ -81,7 +82,7 @@ class Exchange {
   std::uint64_t sequence_ = 0;  // of the call that began last
   std::uint64_t announced_ = 0, ended_ = 0;
   bool raises_ = false;
-  Rotation rotation_;                   // of this rank's payloads
+  RingAllocator rotation_;              // of this rank's payloads
   std::uint32_t payload_at_ = kBehind;  // of this call
   std::uint64_t nbytes_ = 0;            // of all calls
   bool owes_wait_ = false;              // this rank's last call was refused

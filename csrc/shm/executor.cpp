@@ -44,7 +44,7 @@ std::size_t Executor::slice_nbytes(const Program& program, Collective collective
   const std::size_t slot = slot_nbytes(program);
   // Where all wait for each other's data in every round, none runs ahead of its receivers. What
   // goes one way is to ask them for leave, if the slots are large enough.
-  if (remote_) return goes_one_way(collective) ? slot : std::min(slot, links::kAtOnce);
+  if (remote_) return goes_one_way(collective) ? slot : std::min(slot, links::kOneShot);
   if (!goes_one_way(collective)) return slot;
   const std::size_t part = chunk_nbytes / kSlicesOnTheWay / kSliceAlignment * kSliceAlignment;
   return std::min(slot, std::max(part, kLeastOnTheWay));
@@ -110,13 +110,13 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
                        [&](const Lane& lane) { return lane.round < job.num_rounds; });
   };
   while (unfinished()) {
-    Idle idle(group_, deadline);
+    Backoff idle(group_, deadline);
     for (bool progress = false; !progress;) {
       for (int l = 0; l < num_lanes_; ++l) {
         while (advance(job, l)) progress = true;
       }
       if (!progress)
-        idle.pause([&] { return Blocked{awaited(job), describe_numbered(call, group_.members)}; });
+        idle.pause([&] { return WaitInfo{awaited(job), describe_numbered(call, group_.members)}; });
     }
   }
   if (remote_) leave_nothing_behind(call, deadline);
@@ -136,7 +136,7 @@ Pass Executor::pass_for(const Job& job, const Call& call) const {
 // Afterwards this rank may be busy elsewhere for long. Who has completed the call has got all of
 // it, and may have left.
 void Executor::leave_nothing_behind(const Call& call, const Deadline& deadline) {
-  Idle idle(group_, deadline);
+  Backoff idle(group_, deadline);
   const auto completed = [&](int peer) {
     return group_.segment().state(peer).completed.load(std::memory_order_acquire) >= call.sequence;
   };
@@ -145,7 +145,7 @@ void Executor::leave_nothing_behind(const Call& call, const Deadline& deadline) 
     std::erase_if(awaited, completed);
     if (awaited.empty()) return;
     idle.pause(
-        [&] { return Blocked{std::move(awaited), describe_numbered(call, group_.members)}; });
+        [&] { return WaitInfo{std::move(awaited), describe_numbered(call, group_.members)}; });
   }
 }
 
@@ -248,7 +248,7 @@ void Executor::perform(const Job& job, int l, const Action& action) {
     sent[num_sent++] = {slot(job, l, group_.rank, action.slot), stores};
   }
   const bool departs = remote_ && remote_->goes_to_others(action);
-  if (departs) sent[num_sent++] = {remote_->departure(l)};
+  if (departs) sent[num_sent++] = {remote_->send_buffer(l)};
   if (kept == nullptr && num_sent == 0) return;
 
   Reduction reduction = job.reduction;

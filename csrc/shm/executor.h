@@ -7,7 +7,7 @@
 // an end. What a rank receives it adds, keeps and sends on in one pass over the data.
 //
 // The slots are at another place of the outboxes in each call, the same for all ranks
-// (shm/rotation.h), but in calls so large that they go through all of them anyway.
+// (shm/ring_allocator.h), but in calls so large that they go through all of them anyway.
 //
 // What goes to ranks on other hosts, and what comes from there, lies in places of this rank's own:
 // shm/remote_slices.h.
@@ -30,10 +30,10 @@
 #include "reduce/host.h"
 #include "reduce/reduction.h"
 #include "reduce/store_choice.h"
+#include "shm/backoff.h"
 #include "shm/group.h"
-#include "shm/idle.h"
 #include "shm/remote_slices.h"
-#include "shm/rotation.h"
+#include "shm/ring_allocator.h"
 
 namespace ringcomm::shm {
 
@@ -58,7 +58,7 @@ class Executor {
     std::uint64_t done = 0;           // as in Progress
     std::vector<std::uint64_t> seen;  // of each peer's progress
     std::byte* scratch = nullptr;
-    Rotation rotation;
+    RingAllocator rotation;
     std::size_t slots_at = 0;  // where in the outboxes this call's slots are
   };
   struct Job {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "core/thread.h"
+#include "shm/announcement_forwarder.h"
 #include "shm/dump_listener.h"
+#include "shm/heartbeat.h"
 #include "shm/read_once.h"
-#include "shm/relay.h"
-#include "shm/sentinel.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds kLeaderFirst{500};
 // By so much may the word that a rank of another host has left overtake what it said before; and by
 // so much if it is known to have said all.
 constexpr std::chrono::milliseconds kOvertakes{500};
-constexpr std::chrono::milliseconds kOvertakesForSure = Sentinel::kFirstSilence;
+constexpr std::chrono::milliseconds kOvertakesForSure = Heartbeat::kFirstHeartbeatTimeout;
 
 constexpr int kSpins = 20;  // about 1 us; yielding costs little more, and lets a peer run
 
@@ -34,9 +34,9 @@ bool outnumber_their_cores(Segment& segment, const std::vector<int>& ranks) {
 
 }  // namespace
 
-Group::Group(Store& store, const Invitation& invitation, const links::MakeEngine& make_engine)
-    : ringcomm::Group(invitation.rank, invitation.world_size, invitation.members),
-      segment_(store, invitation),
+Group::Group(Store& store, const GroupConfig& config, const links::MakeEngine& make_engine)
+    : ringcomm::Group(config.rank, config.world_size, config.members),
+      segment_(store, config),
       spins_(outnumber_their_cores(segment_, placement().ranks_on(host())) ? 0 : kSpins),
       board_(*this) {
   for (int peer = 0; peer < world_size; ++peer) {
@@ -53,10 +53,10 @@ void Group::link(const links::MakeEngine& make_engine) {
                                                  ", and is given no links between hosts");
   }
   try {
-    links_ = make_engine(segment_.between().engine, segment_.name(), rank, world_size);
+    links_ = make_engine(segment_.inter_host().engine, segment_.name(), rank, world_size);
     if (rank != own_leader()) return;
-    relay_ = std::make_unique<Relay>(*this);
-    sentinel_ = std::make_unique<Sentinel>(*this, *relay_);
+    forwarder_ = std::make_unique<AnnouncementForwarder>(*this);
+    heartbeat_ = std::make_unique<Heartbeat>(*this, *forwarder_);
   } catch (const NoThread& error) {  // the others have their group
     segment_.give_up(std::make_exception_ptr(error.for_good()));
     throw error.for_good();
@@ -174,21 +174,21 @@ void Group::close(const std::string& reason, Closed how) {
   ring_all();
   if (how != Closed::kLeft) return;
   if (dump_listener_) dump_listener_->leave();
-  if (sentinel_) sentinel_->leave();
+  if (heartbeat_) heartbeat_->leave();
 }
 
-void Group::hear_of(int leader, Clock::time_point when) {
+void Group::mark_alive(int leader, Clock::time_point when) {
   segment_.state(leader).heard.store(when.time_since_epoch().count(), std::memory_order_release);
 }
 
-void Group::lose(int leader) {
+void Group::mark_dead(int leader) {
   std::int64_t not_lost = 0;
   segment_.state(leader).lost.compare_exchange_strong(not_lost,
                                                       Clock::now().time_since_epoch().count());
 }
 
-void Group::excuse(int leader, Clock::duration silence) {
-  segment_.state(leader).heard.fetch_add(std::chrono::nanoseconds(silence).count(),
+void Group::mark_suspended(int leader, Clock::duration heartbeat_timeout) {
+  segment_.state(leader).heard.fetch_add(std::chrono::nanoseconds(heartbeat_timeout).count(),
                                          std::memory_order_release);
 }
 
@@ -248,7 +248,7 @@ bool Group::gone_elsewhere(int peer, std::string* how) {
     if (loss.why.empty()) continue;
     // That it has left is what is to be told, and then its connection goes.
     const auto patience = (rank != leader ? 2 : has_left ? 4 : 1) * kLeaderFirst;
-    // By the clock of the sentinel, which has to have listened; and, while the rank's leader
+    // By the clock of the heartbeat, which has to have listened; and, while the rank's leader
     // speaks, by that of its words, for it has to have had the time to tell what became of the
     // rank.
     Clock::time_point listened = heard_at(own_leader());
@@ -280,13 +280,14 @@ Group::Loss Group::loss_of(int rank) {
 }
 
 std::optional<bool> Group::hears_of(int host) {
-  if (silent_for(placement().leader_of(this->host())) >= silence() / 2) {
+  if (silent_for(placement().leader_of(this->host())) >= heartbeat_timeout() / 2) {
     return std::nullopt;
   }
   const int leader = placement().leader_of(host);
   const bool has_spoken = segment_.state(leader).has_spoken.load(std::memory_order_acquire) != 0;
   return silent_for(leader) <
-         (has_spoken ? silence() : std::max(silence(), Sentinel::kFirstSilence));
+         (has_spoken ? heartbeat_timeout()
+                     : std::max(heartbeat_timeout(), Heartbeat::kFirstHeartbeatTimeout));
 }
 
 Clock::time_point Group::heard_at(int leader) {

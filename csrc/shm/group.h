@@ -17,20 +17,20 @@
 #include "core/group.h"
 #include "core/placement.h"
 #include "links/engine.h"
-#include "shm/board.h"
+#include "shm/device_board.h"
 #include "shm/segment.h"
 
 namespace ringcomm::shm {
 
 class DumpListener;
-class Relay;
-class Sentinel;
+class AnnouncementForwarder;
+class Heartbeat;
 
 class Group final : public ringcomm::Group {
  public:
   // make_engine: for links to other hosts; without it Error (kInvalidArgument) is thrown if there
   // are any.
-  Group(Store& store, const Invitation& invitation, const links::MakeEngine& make_engine = nullptr);
+  Group(Store& store, const GroupConfig& config, const links::MakeEngine& make_engine = nullptr);
   ~Group() override;
 
   // Iterations a wait spins before it yields its core: none where ranks outnumber the cores.
@@ -45,7 +45,9 @@ class Group final : public ringcomm::Group {
   // Of this host.
   int own_leader() const { return placement().leader_of(host()); }
   // A host of which nothing is heard for so long is taken for gone.
-  std::chrono::milliseconds silence() const { return segment_.between().silence; }
+  std::chrono::milliseconds heartbeat_timeout() const {
+    return segment_.inter_host().heartbeat_timeout;
+  }
   // Those of hosts may be the same.
   std::vector<std::string> host_names();
   // Whether that rank shares this one's memory.
@@ -56,7 +58,7 @@ class Group final : public ringcomm::Group {
   std::vector<int> other_leaders() const;
   // Null where there is but one host; relay(): on all but the leaders, too.
   links::Engine* links() { return links_.get(); }
-  Relay* relay() { return relay_.get(); }
+  AnnouncementForwarder* forwarder() { return forwarder_.get(); }
 
   // Before this rank uses an area of its own. Where there is no memory for it that breaks the
   // group, as the peers are about to wait for what this rank cannot write. Throws Error (kSystem).
@@ -102,16 +104,16 @@ class Group final : public ringcomm::Group {
   bool gone(int peer, std::string* how) override;
   std::string describe_peer(int peer) override;
   bool spans_hosts() const override { return placement().num_hosts() > 1; }
-  shm::Board& board() override { return board_; }
+  shm::DeviceBoard& board() override { return board_; }
   // Whether anything has been heard of that host in the last seconds. Nothing where this one does
-  // not listen: its sentinel has ended with its leader.
+  // not listen: its heartbeat has ended with its leader.
   std::optional<bool> hears_of(int host);
-  // This rank's sentinel has listened since then, or a word has come of another host's leader.
-  void hear_of(int leader, Clock::time_point when = Clock::now());
-  // This rank's sentinel has lost the connection to another host's leader.
-  void lose(int leader);
+  // This rank's heartbeat has listened since then, or a word has come of another host's leader.
+  void mark_alive(int leader, Clock::time_point when = Clock::now());
+  // This rank's heartbeat has lost the connection to another host's leader.
+  void mark_dead(int leader);
   // So much of its silence does not count.
-  void excuse(int leader, Clock::duration silence);
+  void mark_suspended(int leader, Clock::duration heartbeat_timeout);
 
   // Flight records of the other ranks: shm/dump_listener.h.
   //
@@ -151,7 +153,7 @@ class Group final : public ringcomm::Group {
 
   Segment segment_;
   const int spins_;
-  Board board_;
+  DeviceBoard board_;
   std::mutex close_mutex_;
   std::atomic<bool> closed_{false};
   std::string close_reason_;
@@ -160,8 +162,8 @@ class Group final : public ringcomm::Group {
   FirstSeen left_;  // ranks of other hosts
   FirstSeen lost_;  // links
   std::mutex seen_mutex_;
-  std::unique_ptr<Relay> relay_;
-  std::unique_ptr<Sentinel> sentinel_;
+  std::unique_ptr<AnnouncementForwarder> forwarder_;
+  std::unique_ptr<Heartbeat> heartbeat_;
   std::unique_ptr<DumpListener> dump_listener_;
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "plan/across.h"
+#include "plan/between_hosts.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -53,8 +53,8 @@ const char* name(Area area) {
   return kNames[static_cast<int>(area)];
 }
 
-Between GroupHeader::between() const {
-  return {engine.str(), across, std::chrono::milliseconds(silence)};
+InterHostConfig GroupHeader::inter_host() const {
+  return {engine.str(), link, std::chrono::milliseconds(heartbeat_timeout)};
 }
 
 Geometry::Geometry(int n)
@@ -84,7 +84,7 @@ Geometry::Geometry(int n)
     nbytes += region.stride * number;
     return region;
   };
-  device = place(kDeviceCalls * sizeof(DeviceCall) + (ranks + 1) * sizeof(DeviceGreeting), ranks);
+  device = place(kDeviceCalls * sizeof(DeviceCall) + (ranks + 1) * sizeof(DeviceUniqueId), ranks);
   announcements = place(announcements_nbytes_of(std::max(eager_nbytes, kMostBetweenHosts)), ranks);
   payloads = place(payloads_nbytes + eager_nbytes, ranks);  // wherever damaged memory says one is
   outboxes = place(kLanesAcrossHosts * outbox_nbytes, ranks);
@@ -101,10 +101,10 @@ void Geometry::do_without_rotation() {
   outbox_nbytes = slots_nbytes;
 }
 
-void Geometry::spread(const Placement& placement, const Between& between) {
+void Geometry::spread(const Placement& placement, const InterHostConfig& inter_host) {
   const int num_hosts = placement.num_hosts();
-  const Link& across = between.across;
-  const bool is_told = across.latency > 0 && across.bandwidth > 0;
+  const Link& link = inter_host.link;
+  const bool is_told = link.latency > 0 && link.bandwidth > 0;
   if (num_hosts == 1) return;
   do_without_rotation();  // relays look for payloads behind their announcements
   if (!is_told) return;
@@ -112,10 +112,11 @@ void Geometry::spread(const Placement& placement, const Between& between) {
   for (int host = 0; host < num_hosts; ++host) {
     most_ranks = std::max(most_ranks, placement.ranks_on(host).size());
   }
-  const double pays = at_once_pays_up_to(num_hosts, static_cast<int>(most_ranks), across);
+  const double pays = one_shot_pays_up_to(num_hosts, static_cast<int>(most_ranks), link);
   const std::size_t most = std::max(eager_nbytes, kMostBetweenHosts / most_ranks / kPage * kPage);
   small_nbytes = pays < static_cast<double>(most) ? static_cast<std::size_t>(pays) : most;
-  small_nbytes = std::max(small_nbytes, between.engine == "gloo" ? kLeastSmallByGloo : kLeastSmall);
+  small_nbytes =
+      std::max(small_nbytes, inter_host.engine == "gloo" ? kLeastSmallByGloo : kLeastSmall);
   eager_nbytes = std::max(eager_nbytes, round_up(small_nbytes, kPage));
 }
 

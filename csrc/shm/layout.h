@@ -8,13 +8,13 @@
 //                         peers there
 //   announcements [n]     the call a rank makes, with its whole input when that is small; two; and
 //                         how far it has come in a larger one, in each lane
-//   payloads      [n]     inputs of several KiB, each behind the one before it (shm/rotation.h)
-//   outboxes      [n]     slices of what is larger, in each lane
-//   mail box      [n][n]  send and recv, one box per direction of a pair
+//   payloads      [n]     inputs of several KiB, each behind the one before it
+//   (shm/ring_allocator.h) outboxes      [n]     slices of what is larger, in each lane mail box
+//   [n][n]  send and recv, one box per direction of a pair
 //
 // In a group that spans hosts each host has such a memory. The ranks of other hosts have their
-// states and announcements there, too, which the host's leader keeps up to date (shm/relay.h,
-// shm/sentinel.h).
+// states and announcements there, too, which the host's leader keeps up to date
+// (shm/announcement_forwarder.h, shm/heartbeat.h).
 //
 // Every area begins at a page. But for the base it has an address only until the rank whose area it
 // is makes it, which takes the memory: a group that never sends a message has no mail boxes. That
@@ -35,16 +35,16 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/between.h"
-#include "core/board.h"
 #include "core/call.h"
+#include "core/device_board.h"
 #include "core/fixed_text.h"
+#include "core/inter_host_config.h"
 #include "core/placement.h"
 #include "core/process.h"
 #include "core/size_class.h"
 #include "core/tuning.h"
 #include "plan/network.h"
-#include "shm/bell.h"
+#include "shm/doorbell.h"
 
 namespace ringcomm::shm {
 
@@ -78,13 +78,13 @@ struct alignas(kLine) GroupHeader {
   std::uint64_t nbytes;
   std::int32_t world_size;
   FixedText<64> group;  // its name
-  // Between its hosts (core/between.h); written before setup is done.
+  // Between its hosts (core/inter_host_config.h); written before setup is done.
   FixedText<16> engine;
-  Link across;
-  std::int64_t silence;  // milliseconds
+  Link link;
+  std::int64_t heartbeat_timeout;  // milliseconds
 
   // What is told of them.
-  Between between() const;
+  InterHostConfig inter_host() const;
   std::uint32_t num_tuned;
   TunedRule tuned[kMostTuned];  // for groups of this size
   // For those who look at the group: the file that these are from, and how calls go; written by the
@@ -120,14 +120,14 @@ struct alignas(kLine) RankState {
   std::int32_t host_number;           // core/placement.h; written before setup is done
   std::atomic<std::uint32_t> areas;   // those it has made, by 1 << Area
   std::atomic<Closed> closed;
-  std::atomic<std::uint32_t> ended;        // its process has, as its host's leader knows
-  std::atomic<std::uint32_t> has_spoken;   // another host's leader: a word of it has come
-  std::atomic<std::int64_t> heard;         // nanoseconds of Clock: when the rank's sentinel ran, or
-                                           // for another host's leader, when its last word came
-  std::atomic<std::int64_t> lost;          // another host's leader: since when the connection to it
-                                           // is, as this host's leader knows; 0: it is not
-  std::atomic<std::int32_t> waits_for;     // the peer it has been waiting for, or -1
-  std::atomic<std::int64_t> waits_since;   // nanoseconds of Clock, if it waits
+  std::atomic<std::uint32_t> ended;       // its process has, as its host's leader knows
+  std::atomic<std::uint32_t> has_spoken;  // another host's leader: a word of it has come
+  std::atomic<std::int64_t> heard;        // nanoseconds of Clock: when the rank's heartbeat ran, or
+                                          // for another host's leader, when its last word came
+  std::atomic<std::int64_t> lost;         // another host's leader: since when the connection to it
+                                          // is, as this host's leader knows; 0: it is not
+  std::atomic<std::int32_t> waits_for;    // the peer it has been waiting for, or -1
+  std::atomic<std::int64_t> waits_since;  // nanoseconds of Clock, if it waits
   std::atomic<std::int64_t> unmade_since;  // nanoseconds of Clock: of a call that raised before it
                                            // was made, and may be made again; 0: there is none
   std::atomic<std::uint64_t> completed;    // sequence number of its last complete collective
@@ -144,11 +144,11 @@ struct alignas(kLine) RankState {
   // Collectives on a device, numbered on their own: the last one enqueued, the last one done.
   std::atomic<std::uint64_t> device_enqueued;
   std::atomic<std::uint64_t> device_completed;
-  std::atomic<std::uint32_t> device_greetings;  // how many it has given
-  std::atomic<std::uint32_t> device_joining;    // 1: this rank connects its device; 2: it has
-  Board::Settings device_settings;              // written before that
-  std::atomic<Board::Reach> device_reach;
-  std::atomic<Board::Closing> device_closing;
+  std::atomic<std::uint32_t> device_unique_ids;  // how many it has given
+  std::atomic<std::uint32_t> device_joining;     // 1: this rank connects its device; 2: it has
+  DeviceBoard::Settings device_settings;         // written before that
+  std::atomic<DeviceBoard::Access> device_access;
+  std::atomic<DeviceBoard::Closing> device_closing;
   std::atomic<std::uint64_t> shrink_joined;
   std::atomic<std::uint64_t> shrink_built;
   std::atomic<std::uint64_t> shrink_gave_up;
@@ -157,8 +157,8 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint32_t> dump_listens;   // the rank has a thread that answers requests
   std::atomic<std::uint32_t> dump_wakeups;   // a futex, on which that thread sleeps
   std::atomic<std::uint32_t> dump_answered;  // the last request that it has answered
-  Bell progress_bell;  // the rank rings it after each of its announcements and actions
-  Bell mail_bell;      // others ring it after what they do to a mail box of theirs and the rank's
+  Doorbell progress_bell;  // the rank rings it after each of its announcements and actions
+  Doorbell mail_bell;  // others ring it after what they do to a mail box of theirs and the rank's
 };
 
 // Device call number s is in place s % kDeviceCalls as long as its sequence says s. It is kept in
@@ -171,14 +171,14 @@ struct alignas(64) DeviceCall {
   std::atomic<std::uint64_t> words[kCallWords];
 };
 
-struct alignas(64) DeviceGreeting {
+struct alignas(64) DeviceUniqueId {
   std::atomic<std::uint32_t> ready;
-  Board::Greeting data;
+  DeviceBoard::UniqueId data;
 };
 
 // What a payload says of the rank's input: what it is; where it lies (shm/zero_copy.h); or that the
 // rank has none, and whom it can reach.
-enum class Tells : std::uint32_t { kInput, kPlace, kReach };
+enum class PayloadKind : std::uint32_t { kInput, kPlace, kReach };
 
 // The payload lies behind the announcement.
 inline constexpr std::uint32_t kBehind = ~std::uint32_t{0};
@@ -192,7 +192,7 @@ struct alignas(kLine) Announcement {
   std::uint64_t digest;                                // of the call
   std::uint32_t payload_nbytes;
   std::uint32_t payload_at;  // in the rank's payloads, or kBehind
-  Tells tells;
+  PayloadKind payload_kind;
   alignas(32) std::byte first_of_payload[32];
 
   std::byte* payload() { return first_of_payload; }  // and more behind it
@@ -255,7 +255,7 @@ struct Geometry {
   explicit Geometry(int world_size);
   // The ranks are placed so. Before anybody announces anything: between hosts it is their network
   // that tells what is small.
-  void spread(const Placement& placement, const Between& between);
+  void spread(const Placement& placement, const InterHostConfig& inter_host);
   // Every payload and every slot in one place, for which a fraction of the memory does.
   void do_without_rotation();
 

@@ -54,7 +54,7 @@ Mail::Mail(Group& group)
       outgoing_(group.world_size),
       incoming_(group.world_size),
       boxes_(group.world_size) {
-  if (group.links() != nullptr) ferry_.emplace(group);
+  if (group.links() != nullptr) remote_mailbox_.emplace(group);
 }
 
 Mail::~Mail() {
@@ -64,7 +64,7 @@ Mail::~Mail() {
 
 void Mail::open(const Message& message) {
   for (const int peer : group_.remote()) {
-    if (message.peer == peer || message.peer == kAnySource) ferry_->open(peer);
+    if (message.peer == peer || message.peer == kAnySource) remote_mailbox_->open(peer);
   }
   if (message.kind == Message::Kind::kSend && group_.is_local(message.peer)) {
     group_.segment().make_mail_box(message.peer);
@@ -140,7 +140,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
   const Clock::time_point end = rough_now() + patience;
   Clock::time_point look_next = rough_now() + kLookEvery;
   Clock::time_point since{};
-  std::optional<Listening> listening;
+  std::optional<DoorbellWaiter> listening;
   int spins = group_.spins();
   std::unique_lock lock(mutex_);
   const bool crosses = message.peer != kAnySource && !group_.is_local(message.peer);
@@ -166,7 +166,8 @@ bool Mail::wait(const Message& message, milliseconds patience) {
       listening.reset();
     } else if (spins > 0) {
       --spins;
-    } else if (const microseconds sleep = nap(since, ferry_.has_value()); sleep.count() > 0) {
+    } else if (const microseconds sleep = nap(since, remote_mailbox_.has_value());
+               sleep.count() > 0) {
       crosses ? group_.links()->sleep(sleep) : listen(listening, sleep);
     } else {
       sched_yield();
@@ -179,7 +180,7 @@ bool Mail::wait(const Message& message, milliseconds patience) {
 }
 
 // A rank's own bell, which all rings that it may wait for come to.
-void Mail::listen(std::optional<Listening>& listening, microseconds longest) {
+void Mail::listen(std::optional<DoorbellWaiter>& listening, microseconds longest) {
   if (listening) {
     listening->sleep(longest);
   } else {
@@ -196,7 +197,7 @@ void Mail::leave_to_background() noexcept {
     provide_background();
     return true;
   });
-  if (std::exchange(sleeps_deeply_, false) || ferry_) wake_.notify_one();
+  if (std::exchange(sleeps_deeply_, false) || remote_mailbox_) wake_.notify_one();
 }
 
 void Mail::provide_background() {
@@ -228,10 +229,10 @@ void Mail::leave_if_interrupted() {
 }
 
 void Mail::drain(milliseconds longest) {
-  if (!ferry_) return;
+  if (!remote_mailbox_) return;
   const Clock::time_point end = Clock::now() + longest;
   std::unique_lock lock(mutex_);
-  while (!(ferry_->is_empty() && group_.links()->flushed()) && Clock::now() < end) {
+  while (!(remote_mailbox_->is_empty() && group_.links()->flushed()) && Clock::now() < end) {
     cross();
     lock.unlock();
     group_.links()->sleep(microseconds(100));
@@ -275,7 +276,8 @@ void Mail::close(const std::string& reason) {
 // Whether anything can still come or go. What has begun to arrive is taken to its end though nobody
 // waits for it, so that its sender need not wait either.
 bool Mail::busy() const {
-  const bool is_sending = ferry_ && !(ferry_->is_empty() && group_.links()->flushed());
+  const bool is_sending =
+      remote_mailbox_ && !(remote_mailbox_->is_empty() && group_.links()->flushed());
   if (is_sending && !group_.broken()) return true;
   return pending_ > 0 || std::ranges::any_of(incoming_, [](const Incoming& incoming) {
            return incoming.message.any();
@@ -284,9 +286,9 @@ bool Mail::busy() const {
 
 // Between hosts.
 bool Mail::cross() {
-  if (!ferry_) return false;
+  if (!remote_mailbox_) return false;
   group_.links()->progress();
-  return ferry_->step();
+  return remote_mailbox_->step();
 }
 
 bool Mail::progress(Done& done) {
@@ -366,7 +368,7 @@ void Mail::report(Done& done, const Message* own) {
 
 void Mail::run_background() {
   Clock::time_point since{};
-  std::optional<Listening> listening;
+  std::optional<DoorbellWaiter> listening;
   std::uint64_t num_posted = 0;
   int light_sleeps = 0;
   std::unique_lock lock(mutex_);
@@ -391,7 +393,8 @@ void Mail::run_background() {
     lock.unlock();
     if (!done.empty()) {
       report(done, nullptr);
-    } else if (const microseconds sleep = nap(since, ferry_.has_value()); sleep.count() > 0) {
+    } else if (const microseconds sleep = nap(since, remote_mailbox_.has_value());
+               sleep.count() > 0) {
       listen(listening, sleep);
     } else {
       sched_yield();

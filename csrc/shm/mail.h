@@ -34,11 +34,11 @@
 #include <vector>
 
 #include "reduce/store_choice.h"
-#include "shm/bell.h"
+#include "shm/backoff.h"
 #include "shm/completions.h"
+#include "shm/doorbell.h"
 #include "shm/group.h"
-#include "shm/idle.h"
-#include "shm/mail_ferry.h"
+#include "shm/remote_mailbox.h"
 
 namespace ringcomm::shm {
 
@@ -182,8 +182,8 @@ class Mail {
   // Throws Error (kSystem) if there is none and none can be made.
   void provide_background();
   void leave_to_background() noexcept;
-  void listen(std::optional<Listening>& listening, std::chrono::microseconds longest);
-  // Tells the peer that there is something new in a mail box of its and this rank's.
+  void listen(std::optional<DoorbellWaiter>& listening, std::chrono::microseconds longest);
+  // PayloadKind the peer that there is something new in a mail box of its and this rank's.
   void ring(int peer) { group_.segment().state(peer).mail_bell.ring(); }
   void leave_if_interrupted();
 
@@ -214,7 +214,7 @@ class Mail {
   void drop(Arriving& message);
 
   Group& group_;
-  std::optional<MailFerry> ferry_;  // none if there is but one host
+  std::optional<RemoteMailbox> remote_mailbox_;  // none if there is but one host
   std::mutex mutex_;
   std::condition_variable wake_;               // the background
   std::vector<Outgoing> outgoing_;             // per peer

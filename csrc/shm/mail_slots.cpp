@@ -165,7 +165,7 @@ void Mail::take(int peer, const MailSlot& header, const std::byte* data, Done& d
   if (complete.early->claimed_by) hand_over(*complete.early, complete.early->claimed_by, done);
 }
 
-// Tells the sender of the message now arriving what it should have been.
+// PayloadKind the sender of the message now arriving what it should have been.
 void Mail::tell_sender(int peer, const Message& recv) {
   MailEdge& edge = group_.segment().mail_edge(peer, group_.rank);
   edge.wanted_count = recv.count;

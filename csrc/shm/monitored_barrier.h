@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
+#include "shm/backoff.h"
 #include "shm/group.h"
-#include "shm/idle.h"
 
 namespace ringcomm::shm {
 

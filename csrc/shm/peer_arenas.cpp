@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "core/status.h"
-#include "shm/file.h"
+#include "shm/memory_file.h"
 
 namespace ringcomm::shm {
 namespace {

@@ -20,8 +20,8 @@ RemoteSlices::~RemoteSlices() {
   links::Engine& links = *group_.links();
   for (RemoteLane& lane : lanes_) {
     for (std::size_t i = 0; i < num_arrivals_; ++i) links.cancel(lane.arrivals[i].request);
-    for (Departure& departure : lane.departures) {
-      for (Slice& sent : departure.slices) links.cancel(sent.request);
+    for (SendBuffer& send_buffer : lane.send_buffers) {
+      for (Slice& sent : send_buffer.slices) links.cancel(sent.request);
     }
   }
 }
@@ -53,7 +53,7 @@ void RemoteSlices::begin(const Program& program, std::span<const std::size_t> ch
     RemoteLane& lane = lanes_[l];
     if (num_arrivals > num_arrivals_) lane.arrivals.reset(new Slice[num_arrivals]);
     if (arrival_nbytes > arrival_nbytes_) lane.memory.reset(new std::byte[arrival_nbytes]);
-    if (lane.departures.size() < num_places_) lane.departures.resize(num_places_);
+    if (lane.send_buffers.size() < num_places_) lane.send_buffers.resize(num_places_);
     lane.round = l;
     lane.action = 0;
   }
@@ -121,28 +121,28 @@ void RemoteSlices::take(int l, const Action& action) {
   post_ahead(l);
 }
 
-std::byte* RemoteSlices::departure(int l) {
+std::byte* RemoteSlices::send_buffer(int l) {
   RemoteLane& lane = lanes_[l];
-  Departure& departure = lane.departures[lane.sent % num_places_];
-  if (departure.nbytes < slot_nbytes_) {
-    departure.memory.reset(new std::byte[slot_nbytes_]);
-    departure.nbytes = slot_nbytes_;
+  SendBuffer& send_buffer = lane.send_buffers[lane.sent % num_places_];
+  if (send_buffer.nbytes < slot_nbytes_) {
+    send_buffer.memory.reset(new std::byte[slot_nbytes_]);
+    send_buffer.nbytes = slot_nbytes_;
   }
-  return departure.memory.get();
+  return send_buffer.memory.get();
 }
 
 void RemoteSlices::send(int l, std::size_t round, const Action& action, std::size_t nbytes) {
   RemoteLane& lane = lanes_[l];
-  Departure& departure = lane.departures[lane.sent++ % num_places_];
+  SendBuffer& send_buffer = lane.send_buffers[lane.sent++ % num_places_];
   std::size_t used = 0;
   for (const Reader& reader : action.to) {
     if (group_.is_local(reader.peer)) continue;
-    if (used == departure.slices.size()) departure.slices.emplace_back();
-    Slice& slice = departure.slices[used++];
+    if (used == send_buffer.slices.size()) send_buffer.slices.emplace_back();
+    Slice& slice = send_buffer.slices[used++];
     slice.peer = reader.peer;
     const std::uint64_t number =
         sent_[reader.peer] + round * per_round_sent_[reader.peer] + reader.message;
-    group_.links()->send(reader.peer, tag(l, number), {departure.memory.get(), nbytes},
+    group_.links()->send(reader.peer, tag(l, number), {send_buffer.memory.get(), nbytes},
                          slice.request);
   }
 }
@@ -156,7 +156,7 @@ void RemoteSlices::each_awaited(int l, const Action& action,
     if (!arrival.request.done()) visit(arrival.peer);
   }
   if (!goes_to_others(action)) return;
-  for (const Slice& sent : lane.departures[lane.sent % num_places_].slices) {
+  for (const Slice& sent : lane.send_buffers[lane.sent % num_places_].slices) {
     if (!sent.request.done()) visit(sent.peer);
   }
 }

@@ -59,7 +59,7 @@ class RemoteSlices {
   void take(int lane, const Action& action);
 
   // Room for a slice to send; `nbytes` of them are sent next.
-  std::byte* departure(int lane);
+  std::byte* send_buffer(int lane);
   // To those readers of the action that are on other hosts; there must be some.
   void send(int lane, std::size_t round, const Action& action, std::size_t nbytes);
 
@@ -76,7 +76,7 @@ class RemoteSlices {
     links::Request request;
     int peer = -1;
   };
-  struct Departure {
+  struct SendBuffer {
     std::deque<Slice> slices;  // what was sent from it last
     std::unique_ptr<std::byte[]> memory;
     std::size_t nbytes = 0;  // of memory
@@ -91,7 +91,7 @@ class RemoteSlices {
     std::unique_ptr<Slice[]> arrivals;
     std::unique_ptr<std::byte[]> memory;
     std::uint64_t sent = 0;  // likewise
-    std::deque<Departure> departures;
+    std::deque<SendBuffer> send_buffers;
   };
 
   void post_ahead(int lane);

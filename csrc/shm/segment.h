@@ -18,21 +18,21 @@
 #include <string_view>
 #include <vector>
 
-#include "core/between.h"
+#include "core/bootstrap.h"
+#include "core/inter_host_config.h"
 #include "core/placement.h"
-#include "core/roll_call.h"
 #include "core/store.h"
-#include "shm/file.h"
 #include "shm/layout.h"
+#include "shm/memory_file.h"
 #include "shm/usage.h"
 
 namespace ringcomm::shm {
 
 class Segment {
  public:
-  // All ranks of a host map one file; see shm/meeting.h. Throws Error when memory does not suffice,
-  // or when a rank does not come.
-  Segment(Store& store, const Invitation& invitation);
+  // All ranks of a host map one file; see shm/group_setup.h. Throws Error when memory does not
+  // suffice, or when a rank does not come.
+  Segment(Store& store, const GroupConfig& config);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -55,7 +55,7 @@ class Segment {
   void publish(std::span<const SizeClass> size_classes, std::string_view tuned_by);
   // What no other group is called that has met through the same store.
   const std::string& name() const { return name_; }
-  const Between& between() const { return between_; }
+  const InterHostConfig& inter_host() const { return inter_host_; }
   // Of which each has a counter and an outbox.
   int num_lanes() const { return placement_.num_hosts() > 1 ? kLanesAcrossHosts : kLanes; }
   // What this rank has made.
@@ -102,12 +102,12 @@ class Segment {
     return at<DeviceCall>(begin(geometry_.device, rank) +
                           sequence % kDeviceCalls * sizeof(DeviceCall));
   }
-  DeviceGreeting& device_greeting(int from, int to) {
-    return at<DeviceGreeting>(begin(geometry_.device, from) + kDeviceCalls * sizeof(DeviceCall) +
-                              to * sizeof(DeviceGreeting));
+  DeviceUniqueId& device_unique_id(int from, int to) {
+    return at<DeviceUniqueId>(begin(geometry_.device, from) + kDeviceCalls * sizeof(DeviceCall) +
+                              to * sizeof(DeviceUniqueId));
   }
   // What the rank shows all others.
-  DeviceGreeting& device_card(int rank) { return device_greeting(rank, geometry_.world_size); }
+  DeviceUniqueId& ipc_handle(int rank) { return device_unique_id(rank, geometry_.world_size); }
   Announcement& announcement(int rank, std::uint64_t sequence) {
     return at<Announcement>(geometry_.announcement_at(rank, sequence));
   }
@@ -152,17 +152,17 @@ class Segment {
   void count(Area area, std::size_t nbytes);
 
   // In segment_setup.cpp, for Attempt.
-  friend class Attempt;
+  friend class SegmentSetup;
   // Of the rank that opened it, before it tells the address: at most kMostTuned.
   void set_tuned(const std::vector<TunedRule>& rules);
   // Returns its address and cookie.
-  std::string open(File::Kind kind, const Members& members, const Attendee& self);
+  std::string open(File::Kind kind, const Members& members, const Participant& self);
   // Of the rank that opened it. False: it is out of reach.
-  bool join(const std::string& address, const Members& members, const Attendee& self);
+  bool join(const std::string& address, const Members& members, const Participant& self);
   void leave();
   void map();
   void unmap();
-  void introduce(const Members& members, const Attendee& self);
+  void introduce(const Members& members, const Participant& self);
 
   const int rank_;
   const std::function<void(const std::string&, const std::string&)> decline_;
@@ -170,7 +170,7 @@ class Segment {
   Geometry geometry_;
   Placement placement_;
   std::string name_;
-  Between between_;
+  InterHostConfig inter_host_;
   Usage usage_;
   File file_;
   std::byte* base_ = nullptr;

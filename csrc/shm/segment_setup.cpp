@@ -1,156 +1,225 @@
-// How a rank makes the file of its host, or maps that of another.
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
+#include "shm/segment_setup.h"
 
-#include <cerrno>
-#include <random>
-#include <tuple>
-#include <utility>
+#include <algorithm>
+#include <thread>
 
 #include "core/record.h"
-#include "shm/meeting.h"
-#include "shm/segment.h"
 
 namespace ringcomm::shm {
 namespace {
 
-std::uint64_t random_cookie() {
-  std::random_device device;
-  return std::uint64_t{device()} << 32 | device();
-}
-
-// Addresses whose memory nobody has taken read as zeros, so that damaged memory which says that
-// they may be touched does no harm. Without this they would raise SIGBUS, and nothing else would
-// differ.
-void make_hole(int descriptor, std::size_t nbytes) {
-  rlimit most{};
-  const bool is_allowed = getrlimit(RLIMIT_FSIZE, &most) == 0 && nbytes <= most.rlim_cur;
-  if (is_allowed) std::ignore = ftruncate(descriptor, static_cast<off_t>(nbytes));
-}
-
-std::string describe_rank(const Invitation& invitation) {
-  const std::string& group = invitation.members.group;
-  return "rank " + std::to_string(invitation.rank) + " of " +
-         std::to_string(invitation.world_size) +
-         (group.empty() ? " in a group without a name" : " in group \"" + group + "\"");
-}
+// How long the first waits for the others of its host, and they for it: longer than it may wait for
+// those of other hosts.
+constexpr std::chrono::seconds kPatience{1}, kPatienceWithFirst{10};
+constexpr std::chrono::microseconds kPause{100};
+constexpr char kOutcome[] = "outcome";
+const std::string kOutOfReach = "out of reach ";
 
 }  // namespace
 
-Segment::Segment(Store& store, const Invitation& invitation)
-    : rank_(invitation.rank),
-      decline_(invitation.decline),
-      geometry_(invitation.world_size),
-      usage_(describe_rank(invitation)),
-      faulted_in_(invitation.world_size) {
-  try {
-    Meeting meeting(*this, store, invitation);
-    placement_ = meeting.hold();
-    between_ = meeting.between();
-    geometry_.spread(placement_, between_);
-    // Of /dev/shm containers have 64 MiB, for all groups.
-    if (file_.kind() == File::Kind::kNamed) geometry_.do_without_rotation();
-  } catch (const Error&) {
-    leave();
-    throw;
-  } catch (...) {
-    give_up(std::current_exception());
-    leave();
-    throw;
+SegmentSetup::SegmentSetup(Segment& segment, Bootstrap& bootstrap, const GroupConfig& config)
+    : segment_(segment),
+      bootstrap_(bootstrap),
+      names_(config.members),
+      tuned_(config.tuned),
+      engines_(config.engines),
+      rank_(config.rank) {}
+
+void SegmentSetup::take_part(const HostAssignment& assignment, const std::string& name) {
+  const Placement placement = assignment.placement();
+  const std::vector<int> members = placement.ranks_on(placement.host_of[rank_]);
+  const int number = assignment.attempt_of(rank_);
+  is_only_host_ = placement.num_hosts() == 1;
+  segment_.name_ = name;
+  if (number == number_ && members == members_) return;
+  members_ = members;
+  out_of_reach_.clear();
+  is_told_ = false;
+  if (number == number_) return;
+  leave();
+  number_ = number;
+  const int first = members_.front();
+  if (first != rank_) {
+    bootstrap_.connect(first, assignment.tickets()[first]);
+    part_ = Part::kLooking;
+    return;
   }
-}
-
-Segment::~Segment() {
-  if (!is_used_) give_up(make_error(ErrorKind::kSystem, "the rest of its set-up failed"));
-  unmap();
-}
-
-// In memory for the ranks of this host, in the store for those of other hosts.
-void Segment::give_up(const std::exception_ptr& error) noexcept {
-  is_used_ = true;
-  at_the_end([&] {
-    const std::string why = "it could not join the group: " + what_of(error);
-    if (base_ != nullptr) record_failure(rank_, ErrorKind::kSystem, why);
-    if (decline_ && !name_.empty()) decline_(name_, why);
-  });
-}
-
-// The file is of the other kind where this one cannot be made.
-std::string Segment::open(File::Kind kind, const Members& members, const Attendee& self) {
-  if (std::optional<File> file = File::make(kind)) file_ = std::move(*file);
-  if (file_.descriptor() < 0) file_ = *File::make(File::Kind::kNamed);
-  take(Area::kBase, 0, geometry_.base_nbytes);
-  make_hole(file_.descriptor(), geometry_.nbytes);
-  map();
-  GroupHeader& shared = header();
-  shared.magic = kMagic;
-  shared.cookie = random_cookie();
-  shared.nbytes = geometry_.nbytes;
-  shared.world_size = geometry_.world_size;
-  shared.group.assign(members.group);
-  introduce(members, self);
-  return file_.address() + "\n" + std::to_string(shared.cookie);
-}
-
-void Segment::set_tuned(const std::vector<TunedRule>& rules) {
-  std::ranges::copy(rules, header().tuned);
-  header().num_tuned = static_cast<std::uint32_t>(rules.size());
-}
-
-bool Segment::join(const std::string& address, const Members& members, const Attendee& self) {
-  const std::size_t line = address.find('\n');
-  if (line == std::string::npos) return false;
-  std::optional<File> file = File::open(address.substr(0, line));
-  if (!file) return false;
-  file_ = std::move(*file);
-  map();
-  std::uint64_t cookie = 0;
-  const bool is_one = read_number(std::string_view(address).substr(line + 1), cookie);
-  if (!is_one || header().cookie != cookie) {
-    leave();
-    return false;
+  for (const int member : members_) {
+    if (member != rank_) bootstrap_.connect(member, assignment.tickets()[member]);
   }
-  if (header().magic != kMagic || header().nbytes != geometry_.nbytes) {
-    throw Error(ErrorKind::kSystem,
-                file_.address() +
-                    " is not the shared memory of this build of ringcomm: the ranks do not "
-                    "run the same build");
+  const std::string address =
+      segment_.open(assignment.is_named(number_) ? File::Kind::kNamed : File::Kind::kAnonymous,
+                    names_, bootstrap_.self());
+  segment_.set_tuned(tuned_);
+  part_ = Part::kFirst;
+  if (members_.size() > 1) bootstrap_.publish(number_, address);
+}
+
+void SegmentSetup::leave() {
+  if (is_first()) segment_.header().setup.store(Setup::kAgain, std::memory_order_release);
+  part_ = Part::kIdle;
+  segment_.leave();
+}
+
+bool SegmentSetup::is_missing(int rank) {
+  return segment_.state(rank).joined.load(std::memory_order_acquire) == 0 &&
+         std::ranges::find(out_of_reach_, rank) == out_of_reach_.end();
+}
+
+std::vector<int> SegmentSetup::awaited() {
+  if (part_ == Part::kNone) return {};
+  if (!is_first()) return {members_.front()};
+  std::vector<int> missing;
+  for (const int member : members_) {
+    if (is_missing(member)) missing.push_back(member);
   }
-  introduce(members, self);
+  return missing;
+}
+
+std::optional<SegmentSetup::Outcome> SegmentSetup::outcome() {
+  if (!is_first() || is_told_ || !awaited().empty()) return std::nullopt;
+  Outcome outcome{number_, segment_.file_.kind() == File::Kind::kNamed, out_of_reach_, {}};
+  if (!is_only_host_ && engines_) outcome.engines = engines_();
+  segment_.file_.unlink();
+  is_told_ = true;
+  return outcome;
+}
+
+std::string SegmentSetup::Outcome::text() const {
+  RecordWriter record;
+  record << kOutcome << attempt << named << out_of_reach.size();
+  for (const int rank : out_of_reach) record << rank;
+  for (const std::string& engine : engines) record << engine;
+  return record.text();
+}
+
+std::optional<SegmentSetup::Outcome> SegmentSetup::Outcome::read(std::string_view text,
+                                                                 int world_size) {
+  RecordReader record(text);
+  std::string kind;
+  Outcome outcome{-1, false, {}, {}};
+  int num_out_of_reach = 0;
+  record >> kind >> outcome.attempt >> outcome.named >> num_out_of_reach;
+  if (!record || kind != kOutcome) return std::nullopt;
+  for (int i = 0; i < num_out_of_reach; ++i) {
+    int rank = -1;
+    if (!(record >> rank) || rank < 0 || rank >= world_size) return std::nullopt;
+    outcome.out_of_reach.push_back(rank);
+  }
+  while (record && !record.is_at_end()) record >> outcome.engines.emplace_back();
+  return record ? std::optional(outcome) : std::nullopt;
+}
+
+void SegmentSetup::take_in(const SetupMessage& message) {
+  if (!is_first() || message.text != kOutOfReach + std::to_string(number_)) return;
+  if (is_missing(message.from)) out_of_reach_.push_back(message.from);
+}
+
+void SegmentSetup::declare_made(const Placement& placement,
+                                const std::vector<std::string>& host_names,
+                                const InterHostConfig& inter_host) {
+  if (!is_first()) return;
+  GroupHeader& shared = segment_.header();
+  shared.engine.assign(inter_host.engine);
+  shared.link = inter_host.link;
+  shared.heartbeat_timeout = inter_host.heartbeat_timeout.count();
+  for (int r = 0; r < segment_.geometry().world_size; ++r) {
+    RankState& state = segment_.state(r);
+    state.host_number = placement.host_of[r];
+    if (placement.together(r, rank_)) continue;
+    state.global_rank = names_.global(r);
+    state.host.assign(host_names.at(state.host_number));
+  }
+  segment_.count(Area::kBase, segment_.geometry().base_nbytes);
+  shared.setup.store(Setup::kMade, std::memory_order_release);
+}
+
+bool SegmentSetup::await_others() noexcept {
+  if (!is_first()) return true;
+  const Clock::time_point start = Clock::now();
+  const auto knows = [&](int rank) {
+    RankState& state = segment_.state(rank);
+    if (rank == rank_ || state.left.load(std::memory_order_acquire) != 0) return true;
+    return Clock::now() - start > kLookEvery && !state.process.runs();
+  };
+  while (!std::ranges::all_of(members_, knows)) {
+    if (Clock::now() - start > kPatience) return false;
+    std::this_thread::sleep_for(kPause);
+  }
   return true;
 }
 
-void Segment::leave() {
-  unmap();
-  file_ = File();
+void SegmentSetup::let_go() noexcept {
+  if (is_first()) segment_.header().setup.store(Setup::kDone, std::memory_order_release);
 }
 
-void Segment::map() {
-  void* base =
-      mmap(nullptr, geometry_.nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_.descriptor(), 0);
-  if (base == MAP_FAILED) {
-    throw Error(ErrorKind::kSystem,
-                describe_failure(
-                    "mmap(" + file_.address() + ", " + std::to_string(geometry_.nbytes) + " bytes)",
-                    errno));
+// The first does not wait for ever for others (core/bootstrap.h). Where it ends the group is made
+// nevertheless.
+void SegmentSetup::await_first() {
+  segment_.state(rank_).left.store(1, std::memory_order_release);
+  const Process first = segment_.state(members_.front()).process;
+  const Clock::time_point start = Clock::now();
+  for (auto look = start; Clock::now() - start < kPatienceWithFirst;) {
+    if (segment_.header().setup.load(std::memory_order_acquire) == Setup::kDone) return;
+    if (Clock::now() - look > kLookEvery) {
+      look = Clock::now();
+      if (!first.runs()) return;
+    }
+    std::this_thread::sleep_for(kPause);
   }
-  base_ = static_cast<std::byte*>(base);
 }
 
-void Segment::unmap() {
-  if (base_ != nullptr) munmap(std::exchange(base_, nullptr), geometry_.nbytes);
+InterHostConfig SegmentSetup::inter_host() { return segment_.header().inter_host(); }
+
+void SegmentSetup::declare_refused(const Error& error) {
+  if (!is_first()) return;
+  GroupHeader& shared = segment_.header();
+  shared.kind = error.kind();
+  shared.text.assign(error.what());
+  shared.setup.store(Setup::kRefused, std::memory_order_release);
 }
 
-void Segment::introduce(const Members& members, const Attendee& self) {
-  RankState& own = state(rank_);
-  own.process = self.process;
-  own.host.assign(self.host);
-  if (sched_getaffinity(0, sizeof(own.cores), &own.cores) != 0) CPU_ZERO(&own.cores);
-  own.global_rank = members.global(rank_);
-  own.is_locked = file_.lock(rank_) ? 1 : 0;
-  own.waits_for.store(-1, std::memory_order_relaxed);
-  own.joined.store(1, std::memory_order_release);
+void SegmentSetup::join() {
+  if (part_ != Part::kLooking) return;
+  const int first = members_.front();
+  const std::optional<std::string> address = bootstrap_.published_by(first, number_);
+  if (!address) return;
+  if (segment_.join(*address, names_, bootstrap_.self())) {
+    part_ = Part::kJoined;
+  } else {
+    part_ = Part::kIdle;
+    bootstrap_.send(first, kOutOfReach + std::to_string(number_));
+  }
+}
+
+std::optional<Placement> SegmentSetup::verdict() {
+  if (!has_joined()) return std::nullopt;
+  const GroupHeader& shared = segment_.header();
+  switch (shared.setup.load(std::memory_order_acquire)) {
+    case Setup::kPending:
+      return std::nullopt;
+    case Setup::kAgain:
+      leave();
+      return std::nullopt;
+    case Setup::kRefused:
+      throw Error(shared.kind, shared.text.str());
+    case Setup::kMade:
+      await_first();
+      break;
+    case Setup::kDone:
+      break;
+  }
+  Placement placement;
+  for (int r = 0; r < segment_.geometry().world_size; ++r) {
+    placement.host_of.push_back(segment_.state(r).host_number);
+  }
+  return placement;
+}
+
+void SegmentSetup::clean_up() {
+  if (has_joined() && segment_.file_.kind() == File::Kind::kNamed) {
+    File::unlink(segment_.file_.address());
+  }
 }
 
 }  // namespace ringcomm::shm

@@ -101,13 +101,13 @@ class Shrinking {
   void give_up(std::uint64_t round) {
     if (state(group_.rank).closed.load() == Closed::kLeft) return;  // the others see that
     state(group_.rank).shrink_gave_up.store(round + 1);
-    come_to_nothing();
+    abort_round();
   }
   bool is_open() { return verdict().load() == 2 * round_; }
   bool is_made() {
     return state(group_.rank).shrink_built.load() == round_ + 1 && verdict().load() == made();
   }
-  void come_to_nothing() {
+  void abort_round() {
     std::uint64_t open = 2 * round_;
     verdict().compare_exchange_strong(open, 2 * round_ + 2);
   }
@@ -123,17 +123,17 @@ class Shrinking {
   }
 
   bool gather() {
-    Trouble trouble;
+    Persistent persistent;
     for (milliseconds pause{0};; pause = milliseconds(1)) {
       if (!is_open()) return false;
-      std::vector<int> joined, dead, awaited, at_odds, gave_up;
+      std::vector<int> joined, dead, awaited, mismatched, gave_up;
       for (int r = 0; r < group_.world_size; ++r) {
         if (caller_.excludes(r)) continue;
         const bool gone = is_gone(r);  // before it is asked whether it has joined
         if (state(r).shrink_joined.load() > round_) {
           joined.push_back(r);
           if (state(r).shrink_call.load() != state(group_.rank).shrink_call.load()) {
-            at_odds.push_back(r);
+            mismatched.push_back(r);
           }
         } else if (gone) {
           dead.push_back(r);
@@ -142,23 +142,23 @@ class Shrinking {
           if (state(r).shrink_gave_up.load() > first_round_) gave_up.push_back(r);
         }
       }
-      if (const auto error = caller_.gone_too(dead)) throw *error;
-      if (at_odds.empty() && awaited.empty()) {
+      if (const auto error = caller_.also_dead(dead)) throw *error;
+      if (mismatched.empty() && awaited.empty()) {
         accept(joined);
         return true;
       }
-      if (trouble.lasts(!at_odds.empty() || !gave_up.empty())) {
-        throw at_odds.empty()
+      if (persistent.lasts(!mismatched.empty() || !gave_up.empty())) {
+        throw mismatched.empty()
             ? caller_.error(ErrorKind::kMismatch,
                             caller_.names(gave_up) + " gave up, for a reason that is told there")
-            : caller_.differ(at_odds);
+            : caller_.differ(mismatched);
       }
       if (caller_.is_late()) {
         // Who has given up may call again. Whom all wait for is another one, if there is one.
         std::vector<int> silent;
         std::ranges::set_difference(awaited, gave_up, std::back_inserter(silent));
         if (silent.empty()) silent = awaited;
-        throw caller_.late(silent.empty() ? caller_.to_exclude_the_same(at_odds)
+        throw caller_.late(silent.empty() ? caller_.to_exclude_the_same(mismatched)
                                           : caller_.to_call(silent));
       }
       sleep(pause);
@@ -215,7 +215,7 @@ class Shrinking {
     for (const int r : survivors_.ranks) {
       const bool gone = is_gone(r);  // before it is asked whether it has voted
       if (!gone || state(r).shrink_built.load() > round_) continue;
-      come_to_nothing();
+      abort_round();
       return true;
     }
     return false;

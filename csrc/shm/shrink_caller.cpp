@@ -39,7 +39,7 @@ Error ShrinkCaller::differ(const std::vector<int>& ranks) const {
                names(ranks) + " called it, too, but not with the same ranks to exclude");
 }
 
-std::optional<Error> ShrinkCaller::gone_too(const std::vector<int>& ranks) const {
+std::optional<Error> ShrinkCaller::also_dead(const std::vector<int>& ranks) const {
   if (!call_.exact || ranks.empty()) return std::nullopt;
   return error(ErrorKind::kPeerDied,
                names(ranks) + (ranks.size() == 1 ? " is" : " are") +

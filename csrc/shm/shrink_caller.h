@@ -30,7 +30,7 @@ class ShrinkCaller {
   Error left() const { return error(ErrorKind::kClosed, "this rank has left the group"); }
   Error differ(const std::vector<int>& ranks) const;
   // With `exact`, if there are any.
-  std::optional<Error> gone_too(const std::vector<int>& ranks) const;
+  std::optional<Error> also_dead(const std::vector<int>& ranks) const;
 
   // What is waited for.
   std::string to_call(const std::vector<int>& ranks) const;
@@ -48,7 +48,7 @@ class ShrinkCaller {
 };
 
 // What may pass by itself: a rank whose call differs calls again, and rightly.
-class Trouble {
+class Persistent {
  public:
   // Whether there is some, and has been for a while.
   bool lasts(bool is_there) {

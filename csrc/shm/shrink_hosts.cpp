@@ -7,7 +7,7 @@
 #include "core/refusal.h"
 #include "core/store.h"
 #include "core/text_stream.h"
-#include "shm/notice.h"
+#include "shm/membership_report.h"
 #include "shm/shrink_caller.h"
 
 namespace ringcomm::shm {
@@ -82,9 +82,9 @@ class ShrinkingHosts {
   void begin() {
     survivors_ = {};
     verdict_ = {};
-    notices_.emplace(group_.placement(), group_.silence());
+    reports_.emplace(group_.placement(), group_.heartbeat_timeout());
     began_ = Clock::now();
-    trouble_ = {};
+    persistent_ = {};
     is_missed_ = {};
   }
 
@@ -140,7 +140,8 @@ class ShrinkingHosts {
       make_(survivors_, [this] { watch(); });
     } catch (const Error&) {
       const Clock::time_point failed = Clock::now();
-      while (Clock::now() - failed < group_.silence() + kDeathIsKnown && !caller_.is_late()) {
+      while (Clock::now() - failed < group_.heartbeat_timeout() + kDeathIsKnown &&
+             !caller_.is_late()) {
         look();
         if (is_over()) return false;
         std::this_thread::sleep_for(pause_);
@@ -180,34 +181,34 @@ class ShrinkingHosts {
   }
 
   void exchange_notices() {
-    Notice own = own_notice();
+    MembershipReport own = own_notice();
     for (int host = 0; host < group_.placement().num_hosts(); ++host) {
       const auto text = store_.find(notice_key(host));
-      const auto notice = text ? Notice::read(*text, group_.world_size) : std::nullopt;
-      if (notice) notices_->take(host, *notice);
+      const auto report_ = text ? MembershipReport::read(*text, group_.world_size) : std::nullopt;
+      if (report_) reports_->take(host, *report_);
     }
-    const Notice* last = notices_->of(group_.host());
+    const MembershipReport* last = reports_->of(group_.host());
     if (last != nullptr && last->says_the_same_as(own) &&
-        Clock::now() - *notices_->since(group_.host()) < kRenew) {
+        Clock::now() - *reports_->since(group_.host()) < kRenew) {
       return;
     }
     own.number = random_number();
     store_.set(notice_key(group_.host()), own.text());
-    notices_->take(group_.host(), own);
+    reports_->take(group_.host(), own);
   }
 
-  Notice own_notice() {
+  MembershipReport own_notice() {
     const int leader = group_.own_leader();
-    Notice notice;
-    notice.listens = !is_gone(leader) && group_.hears_of(group_.host()).has_value();
+    MembershipReport report_;
+    report_.listens = !is_gone(leader) && group_.hears_of(group_.host()).has_value();
     for (int r = 0; r < group_.world_size; ++r) {
-      notice.ranks.push_back(group_.is_local(r) ? known_here(r) : known_elsewhere(r));
-      const Known known = notice.ranks.back();
-      if (known == Known::kJoined || known == Known::kVoted) {
-        notice.calls[r] = state(r).shrink_call.load();
+      report_.ranks.push_back(group_.is_local(r) ? known_here(r) : known_elsewhere(r));
+      const MemberState state_of = report_.ranks.back();
+      if (state_of == MemberState::kJoined || state_of == MemberState::kVoted) {
+        report_.calls[r] = state(r).shrink_call.load();
       }
     }
-    return notice;
+    return report_;
   }
 
   bool is_gone(int rank) {
@@ -217,39 +218,40 @@ class ShrinkingHosts {
   }
 
   // A rank that dies after its vote is a dead member of the new group.
-  Known known_here(int rank) {
-    if (state(rank).shrink_built.load() > round_) return Known::kVoted;
-    if (is_gone(rank)) return Known::kGone;
-    return state(rank).shrink_joined.load() > round_ ? Known::kJoined : Known::kLives;
+  MemberState known_here(int rank) {
+    if (state(rank).shrink_built.load() > round_) return MemberState::kVoted;
+    if (is_gone(rank)) return MemberState::kGone;
+    return state(rank).shrink_joined.load() > round_ ? MemberState::kJoined : MemberState::kLives;
   }
 
-  Known known_elsewhere(int rank) {
-    if (is_gone(rank)) return Known::kGone;
+  MemberState known_elsewhere(int rank) {
+    if (is_gone(rank)) return MemberState::kGone;
     const int host = group_.placement().host_of[rank];
     const std::vector<int> ranks = group_.placement().ranks_on(host);
     const bool is_last = std::ranges::all_of(ranks, [&](int r) { return r == rank || is_gone(r); });
-    if (is_last && !group_.links()->failure(rank).empty()) return Known::kGone;
+    if (is_last && !group_.links()->failure(rank).empty()) return MemberState::kGone;
     const std::optional<bool> hears = group_.hears_of(host);
-    if (!hears) return Known::kNothing;
-    return *hears ? Known::kLives : Known::kSilent;
+    if (!hears) return MemberState::kNothing;
+    return *hears ? MemberState::kLives : MemberState::kSilent;
   }
 
   struct Count {
-    std::vector<int> joined, at_odds, gone, awaited;
+    std::vector<int> joined, mismatched, gone, awaited;
   };
   Count count() {
     Count count;
     const bool may_appear = Clock::now() - began_ < kToAppear;
     for (int r = 0; r < group_.world_size; ++r) {
       if (caller_.excludes(r)) continue;
-      const Known known = notices_->known(r);
-      if (known == Known::kJoined || known == Known::kVoted) {
+      const MemberState state_of = reports_->state_of(r);
+      if (state_of == MemberState::kJoined || state_of == MemberState::kVoted) {
         count.joined.push_back(r);
-        const Notice* notice = notices_->of(group_.placement().host_of[r]);
-        const bool agrees = notice != nullptr && notice->calls.contains(r) &&
-                            notice->calls.at(r) == caller_.digest();
-        if (!agrees) count.at_odds.push_back(r);
-      } else if (known == Known::kGone || (known == Known::kSilent && !may_appear)) {
+        const MembershipReport* report_ = reports_->of(group_.placement().host_of[r]);
+        const bool agrees = report_ != nullptr && report_->calls.contains(r) &&
+                            report_->calls.at(r) == caller_.digest();
+        if (!agrees) count.mismatched.push_back(r);
+      } else if (state_of == MemberState::kGone ||
+                 (state_of == MemberState::kSilent && !may_appear)) {
         count.gone.push_back(r);
       } else {
         count.awaited.push_back(r);
@@ -260,16 +262,16 @@ class ShrinkingHosts {
 
   void decide_who_survives() {
     const Count count = this->count();
-    if (trouble_.lasts(!count.at_odds.empty())) throw caller_.differ(count.at_odds);
+    if (persistent_.lasts(!count.mismatched.empty())) throw caller_.differ(count.mismatched);
     if (is_missed_.lasts(!count.awaited.empty())) check_absent(count.awaited);
-    if (!count.at_odds.empty() || !count.awaited.empty()) return;
+    if (!count.mismatched.empty() || !count.awaited.empty()) return;
     // When all are in the round, who then all raise it.
-    if (const auto error = caller_.gone_too(count.gone)) throw *error;
-    const std::vector<int> part = notices_->largest_part(count.joined);
+    if (const auto error = caller_.also_dead(count.gone)) throw *error;
+    const std::vector<int> part = reports_->largest_partition(count.joined);
     if (!std::ranges::binary_search(part, group_.rank)) return;
     std::vector<int> others;
     std::ranges::set_difference(count.joined, part, std::back_inserter(others));
-    if (const auto error = caller_.gone_too(others)) throw *error;
+    if (const auto error = caller_.also_dead(others)) throw *error;
     TextWriter text;
     text << random_number();
     for (const int r : part) text << ' ' << r;
@@ -295,8 +297,8 @@ class ShrinkingHosts {
   void decide_whether_made() {
     const std::vector<int> missing = missing_votes();
     const bool is_one_gone = std::ranges::any_of(missing, [&](int r) {
-      const Known known = notices_->known(r);
-      return known == Known::kGone || known == Known::kSilent;
+      const MemberState state_of = reports_->state_of(r);
+      return state_of == MemberState::kGone || state_of == MemberState::kSilent;
     });
     if (missing.empty()) judge(kMade);
     if (is_one_gone) judge(kAgain);
@@ -305,7 +307,7 @@ class ShrinkingHosts {
   std::vector<int> missing_votes() {
     std::vector<int> missing;
     for (const int r : survivors_.ranks) {
-      if (notices_->known(r) != Known::kVoted) missing.push_back(r);
+      if (reports_->state_of(r) != MemberState::kVoted) missing.push_back(r);
     }
     return missing;
   }
@@ -332,7 +334,8 @@ class ShrinkingHosts {
     if (!survivors_.ranks.empty()) throw caller_.late(caller_.to_make_the_group(missing_votes()));
     const Count count = this->count();
     if (!count.awaited.empty()) throw caller_.late(caller_.to_call(count.awaited));
-    if (!count.at_odds.empty()) throw caller_.late(caller_.to_exclude_the_same(count.at_odds));
+    if (!count.mismatched.empty())
+      throw caller_.late(caller_.to_exclude_the_same(count.mismatched));
     throw caller_.late(caller_.names(count.joined) + " to say who goes on");
   }
 
@@ -343,11 +346,11 @@ class ShrinkingHosts {
   const milliseconds pause_;
   const milliseconds turn_;
   std::uint64_t round_ = 0;
-  std::optional<Notices> notices_;  // of the round
+  std::optional<MembershipReports> reports_;  // of the round
   Survivors survivors_;
   std::optional<std::string> verdict_;
   Clock::time_point began_;  // the round
-  Trouble trouble_, is_missed_;
+  Persistent persistent_, is_missed_;
   Clock::time_point look_next_{};
 };
 

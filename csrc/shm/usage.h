@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <string>
 
-#include "shm/file.h"
 #include "shm/layout.h"
+#include "shm/memory_file.h"
 
 namespace ringcomm::shm {
 

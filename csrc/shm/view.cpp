@@ -10,8 +10,8 @@
 
 #include "core/deadline.h"
 #include "core/status.h"
-#include "shm/file.h"
 #include "shm/layout.h"
+#include "shm/memory_file.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -78,11 +78,11 @@ bool is_on_another_host(const RankState& state) { return state.process.pid_names
 
 // Whether the host of a rank on another host has said nothing for so long that it counts as gone.
 bool is_silent(const Mapping& memory, const Geometry& geometry, const RankState& state) {
-  const std::chrono::milliseconds silence(memory.at<GroupHeader>(0).silence);
+  const std::chrono::milliseconds heartbeat_timeout(memory.at<GroupHeader>(0).heartbeat_timeout);
   for (int r = 0; r < geometry.world_size; ++r) {
     const auto& leader = memory.at<RankState>(geometry.state_at(r));
     if (leader.host_number != state.host_number) continue;
-    return seconds_since(leader.heard) > std::chrono::duration<double>(silence).count();
+    return seconds_since(leader.heard) > std::chrono::duration<double>(heartbeat_timeout).count();
   }
   return false;
 }
@@ -167,8 +167,8 @@ GroupView view(int descriptor) {
   if (group.complete) {
     const Placement placement = placement_of(memory, geometry);
     group.host_of = placement.host_of;
-    group.between = header.between();
-    geometry.spread(placement, group.between);
+    group.inter_host = header.inter_host();
+    geometry.spread(placement, group.inter_host);
   }
   group.size_classes = size_classes_of(header);
   group.tuned_by = group.size_classes.empty() ? "" : header.tuned_by.str();

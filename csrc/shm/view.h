@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/between.h"
+#include "core/inter_host_config.h"
 #include "core/process.h"
 #include "core/size_class.h"
 
@@ -32,8 +32,8 @@ struct GroupView {
   std::string failure;  // why the group is broken, or empty
   std::vector<RankView> ranks;
   // Once it is complete:
-  std::vector<int> host_of;  // the number of each rank's host
-  Between between;           // means nothing on one host
+  std::vector<int> host_of;    // the number of each rank's host
+  InterHostConfig inter_host;  // means nothing on one host
   // Once it can be used; on each host, what its first rank knows:
   std::string tuned_by;  // the file of the tuning that it goes by, or empty
   std::vector<SizeClass> size_classes;

@@ -9,7 +9,7 @@
 
 #include "core/spans.h"
 #include "reduce/host.h"
-#include "shm/idle.h"
+#include "shm/backoff.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -163,8 +163,8 @@ void ZeroCopy::take(const Place& from, std::byte* output, std::size_t nbytes, co
     const int error = all.peers.processes.read(from.rank, address + at, output + at, part);
     if (group.broken()) group.check(doing());
     if (error == 0) continue;
-    Idle idle(group, deadline);
-    while (error == ESRCH) idle.pause([&] { return Blocked{{from.rank}, doing()}; });
+    Backoff idle(group, deadline);
+    while (error == ESRCH) idle.pause([&] { return WaitInfo{{from.rank}, doing()}; });
     throw group.fail(ErrorKind::kSystem, group.members.name(rank_) + " in " + doing() +
                                              ": process_vm_readv of " + std::to_string(part) +
                                              " bytes of " + group.members.name(from.rank) + ": " +
@@ -182,11 +182,11 @@ void ZeroCopy::await_others(Group& group, const Call& call, const Deadline& dead
         group.segment().progress(peer, 0).done.load(std::memory_order_acquire);
     return static_cast<std::int64_t>(theirs - done) >= 0;
   };
-  Idle idle(group, deadline);
+  Backoff idle(group, deadline);
   for (const int peer : awaited_) {
     while (!has_come(peer)) {
       idle.pause([&] {
-        Blocked blocked{{}, describe_numbered(call, group.members)};
+        WaitInfo blocked{{}, describe_numbered(call, group.members)};
         for (const int other : awaited_) {
           if (!has_come(other)) blocked.peers.push_back(other);
         }

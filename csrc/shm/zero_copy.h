@@ -53,10 +53,12 @@ class ZeroCopy {
   // The bytes that a rank announces at most.
   std::size_t most_nbytes() const;
   // Returns the bytes written; 0 where a part of this rank's lies elsewhere.
-  std::size_t tell(const Chunks& blocks, std::size_t element_nbytes, const PeerMemory& peers,
-                   std::byte* payload);
+  std::size_t publish_buffers(const Chunks& blocks, std::size_t element_nbytes,
+                              const PeerMemory& peers, std::byte* payload);
   // What that is.
-  Tells tells() const { return inputs_.empty() ? Tells::kReach : Tells::kPlace; }
+  PayloadKind payload_kind() const {
+    return inputs_.empty() ? PayloadKind::kReach : PayloadKind::kPlace;
+  }
   // When all have announced: what they have told begins so many bytes behind the beginning of their
   // payloads.
   struct Announced {
@@ -91,10 +93,10 @@ class ZeroCopy {
 
   // In the order in which a rank prefers them.
   enum class Places : std::uint8_t { kNone, kInArena, kInProcess };
-  struct Told;
+  struct BufferInfo;
 
   static std::uint64_t place_of(const Place& place, const Announced& all);
-  void learn(int rank, const Told& told, const Announced& all) const;
+  void learn(int rank, const BufferInfo& info, const Announced& all) const;
   bool may_be_read(const Chunks& blocks, std::size_t element_nbytes);
   std::size_t nbytes_to_take(const Chunks& blocks, std::size_t element_nbytes) const;
 

@@ -18,33 +18,34 @@ constexpr std::size_t kKiB = 1 << 10, kMiB = 1 << 20;
 // 1 MiB by one_shot in 13 us, direct 26, ring 29; 16 MiB by the ring in 44 us, one_shot 61,
 // direct 64. The others are arithmetic: an action takes 5.1 us, and a GPU sends 370 GB/s.
 constexpr KernelChoice kKernelChoices[] = {
-    {Collective::kAllReduce, kOnce, 3, 8 * kMiB, Way::kAtOnce},
-    {Collective::kAllReduce, kOnce, kAllRanks, 4 * kMiB, Way::kAtOnce},
-    {Collective::kAllReduce, kOnce, kAllRanks, kAllSizes, Way::kDirect},
-    {Collective::kAllReduce, kAny, 3, 8 * kMiB, Way::kAtOnce},
-    {Collective::kAllReduce, kAny, 3, kAllSizes, Way::kByNeighbours},
-    {Collective::kAllReduce, kAny, 4, 1 * kMiB, Way::kAtOnce},
-    {Collective::kAllReduce, kAny, 4, 8 * kMiB, Way::kByDoubling},
-    {Collective::kAllReduce, kAny, 4, kAllSizes, Way::kByNeighbours},
-    {Collective::kAllReduce, kAny, 7, 4 * kMiB, Way::kAtOnce},
-    {Collective::kAllReduce, kAny, 7, kAllSizes, Way::kByNeighbours},
-    {Collective::kAllReduce, kAny, kAllRanks, 512 * kKiB, Way::kAtOnce},
-    {Collective::kAllReduce, kAny, kAllRanks, 8 * kMiB, Way::kByDoubling},
-    {Collective::kAllReduce, kAny, kAllRanks, kAllSizes, Way::kByNeighbours},
-    {Collective::kReduceScatter, kOnce, kAllRanks, kAllSizes, Way::kDirect},
-    {Collective::kReduceScatter, kAny, kAllRanks, kAllSizes, Way::kByNeighbours},
-    {Collective::kReduce, kOnce, kAllRanks, kAllSizes, Way::kDirect},
-    {Collective::kReduce, kAny, kAllRanks, kAllSizes, Way::kByNeighbours},
-    {Collective::kAllGather, kAny, kAllRanks, kAllSizes, Way::kByNeighbours},
-    {Collective::kBroadcast, kAny, kAllRanks, 1 * kMiB, Way::kDirect},
-    {Collective::kBroadcast, kAny, kAllRanks, kAllSizes, Way::kByNeighbours},
+    {Collective::kAllReduce, kOnce, 3, 8 * kMiB, AlgorithmFamily::kOneShot},
+    {Collective::kAllReduce, kOnce, kAllRanks, 4 * kMiB, AlgorithmFamily::kOneShot},
+    {Collective::kAllReduce, kOnce, kAllRanks, kAllSizes, AlgorithmFamily::kDirect},
+    {Collective::kAllReduce, kAny, 3, 8 * kMiB, AlgorithmFamily::kOneShot},
+    {Collective::kAllReduce, kAny, 3, kAllSizes, AlgorithmFamily::kRing},
+    {Collective::kAllReduce, kAny, 4, 1 * kMiB, AlgorithmFamily::kOneShot},
+    {Collective::kAllReduce, kAny, 4, 8 * kMiB, AlgorithmFamily::kDoubling},
+    {Collective::kAllReduce, kAny, 4, kAllSizes, AlgorithmFamily::kRing},
+    {Collective::kAllReduce, kAny, 7, 4 * kMiB, AlgorithmFamily::kOneShot},
+    {Collective::kAllReduce, kAny, 7, kAllSizes, AlgorithmFamily::kRing},
+    {Collective::kAllReduce, kAny, kAllRanks, 512 * kKiB, AlgorithmFamily::kOneShot},
+    {Collective::kAllReduce, kAny, kAllRanks, 8 * kMiB, AlgorithmFamily::kDoubling},
+    {Collective::kAllReduce, kAny, kAllRanks, kAllSizes, AlgorithmFamily::kRing},
+    {Collective::kReduceScatter, kOnce, kAllRanks, kAllSizes, AlgorithmFamily::kDirect},
+    {Collective::kReduceScatter, kAny, kAllRanks, kAllSizes, AlgorithmFamily::kRing},
+    {Collective::kReduce, kOnce, kAllRanks, kAllSizes, AlgorithmFamily::kDirect},
+    {Collective::kReduce, kAny, kAllRanks, kAllSizes, AlgorithmFamily::kRing},
+    {Collective::kAllGather, kAny, kAllRanks, kAllSizes, AlgorithmFamily::kRing},
+    {Collective::kBroadcast, kAny, kAllRanks, 1 * kMiB, AlgorithmFamily::kDirect},
+    {Collective::kBroadcast, kAny, kAllRanks, kAllSizes, AlgorithmFamily::kRing},
 };
 
 }  // namespace
 
 std::span<const KernelChoice> kernel_choices() { return kKernelChoices; }
 
-Way way_by_kernel(Collective collective, std::size_t count, DType dtype, int world_size) {
+AlgorithmFamily family_by_kernel(Collective collective, std::size_t count, DType dtype,
+                                 int world_size) {
   const std::size_t nbytes = count * element_size(dtype);
   const bool rounds =
       is_reduction(collective) && is_floating_point(dtype) && element_size(dtype) < 4;
@@ -52,19 +53,20 @@ Way way_by_kernel(Collective collective, std::size_t count, DType dtype, int wor
     return choice.collective == collective && (choice.sums == kAny || rounds) &&
            world_size <= choice.most_ranks && nbytes <= choice.most_nbytes;
   });
-  return found == std::end(kKernelChoices) ? Way::kDirect : found->way;
+  return found == std::end(kKernelChoices) ? AlgorithmFamily::kDirect : found->family;
 }
 
 // A direct plan takes 2 latencies and 2 groups of messages where a ring takes 2 (n-1), and rounds
 // 16- and 8-bit floats once; a ring keeps to two neighbours. Where a step of the ring takes less
 // time on the wire than its calls on the host, the calls decide. A direct broadcast's root sends
 // the buffer n-1 times, where a chain's sends it once, but needs slices that are worth their calls.
-Way way_by_messages(Collective collective, std::size_t count, DType dtype, int world_size) {
+AlgorithmFamily family_by_messages(Collective collective, std::size_t count, DType dtype,
+                                   int world_size) {
   const std::size_t nbytes = count * element_size(dtype);  // of the whole buffer
   const bool is_direct = collective == Collective::kBroadcast
                              ? nbytes < 2 * kMinSliceNbytes
                              : element_size(dtype) < 4 || nbytes < world_size * kMinSliceNbytes;
-  return is_direct ? Way::kDirect : Way::kByNeighbours;
+  return is_direct ? AlgorithmFamily::kDirect : AlgorithmFamily::kRing;
 }
 
 std::string describe(DeviceExecutor executor, bool auto_is_fused) {

@@ -26,12 +26,14 @@ struct KernelChoice {
   Sums sums;
   int most_ranks;
   std::size_t most_nbytes;  // of the whole buffer
-  Way way;
+  AlgorithmFamily family;
 };
 std::span<const KernelChoice> kernel_choices();
 
-Way way_by_kernel(Collective collective, std::size_t count, DType dtype, int world_size);
-Way way_by_messages(Collective collective, std::size_t count, DType dtype, int world_size);
+AlgorithmFamily family_by_kernel(Collective collective, std::size_t count, DType dtype,
+                                 int world_size);
+AlgorithmFamily family_by_messages(Collective collective, std::size_t count, DType dtype,
+                                   int world_size);
 
 // What goes by kernels, where all ranks reach each other's memory: calls of few bytes, eagerly, and
 // the others, in lanes. What does not goes as messages.

@@ -7,9 +7,10 @@
 
 namespace ringcomm::streams {
 
-Way DeviceCollectives::way_of(Collective collective, std::size_t count, DType dtype) const {
-  const auto way = goes_by_kernels() ? way_by_kernel : way_by_messages;
-  return way(collective, count, dtype, world_size());
+AlgorithmFamily DeviceCollectives::family_of(Collective collective, std::size_t count,
+                                             DType dtype) const {
+  const auto family = goes_by_kernels() ? family_by_kernel : family_by_messages;
+  return family(collective, count, dtype, world_size());
 }
 
 void DeviceCollectives::carry_out(Call call, const Reduction& reduction, Timeout timeout) {

@@ -25,7 +25,7 @@ class DeviceCollectives : public ringcomm::Collectives {
   // ranks.
   virtual bool goes_by_kernels() const { return false; }
 
-  Way way_of(Collective collective, std::size_t count, DType dtype) const override;
+  AlgorithmFamily family_of(Collective collective, std::size_t count, DType dtype) const override;
   void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;
 };
 

@@ -8,9 +8,9 @@
 
 #include "torch/arguments.h"
 #include "torch/backend_announcing.h"
-#include "torch/backend_meeting.h"
+#include "torch/backend_setup.h"
+#include "torch/call_guard.h"
 #include "torch/errors.h"
-#include "torch/leaving.h"
 #include "torch/pending_calls.h"
 #include "torch/python.h"
 #include "torch/store_adapter.h"
@@ -37,8 +37,9 @@ std::shared_ptr<Communicator> first_communicator(const c10::intrusive_ptr<c10d::
   if (options.enable_reconfigure) return nullptr;
 #endif
   C10dStore adapter(store);
-  return with_torch_errors(
-      [&] { return meet(adapter, invite(rank, world_size, options), store, options); });
+  return with_torch_errors([&] {
+    return make_communicator(adapter, group_config(rank, world_size, options), store, options);
+  });
 }
 
 }  // namespace
@@ -264,7 +265,7 @@ RingBackend::WorkPtr RingBackend::begin_numbered(Submission submission, Coalesci
 
 RingBackend::WorkPtr RingBackend::begin_on_host(Submission submission, Coalescing* coalescing) {
   auto& [operation, body, device] = submission;
-  const Inside inside;
+  const CallGuard inside;
   const bool may_end_here = !operation.async && coalescing == nullptr;
   const auto timeout = operation.timeout;
   const int num_calls = operation.num_calls;
@@ -289,7 +290,7 @@ RingBackend::WorkPtr RingBackend::begin_on_host(Submission submission, Coalescin
   }
   // Tensors that go with it may need Python.
   queue_->submit(
-      {std::move(run), [work, error] { work->complete(*error); }, std::make_shared<Inside>()});
+      {std::move(run), [work, error] { work->complete(*error); }, std::make_shared<CallGuard>()});
   PendingCalls::note_known();
   if (coalescing != nullptr) coalescing->parts.push_back(work);
   return work;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/call_times.h"
-#include "core/fork.h"
+#include "core/fork_guard.h"
 #include "core/queue.h"
 #include "shm/communicator.h"
 #include "shm/shrink.h"
@@ -50,10 +50,11 @@ class RingBackend : public c10d::Backend {
     }
 
     Selection selection;
-    CallTimes times = {};                          // as measured on this machine
-    std::string links = "auto";                    // engine between hosts, see torch/links.h
-    std::chrono::milliseconds silence = kSilence;  // that a host may keep, see core/between.h
-    std::string host;  // what its user calls this rank's host; empty: whatever is found out
+    CallTimes times = {};        // as measured on this machine
+    std::string links = "auto";  // engine between hosts, see torch/links.h
+    std::chrono::milliseconds heartbeat_timeout =
+        kHeartbeatTimeout;  // that a host may keep, see core/inter_host_config.h
+    std::string host;       // what its user calls this rank's host; empty: whatever is found out
     streams::DeviceOptions device;  // but for the selection
     // Called by rank 0 of each group, once it is made, with the file of its memory.
     std::function<void(int descriptor)> made = {};
@@ -229,17 +230,17 @@ class RingBackend : public c10d::Backend {
 
   // On the calling thread, without a Work. False if that cannot be (operations are queued, a tensor
   // is not flat, or would have to be copied), and then nothing has been done.
-  bool all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op);
-  bool reduce_scatter_now(const at::Tensor& output, const at::Tensor& input,
-                          const c10d::ReduceOp& op);
-  bool all_gather_now(const at::Tensor& output, const at::Tensor& input);
-  bool broadcast_now(const at::Tensor& tensor, int root);
-  bool reduce_now(const at::Tensor& tensor, int root, const c10d::ReduceOp& op);
+  bool try_all_reduce_sync(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  bool try_reduce_scatter_sync(const at::Tensor& output, const at::Tensor& input,
+                               const c10d::ReduceOp& op);
+  bool try_all_gather_sync(const at::Tensor& output, const at::Tensor& input);
+  bool try_broadcast_sync(const at::Tensor& tensor, int root);
+  bool try_reduce_sync(const at::Tensor& tensor, int root, const c10d::ReduceOp& op);
   // Equal parts.
-  bool all_to_all_now(const at::Tensor& output, const at::Tensor& input);
-  bool barrier_now();
+  bool try_all_to_all_sync(const at::Tensor& output, const at::Tensor& input);
+  bool try_barrier_sync();
   // Sends or receives, to the end.
-  bool message_now(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
+  bool try_message_sync(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
 
  private:
   struct Submission {
@@ -295,9 +296,9 @@ class RingBackend : public c10d::Backend {
   // This rank's part on the device, which the first call makes.
   DeviceGroup& device_group(at::Device device);
 
-  // Whether a call of torch's is to be carried out by the method ..._now, if that can do it.
+  // Whether a call of torch's is to be carried out by the method try_..._sync, if that can do it.
   template <typename Options>
-  bool goes_now(const Options& opts) const {
+  bool runs_sync(const Options& opts) const {
     return !opts.asyncOp && opts.timeout <= std::chrono::milliseconds(0) && !held_ &&
            !hooks_->times_calls && !is_profiled();
   }
@@ -333,7 +334,7 @@ class RingBackend : public c10d::Backend {
   // Of an operation, which the group's record now has.
   Report report_of(const FlightMark& mark) const;
 
-  const Maker maker_;
+  const ForkGuard maker_;
   std::once_flag named_;
   // This group's options for a group of some of its ranks.
   c10::intrusive_ptr<Options> options_of(

@@ -65,7 +65,7 @@ RingBackend::WorkPtr RingBackend::alltoall_base(at::Tensor& output, at::Tensor& 
                                                 std::vector<int64_t>& input_splits,
                                                 const c10d::AllToAllOptions& opts) {
   const bool has_equal_parts = output_splits.empty() && input_splits.empty();
-  if (has_equal_parts && goes_now(opts) && all_to_all_now(output, input)) {
+  if (has_equal_parts && runs_sync(opts) && try_all_to_all_sync(output, input)) {
     return done(c10d::OpType::ALLTOALL_BASE, output);
   }
   const char* what = "all_to_all_single";

@@ -204,44 +204,46 @@ RingBackend::WorkPtr AnnouncingBackend::begin_message(shm::Message::Kind kind,
   return kind == shm::Message::Kind::kSend ? send(tensors, peer, tag) : recv(tensors, peer, tag);
 }
 
-bool AnnouncingBackend::message_now(shm::Message::Kind kind, const at::Tensor& tensor, int peer,
-                                    int tag) {
+bool AnnouncingBackend::try_message_sync(shm::Message::Kind kind, const at::Tensor& tensor,
+                                         int peer, int tag) {
   return announcing_message(kind, tensor, peer, tag,
-                            [&] { return RingBackend::message_now(kind, tensor, peer, tag); });
+                            [&] { return RingBackend::try_message_sync(kind, tensor, peer, tag); });
 }
 
-bool AnnouncingBackend::all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+bool AnnouncingBackend::try_all_reduce_sync(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   return announcing("all_reduce", tensor, 1,
-                    [&] { return RingBackend::all_reduce_now(tensor, op); });
+                    [&] { return RingBackend::try_all_reduce_sync(tensor, op); });
 }
 
-bool AnnouncingBackend::reduce_scatter_now(const at::Tensor& output, const at::Tensor& input,
-                                           const c10d::ReduceOp& op) {
+bool AnnouncingBackend::try_reduce_scatter_sync(const at::Tensor& output, const at::Tensor& input,
+                                                const c10d::ReduceOp& op) {
   return announcing("reduce_scatter_tensor", output, 1,
-                    [&] { return RingBackend::reduce_scatter_now(output, input, op); });
+                    [&] { return RingBackend::try_reduce_scatter_sync(output, input, op); });
 }
 
-bool AnnouncingBackend::all_gather_now(const at::Tensor& output, const at::Tensor& input) {
+bool AnnouncingBackend::try_all_gather_sync(const at::Tensor& output, const at::Tensor& input) {
   return announcing("all_gather_into_tensor", input, 1,
-                    [&] { return RingBackend::all_gather_now(output, input); });
+                    [&] { return RingBackend::try_all_gather_sync(output, input); });
 }
 
-bool AnnouncingBackend::broadcast_now(const at::Tensor& tensor, int root) {
+bool AnnouncingBackend::try_broadcast_sync(const at::Tensor& tensor, int root) {
   return announcing("broadcast", tensor, 1,
-                    [&] { return RingBackend::broadcast_now(tensor, root); });
+                    [&] { return RingBackend::try_broadcast_sync(tensor, root); });
 }
 
-bool AnnouncingBackend::reduce_now(const at::Tensor& tensor, int root, const c10d::ReduceOp& op) {
-  return announcing("reduce", tensor, 1, [&] { return RingBackend::reduce_now(tensor, root, op); });
+bool AnnouncingBackend::try_reduce_sync(const at::Tensor& tensor, int root,
+                                        const c10d::ReduceOp& op) {
+  return announcing("reduce", tensor, 1,
+                    [&] { return RingBackend::try_reduce_sync(tensor, root, op); });
 }
 
-bool AnnouncingBackend::all_to_all_now(const at::Tensor& output, const at::Tensor& input) {
+bool AnnouncingBackend::try_all_to_all_sync(const at::Tensor& output, const at::Tensor& input) {
   return announcing("all_to_all_single", input, 1,
-                    [&] { return RingBackend::all_to_all_now(output, input); });
+                    [&] { return RingBackend::try_all_to_all_sync(output, input); });
 }
 
-bool AnnouncingBackend::barrier_now() {
-  return announcing("barrier", {}, 1, [&] { return RingBackend::barrier_now(); });
+bool AnnouncingBackend::try_barrier_sync() {
+  return announcing("barrier", {}, 1, [&] { return RingBackend::try_barrier_sync(); });
 }
 
 }  // namespace ringcomm

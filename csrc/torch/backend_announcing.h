@@ -46,21 +46,21 @@ class AnnouncingBackend final : public RingBackend {
                         const c10d::AllToAllOptions& opts) override;
   WorkPtr barrier(const c10d::BarrierOptions& opts) override;
   void suspend() override;
-  bool all_reduce_now(const at::Tensor& tensor, const c10d::ReduceOp& op);
-  bool reduce_scatter_now(const at::Tensor& output, const at::Tensor& input,
-                          const c10d::ReduceOp& op);
-  bool all_gather_now(const at::Tensor& output, const at::Tensor& input);
-  bool broadcast_now(const at::Tensor& tensor, int root);
-  bool reduce_now(const at::Tensor& tensor, int root, const c10d::ReduceOp& op);
-  bool all_to_all_now(const at::Tensor& output, const at::Tensor& input);
-  bool barrier_now();
+  bool try_all_reduce_sync(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  bool try_reduce_scatter_sync(const at::Tensor& output, const at::Tensor& input,
+                               const c10d::ReduceOp& op);
+  bool try_all_gather_sync(const at::Tensor& output, const at::Tensor& input);
+  bool try_broadcast_sync(const at::Tensor& tensor, int root);
+  bool try_reduce_sync(const at::Tensor& tensor, int root, const c10d::ReduceOp& op);
+  bool try_all_to_all_sync(const at::Tensor& output, const at::Tensor& input);
+  bool try_barrier_sync();
 
   WorkPtr send(Tensors& tensors, int peer, int tag) override;
   WorkPtr recv(Tensors& tensors, int peer, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
   // Null, with nothing done, where torch has to change the tensor first.
   WorkPtr begin_message(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
-  bool message_now(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
+  bool try_message_sync(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
 
  private:
   // body(), which makes the call `what`, or `num_calls` of them, for tensors like `tensor`.

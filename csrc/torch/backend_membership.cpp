@@ -5,7 +5,7 @@
 
 #include "core/patient_store.h"
 #include "torch/backend_announcing.h"
-#include "torch/backend_meeting.h"
+#include "torch/backend_setup.h"
 #include "torch/errors.h"
 #include "torch/python.h"
 #include "torch/store_adapter.h"
@@ -127,9 +127,9 @@ c10::intrusive_ptr<RingBackend> RingBackend::successor(
   const c10::intrusive_ptr<c10d::Store> store =
       c10::make_intrusive<c10d::PrefixStore>("shrunk " + survivors.key, store_);
   WatchedStore meeting(store, store_patience(timeout), watch);
-  Invitation invitation = invite(rank, world_size, *options);
-  invitation.timeout = timeout;
-  auto communicator = meet(meeting, invitation, store, *options);
+  GroupConfig config = group_config(rank, world_size, *options);
+  config.timeout = timeout;
+  auto communicator = make_communicator(meeting, config, store, *options);
   return c10::make_intrusive<AnnouncingBackend>(store, rank, world_size, std::move(communicator),
                                                 std::move(options));
 }

@@ -3,8 +3,8 @@
 
 #include "torch/arguments.h"
 #include "torch/backend.h"
+#include "torch/call_guard.h"
 #include "torch/errors.h"
-#include "torch/leaving.h"
 #include "torch/message_work.h"
 #include "torch/pending_calls.h"
 
@@ -61,7 +61,7 @@ RingBackend::WorkPtr RingBackend::send_or_recv_on_host(shm::Message::Kind kind, 
   auto work = c10::make_intrusive<MessageWork>(rank_, std::move(operation), communicator_);
   // Last to go: tensors that go with the rest may need Python.
   struct Held {
-    std::shared_ptr<Inside> inside = std::make_shared<Inside>();
+    std::shared_ptr<CallGuard> inside = std::make_shared<CallGuard>();
     c10::intrusive_ptr<MessageWork> work;
     Writable data;
   };

@@ -3,8 +3,8 @@
 
 #include "torch/arguments.h"
 #include "torch/backend.h"
+#include "torch/call_guard.h"
 #include "torch/errors.h"
-#include "torch/leaving.h"
 
 namespace ringcomm {
 
@@ -34,7 +34,7 @@ RingBackend::WorkPtr RingBackend::allgather(TensorLists& outputs, Tensors& input
 
 RingBackend::WorkPtr RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                   const c10d::AllgatherOptions& opts) {
-  if (goes_now(opts) && all_gather_now(output, input)) {
+  if (runs_sync(opts) && try_all_gather_sync(output, input)) {
     return done(c10d::OpType::_ALLGATHER_BASE, output);
   }
   const char* what = "all_gather_into_tensor";
@@ -101,7 +101,7 @@ RingBackend::WorkPtr RingBackend::allgather_into_tensor_coalesced(
 RingBackend::WorkPtr RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   const char* what = "broadcast";
   const at::Tensor& tensor = single(tensors, what, "tensor");
-  if (goes_now(opts) && broadcast_now(tensor, static_cast<int>(opts.rootRank))) {
+  if (runs_sync(opts) && try_broadcast_sync(tensor, static_cast<int>(opts.rootRank))) {
     return done(c10d::OpType::BROADCAST, tensor);
   }
   check_tensor(tensor, what);
@@ -218,7 +218,7 @@ RingBackend::WorkPtr RingBackend::barrier(const c10d::BarrierOptions& opts) {
 void RingBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   check_usable();
   if (std::exchange(estimate_, std::nullopt)) refuse_in_estimate("monitoredBarrier");
-  const Inside inside;
+  const CallGuard inside;
   const auto timeout = opts.timeout == c10d::kUnsetTimeout
                            ? timeout_or_default({})
                            : bounded(opts.timeout) + bounded(hooks_->extension->now());

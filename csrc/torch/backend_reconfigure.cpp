@@ -13,11 +13,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
-#include "core/attendee.h"
 #include "core/digest.h"
+#include "core/participant.h"
 #include "core/process.h"
 #include "core/record.h"
-#include "torch/backend_meeting.h"
+#include "torch/backend_setup.h"
 #include "torch/errors.h"
 #include "torch/python.h"
 #include "torch/store_adapter.h"
@@ -37,18 +37,18 @@ std::vector<Handle> in_rank_order(const c10d::ReconfigureOptions& opts) {
   return handles;
 }
 
-Attendee attendee_of(const Handle& handle) {
+Participant attendee_of(const Handle& handle) {
   RecordReader record(handle);
   std::string name;
-  Attendee attendee;
-  Process& process = attendee.process;
-  record >> name >> process.pid >> process.start_time >> process.pid_namespace >> attendee.boot >>
-      attendee.host;
+  Participant participant;
+  Process& process = participant.process;
+  record >> name >> process.pid >> process.start_time >> process.pid_namespace >>
+      participant.boot >> participant.host;
   const bool good = record && name == kHandle;
   TORCH_CHECK_VALUE(good, "ring: reconfigure: \"", handle,
                     "\" is not a handle of the backend \"ring\"; each rank gets its own with "
                     "torch.distributed._get_reconfigure_handle()");
-  return attendee;
+  return participant;
 }
 
 std::string key_of(std::int64_t uuid, const std::vector<Handle>& handles) {
@@ -74,7 +74,7 @@ RingBackend::WorkPtr RingBackend::reconfigure(const c10d::ReconfigureOptions& op
   TORCH_CHECK_VALUE(options_->enable_reconfigure,
                     "ring: reconfigure: the group was made without enable_reconfigure=True");
   const std::vector<Handle> handles = in_rank_order(opts);
-  std::vector<Attendee> members;
+  std::vector<Participant> members;
   for (const Handle& handle : handles) members.push_back(attendee_of(handle));
   const auto own = std::find(handles.begin(), handles.end(), handle_);
   TORCH_CHECK_VALUE(own != handles.end(), "ring: reconfigure: this rank's handle is not among the ",
@@ -101,14 +101,14 @@ RingBackend::WorkPtr RingBackend::reconfigure(const c10d::ReconfigureOptions& op
       check_store_answers(store_, store_patience(timeout));
       met_in_ = c10::make_intrusive<c10d::PrefixStore>(key_of(opts.uuid, handles), store_);
       C10dStore meeting(met_in_);
-      Invitation invitation = invite(rank, world_size, *options_);
-      invitation.timeout = timeout;
-      invitation.gone = [&](int r, std::string* how) {
+      GroupConfig config = group_config(rank, world_size, *options_);
+      config.timeout = timeout;
+      config.gone = [&](int r, std::string* how) {
         if (members[r].lives(members[rank])) return false;
         *how = "its process " + std::to_string(members[r].process.pid) + " has ended";
         return true;
       };
-      communicator_ = meet(meeting, invitation, met_in_, *options_);
+      communicator_ = make_communicator(meeting, config, met_in_, *options_);
     });
   });
   rank_ = rank;

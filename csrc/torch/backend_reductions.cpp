@@ -10,7 +10,7 @@ RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::Allred
   const char* what = "all_reduce";
   const at::Tensor& tensor = single(tensors, what, "tensor");
   if (tensor.is_sparse()) return allreduce_sparse(tensors, opts);
-  if (goes_now(opts) && all_reduce_now(tensor, opts.reduceOp)) {
+  if (runs_sync(opts) && try_all_reduce_sync(tensor, opts.reduceOp)) {
     return done(c10d::OpType::ALLREDUCE, tensor);
   }
   check_output(tensor, what);
@@ -54,7 +54,7 @@ RingBackend::WorkPtr RingBackend::allreduce_coalesced(Tensors& tensors,
 RingBackend::WorkPtr RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const char* what = "reduce";
   const at::Tensor& tensor = single(tensors, what, "tensor");
-  if (goes_now(opts) && reduce_now(tensor, static_cast<int>(opts.rootRank), opts.reduceOp)) {
+  if (runs_sync(opts) && try_reduce_sync(tensor, static_cast<int>(opts.rootRank), opts.reduceOp)) {
     return done(c10d::OpType::REDUCE, tensor);
   }
   check_tensor(tensor, what);
@@ -101,7 +101,7 @@ RingBackend::WorkPtr RingBackend::reduce_scatter(Tensors& outputs, TensorLists& 
 
 RingBackend::WorkPtr RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                        const c10d::ReduceScatterOptions& opts) {
-  if (goes_now(opts) && reduce_scatter_now(output, input, opts.reduceOp)) {
+  if (runs_sync(opts) && try_reduce_scatter_sync(output, input, opts.reduceOp)) {
     return done(c10d::OpType::_REDUCE_SCATTER_BASE, output);
   }
   const char* what = "reduce_scatter_tensor";

@@ -7,8 +7,8 @@
 #include "shm/group.h"
 #include "torch/backend.h"
 #include "torch/backend_announcing.h"
+#include "torch/call_guard.h"
 #include "torch/errors.h"
-#include "torch/leaving.h"
 #include "torch/python.h"
 #include "torch/shared_memory.h"
 
@@ -36,7 +36,7 @@ void RingBackend::registerOnCompletionHook(
 
 void RingBackend::waitForPendingWorks() {
   check_usable();
-  const Inside inside;
+  const CallGuard inside;
   without_gil([&] {
     while (hooks_->under_way.use_count() > 1) {
       if (queue_->help()) continue;

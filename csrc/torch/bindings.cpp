@@ -13,17 +13,17 @@
 #include <utility>
 #include <vector>
 
+#include "core/bootstrap.h"
 #include "core/flight_dump.h"
-#include "core/roll_call.h"
 #include "plan/matching.h"
 #include "torch/backend.h"
 #include "torch/backend_announcing.h"
 #include "torch/bench_bindings.h"
+#include "torch/call_guard.h"
 #include "torch/errors.h"
 #include "torch/fast_path.h"
 #include "torch/flight.h"
 #include "torch/fused_bindings.h"
-#include "torch/leaving.h"
 #include "torch/links_bindings.h"
 #include "torch/plan_bindings.h"
 #include "torch/profiler.h"
@@ -99,11 +99,11 @@ CallTimes times_of(const std::vector<Time>& times) {
 }
 
 Selection selection_of(const std::vector<Choice>& choices, std::vector<int> host_of,
-                       const Link& across, const std::vector<Tuned>& tuned,
+                       const Link& link, const std::vector<Tuned>& tuned,
                        const std::string& tuned_by) {
   Selection selection{.choices = {},
                       .host_of = std::move(host_of),
-                      .across = across,
+                      .link = link,
                       .tuned = rules_of(tuned),
                       .tuned_by = tuned_by};
   for (const auto& [collective, name, generator] : choices) {
@@ -135,13 +135,13 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const std::vector<std::uint64_t>& global_ranks, const std::string& host,
     const std::string& links, bool graphs, const std::string& executor,
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
-    const std::optional<Link>& across, const std::vector<Tuned>& tuned,
-    std::chrono::milliseconds silence, const std::vector<Time>& times, const std::string& tuned_by,
-    const py::object& made, const std::string& async_errors) {
+    const std::optional<Link>& link, const std::vector<Tuned>& tuned,
+    std::chrono::milliseconds heartbeat_timeout, const std::vector<Time>& times,
+    const std::string& tuned_by, const py::object& made, const std::string& async_errors) {
   const auto make_options = [&] {
     auto options = c10::make_intrusive<RingBackend::Options>(timeout);
     options->selection =
-        selection_of(algorithms, std::move(host_of), across.value_or(Link{}), tuned, tuned_by);
+        selection_of(algorithms, std::move(host_of), link.value_or(Link{}), tuned, tuned_by);
     options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
     options->device.shares_device = !max_ctas;
     options->device.max_ctas = max_ctas.value_or(options->device.max_ctas);
@@ -152,7 +152,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     options->global_ranks_in_group = global_ranks;
     options->host = host;
     options->links = links;
-    options->silence = silence;
+    options->heartbeat_timeout = heartbeat_timeout;
     options->times = times_of(times);
     options->made = caller_of(made);
     if (const auto* ring = dynamic_cast<const RingBackend*>(relative.get())) {
@@ -236,8 +236,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("links") = "auto", py::arg("graphs") = false, py::arg("executor") = "auto",
         py::arg("relative") = nullptr, py::arg("enable_reconfigure") = false,
         py::arg("across") = py::none(), py::arg("tuned") = std::vector<ringcomm::Tuned>{},
-        py::arg("silence") = ringcomm::kSilence, py::arg("times") = std::vector<ringcomm::Time>{},
-        py::arg("tuned_by") = "", py::arg("made") = py::none(), py::arg("async_errors") = "exit",
+        py::arg("silence") = ringcomm::kHeartbeatTimeout,
+        py::arg("times") = std::vector<ringcomm::Time>{}, py::arg("tuned_by") = "",
+        py::arg("made") = py::none(), py::arg("async_errors") = "exit",
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("decline_group", &ringcomm::decline_group, py::arg("store"), py::arg("rank"),
         py::arg("world_size"), py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"),

@@ -153,9 +153,9 @@ class CudaGroup : public DeviceGroup {
   }
 
   c10::intrusive_ptr<CudaWork> make_work(const Operation& operation) {
-    shelf_->sweep();
+    stash_->sweep();
     return c10::make_intrusive<CudaWork>(communicator_.rank(), operation, current(),
-                                         communicator_.failure(), shelf_);
+                                         communicator_.failure(), stash_);
   }
 
   // What the body makes torch do beside the collectives goes to the communicator's stream, too.
@@ -176,12 +176,12 @@ class CudaGroup : public DeviceGroup {
   const bool is_asked_to_fuse_;
   const bool ends_process_;
   std::atomic<bool> warned_{false};
-  using Shelf = nccl::Shelf<at::Tensor>;
-  const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
+  using TensorStash = nccl::TensorStash<at::Tensor>;
+  const std::shared_ptr<TensorStash> stash_ = std::make_shared<TensorStash>();
   std::mutex under_way_mutex_;
   struct UnderWay {
     Report report;
-    std::shared_ptr<const nccl::End> end;
+    std::shared_ptr<const nccl::EventHandle> end;
     std::shared_ptr<const void> extension;  // of the group's timeout
   };
   // In the order they were enqueued, and not known to be complete.

@@ -32,19 +32,20 @@ std::vector<at::Tensor> all_of(const Operation& operation) {
 
 CudaWork::CudaWork(int rank, const Operation& operation, c10::cuda::CUDAStream user,
                    std::shared_ptr<const nccl::Failure> failure,
-                   std::shared_ptr<nccl::Shelf<at::Tensor>> shelf)
+                   std::shared_ptr<nccl::TensorStash<at::Tensor>> stash)
     : Work(rank, operation.type, operation.title, operation.inputs),
       sequence_(operation.sequence),
       outputs_(operation.outputs),
       timeout_(operation.timeout),
       device_(user.device_index()),
       failure_(std::move(failure)),
-      memory_(all_of(operation), user.stream(), std::move(shelf)),
+      memory_(all_of(operation), user.stream(), std::move(stash)),
       report_(operation.report) {}
 
 // The future is complete at once, in the sense of streams: its callbacks run on streams that wait
 // for ours.
-void CudaWork::enqueued(std::shared_ptr<const nccl::End> end, c10::cuda::CUDAStream stream) {
+void CudaWork::enqueued(std::shared_ptr<const nccl::EventHandle> end,
+                        c10::cuda::CUDAStream stream) {
   end_ = std::move(end);
   memory_.until(end_);
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),

@@ -13,9 +13,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "nccl/ends.h"
+#include "nccl/event_pool.h"
 #include "nccl/failure.h"
-#include "nccl/shelf.h"
+#include "nccl/tensor_stash.h"
 #include "torch/operation.h"
 
 namespace ringcomm {
@@ -24,17 +24,17 @@ namespace ringcomm {
 // RINGCOMM_BLOCKING_WAIT=1 asks for it. Errors come from the group's watchdog, which notices them
 // some time after they happen.
 //
-// The work holds the tensors as nccl/shelf.h says.
+// The work holds the tensors as nccl/tensor_stash.h says.
 class CudaWork : public c10d::Work {
  public:
   // Before anything is enqueued, so that the profiler sees it being enqueued. `user` is the stream
   // that the operation begins behind.
   CudaWork(int rank, const Operation& operation, c10::cuda::CUDAStream user,
            std::shared_ptr<const nccl::Failure> failure,
-           std::shared_ptr<nccl::Shelf<at::Tensor>> shelf);
+           std::shared_ptr<nccl::TensorStash<at::Tensor>> stash);
 
   // Everything is enqueued, and ends here.
-  void enqueued(std::shared_ptr<const nccl::End> end, c10::cuda::CUDAStream stream);
+  void enqueued(std::shared_ptr<const nccl::EventHandle> end, c10::cuda::CUDAStream stream);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -61,8 +61,8 @@ class CudaWork : public c10d::Work {
   const std::chrono::milliseconds timeout_;
   const c10::DeviceIndex device_;
   const std::shared_ptr<const nccl::Failure> failure_;
-  std::shared_ptr<const nccl::End> end_;
-  nccl::Holding<at::Tensor> memory_;
+  std::shared_ptr<const nccl::EventHandle> end_;
+  nccl::StashedTensors<at::Tensor> memory_;
   const Report report_;
   mutable std::once_flag reported_;
   mutable std::exception_ptr error_;  // once it is reported

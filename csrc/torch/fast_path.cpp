@@ -54,7 +54,7 @@ class FastPath {
     const std::optional<c10d::ReduceOp::RedOpType> known_op = find(op);
     if (!known_op || !is_plain(tensor)) return false;
     return call(group, [&](AnnouncingBackend& ring) {
-      return ring.all_reduce_now(THPVariable_Unpack(tensor), *known_op);
+      return ring.try_all_reduce_sync(THPVariable_Unpack(tensor), *known_op);
     });
   }
 
@@ -62,15 +62,15 @@ class FastPath {
     const std::optional<c10d::ReduceOp::RedOpType> known_op = find(op);
     if (!known_op || !is_plain(output) || !is_plain(input)) return false;
     return call(group, [&](AnnouncingBackend& ring) {
-      return ring.reduce_scatter_now(THPVariable_Unpack(output), THPVariable_Unpack(input),
-                                     *known_op);
+      return ring.try_reduce_scatter_sync(THPVariable_Unpack(output), THPVariable_Unpack(input),
+                                          *known_op);
     });
   }
 
   bool all_gather(PyObject* output, PyObject* input, PyObject* group) {
     if (!is_plain(output) || !is_plain(input)) return false;
     return call(group, [&](AnnouncingBackend& ring) {
-      return ring.all_gather_now(THPVariable_Unpack(output), THPVariable_Unpack(input));
+      return ring.try_all_gather_sync(THPVariable_Unpack(output), THPVariable_Unpack(input));
     });
   }
 
@@ -78,7 +78,7 @@ class FastPath {
     const std::optional<std::uint64_t> known_root = find_number(root);
     if (!known_root || !is_plain(tensor)) return false;
     return call_with(group, *known_root, [&](AnnouncingBackend& ring, int rank) {
-      return ring.broadcast_now(THPVariable_Unpack(tensor), rank);
+      return ring.try_broadcast_sync(THPVariable_Unpack(tensor), rank);
     });
   }
 
@@ -87,21 +87,21 @@ class FastPath {
     const std::optional<std::uint64_t> known_root = find_number(root);
     if (!known_op || !known_root || !is_plain(tensor)) return false;
     return call_with(group, *known_root, [&](AnnouncingBackend& ring, int rank) {
-      return ring.reduce_now(THPVariable_Unpack(tensor), rank, *known_op);
+      return ring.try_reduce_sync(THPVariable_Unpack(tensor), rank, *known_op);
     });
   }
 
   bool all_to_all(PyObject* output, PyObject* input, PyObject* group) {
     if (!is_plain(output) || !is_plain(input)) return false;
     return call(group, [&](AnnouncingBackend& ring) {
-      return ring.all_to_all_now(THPVariable_Unpack(output), THPVariable_Unpack(input));
+      return ring.try_all_to_all_sync(THPVariable_Unpack(output), THPVariable_Unpack(input));
     });
   }
 
   bool message(shm::Message::Kind kind, PyObject* tensor, PyObject* peer, PyObject* group,
                PyObject* tag) {
     return with_message(tensor, peer, group, tag, [&](AnnouncingBackend& ring, int rank, int tag) {
-      return ring.message_now(kind, THPVariable_Unpack(tensor), rank, tag);
+      return ring.try_message_sync(kind, THPVariable_Unpack(tensor), rank, tag);
     });
   }
 
@@ -117,7 +117,7 @@ class FastPath {
   }
 
   bool barrier(PyObject* group) {
-    return call(group, [](AnnouncingBackend& ring) { return ring.barrier_now(); });
+    return call(group, [](AnnouncingBackend& ring) { return ring.try_barrier_sync(); });
   }
 
  private:
@@ -212,34 +212,34 @@ PyObject* call_fast(PyObject* const* args, Py_ssize_t num_args, Call&& call) {
 
 using Args = PyObject* const*;
 
-PyObject* all_reduce_now(PyObject*, Args args, Py_ssize_t num_args) {
+PyObject* try_all_reduce_sync(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<3>(args, num_args,
                       [](FastPath& path, Args a) { return path.all_reduce(a[0], a[1], a[2]); });
 }
-PyObject* reduce_scatter_now(PyObject*, Args args, Py_ssize_t num_args) {
+PyObject* try_reduce_scatter_sync(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
     return path.reduce_scatter(a[0], a[1], a[2], a[3]);
   });
 }
-PyObject* all_gather_now(PyObject*, Args args, Py_ssize_t num_args) {
+PyObject* try_all_gather_sync(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<3>(args, num_args,
                       [](FastPath& path, Args a) { return path.all_gather(a[0], a[1], a[2]); });
 }
-PyObject* broadcast_now(PyObject*, Args args, Py_ssize_t num_args) {
+PyObject* try_broadcast_sync(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<3>(args, num_args,
                       [](FastPath& path, Args a) { return path.broadcast(a[0], a[1], a[2]); });
 }
-PyObject* reduce_now(PyObject*, Args args, Py_ssize_t num_args) {
+PyObject* try_reduce_sync(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<4>(args, num_args,
                       [](FastPath& path, Args a) { return path.reduce(a[0], a[1], a[2], a[3]); });
 }
-PyObject* all_to_all_now(PyObject*, Args args, Py_ssize_t num_args) {
+PyObject* try_all_to_all_sync(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<3>(args, num_args,
                       [](FastPath& path, Args a) { return path.all_to_all(a[0], a[1], a[2]); });
 }
 using Kind = shm::Message::Kind;
 template <Kind kind>
-PyObject* message_now(PyObject*, Args args, Py_ssize_t num_args) {
+PyObject* try_message_sync(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<4>(args, num_args, [](FastPath& path, Args a) {
     return path.message(kind, a[0], a[1], a[2], a[3]);
   });
@@ -250,7 +250,7 @@ PyObject* begin_message(PyObject*, Args args, Py_ssize_t num_args) {
     return path.begin_message(kind, a[0], a[1], a[2], a[3]);
   });
 }
-PyObject* barrier_now(PyObject*, Args args, Py_ssize_t num_args) {
+PyObject* try_barrier_sync(PyObject*, Args args, Py_ssize_t num_args) {
   return call_fast<1>(args, num_args, [](FastPath& path, Args a) { return path.barrier(a[0]); });
 }
 
@@ -261,20 +261,26 @@ PyMethodDef method(const char* name, const char* doc) {
 }
 
 PyMethodDef methods[] = {
-    method<all_reduce_now>("all_reduce_now", "all_reduce_now(tensor, op, group) -> bool"),
-    method<reduce_scatter_now>("reduce_scatter_now",
-                               "reduce_scatter_now(output, input, op, group) -> bool"),
-    method<all_gather_now>("all_gather_now", "all_gather_now(output, input, group) -> bool"),
-    method<broadcast_now>("broadcast_now", "broadcast_now(tensor, src, group) -> bool"),
-    method<reduce_now>("reduce_now", "reduce_now(tensor, dst, op, group) -> bool"),
-    method<all_to_all_now>("all_to_all_now", "all_to_all_now(output, input, group) -> bool"),
-    method<message_now<Kind::kSend>>("send_now", "send_now(tensor, dst, group, tag) -> bool"),
-    method<message_now<Kind::kRecv>>("recv_now", "recv_now(tensor, src, group, tag) -> bool"),
-    method<begin_message<Kind::kSend>>("isend_now",
-                                       "isend_now(tensor, dst, group, tag) -> Work | None"),
-    method<begin_message<Kind::kRecv>>("irecv_now",
-                                       "irecv_now(tensor, src, group, tag) -> Work | None"),
-    method<barrier_now>("barrier_now", "barrier_now(group) -> bool"),
+    method<try_all_reduce_sync>("try_all_reduce_sync",
+                                "try_all_reduce_sync(tensor, op, group) -> bool"),
+    method<try_reduce_scatter_sync>("try_reduce_scatter_sync",
+                                    "try_reduce_scatter_sync(output, input, op, group) -> bool"),
+    method<try_all_gather_sync>("try_all_gather_sync",
+                                "try_all_gather_sync(output, input, group) -> bool"),
+    method<try_broadcast_sync>("try_broadcast_sync",
+                               "try_broadcast_sync(tensor, src, group) -> bool"),
+    method<try_reduce_sync>("try_reduce_sync", "try_reduce_sync(tensor, dst, op, group) -> bool"),
+    method<try_all_to_all_sync>("try_all_to_all_sync",
+                                "try_all_to_all_sync(output, input, group) -> bool"),
+    method<try_message_sync<Kind::kSend>>("try_send_sync",
+                                          "try_send_sync(tensor, dst, group, tag) -> bool"),
+    method<try_message_sync<Kind::kRecv>>("try_recv_sync",
+                                          "try_recv_sync(tensor, src, group, tag) -> bool"),
+    method<begin_message<Kind::kSend>>("try_isend_sync",
+                                       "try_isend_sync(tensor, dst, group, tag) -> Work | None"),
+    method<begin_message<Kind::kRecv>>("try_irecv_sync",
+                                       "try_irecv_sync(tensor, src, group, tag) -> Work | None"),
+    method<try_barrier_sync>("try_barrier_sync", "try_barrier_sync(group) -> bool"),
 };
 
 }  // namespace

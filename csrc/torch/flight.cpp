@@ -125,8 +125,8 @@ void GroupFlight::end() {
 }
 
 FlightRecorder::Operation GroupFlight::operation(std::chrono::milliseconds timeout,
-                                                 bool starts_now) const {
-  FlightRecorder::Operation operation{group_, timeout, starts_now};
+                                                 bool starts_at_once) const {
+  FlightRecorder::Operation operation{group_, timeout, starts_at_once};
   // Before the recorder's lock is taken: whoever holds Python's may be waiting for that.
   if (record_stacks) operation.frames = python_frames();
   return operation;
@@ -160,13 +160,13 @@ FlightMark GroupFlight::begun(c10d::OpType type, const at::Tensor* input, const 
 
 FlightMark GroupFlight::message(const FlightRecorder::MessageRecord& message,
                                 const at::Tensor& tensor, std::chrono::milliseconds timeout,
-                                bool starts_now) {
+                                bool starts_at_once) {
   if (recorder_ == nullptr) return {};
   const auto shapes = [&](Entry& entry) {
     add(entry.inputs, tensor);
     entry.in_place = true;
   };
-  const auto id = recorder_->create_message(operation(timeout, starts_now), message, shapes);
+  const auto id = recorder_->create_message(operation(timeout, starts_at_once), message, shapes);
   return {recorder_, group_, id};
 }
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/flight_recorder.h"
-#include "core/fork.h"
+#include "core/fork_guard.h"
 #include "core/status.h"
 
 namespace ringcomm {
@@ -46,7 +46,7 @@ class GroupFlight {
   FlightMark begun(c10d::OpType type, const at::Tensor* input, const at::Tensor* output,
                    std::chrono::milliseconds timeout);
   FlightMark message(const FlightRecorder::MessageRecord& message, const at::Tensor& tensor,
-                     std::chrono::milliseconds timeout, bool starts_now = false);
+                     std::chrono::milliseconds timeout, bool starts_at_once = false);
   // A collective that the other ranks count, and that is none here.
   void refused();
 
@@ -56,9 +56,9 @@ class GroupFlight {
   std::function<void(bool is_broken)> on_dump_request() const;
 
  private:
-  FlightRecorder::Operation operation(std::chrono::milliseconds timeout, bool starts_now) const;
+  FlightRecorder::Operation operation(std::chrono::milliseconds timeout, bool starts_at_once) const;
 
-  const Maker maker_;
+  const ForkGuard maker_;
   FlightRecorder* const recorder_;
   std::size_t group_ = 0;
 };

@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
-#include "core/fork.h"
+#include "core/fork_guard.h"
 #include "core/status.h"
 #include "links/address.h"
 #include "torch/gloo_connection.h"
@@ -123,7 +123,7 @@ class GlooEngine : public links::Engine {
                         gloo_->getBackendOptions(), rank_ == low ? 0 : 1, 2);
   }
 
-  const Maker maker_;
+  const ForkGuard maker_;
   c10::intrusive_ptr<c10d::Backend> gloo_;
   const std::shared_ptr<Store> store_;
   const int rank_;

@@ -200,9 +200,9 @@ void bind_simulator(py::module_& m) {
                                   }),
                                   py::arg("latency"), py::arg("overhead"), py::arg("bandwidth"));
   py::class_<Network>(m, "Network")
-      .def(py::init([](int ranks_per_host, int nics_per_host, Link inside, Link across,
+      .def(py::init([](int ranks_per_host, int nics_per_host, Link inside, Link link,
                        double reduce_bandwidth, double egress, double ingress) {
-             return Network{ranks_per_host,   nics_per_host, inside, across,
+             return Network{ranks_per_host,   nics_per_host, inside, link,
                             reduce_bandwidth, egress,        ingress};
            }),
            py::arg("ranks_per_host"), py::arg("nics_per_host"), py::arg("inside"),

@@ -57,9 +57,9 @@ py::dict view_group(int descriptor) {
   dict["failure"] = group.failure;
   dict["ranks"] = ranks;
   dict["host_of"] = group.host_of;
-  dict["engine"] = group.between.engine;
-  const Link& across = group.between.across;
-  dict["across"] = std::make_tuple(across.latency, across.bandwidth, across.overhead);
+  dict["engine"] = group.inter_host.engine;
+  const Link& link = group.inter_host.link;
+  dict["across"] = std::make_tuple(link.latency, link.bandwidth, link.overhead);
   dict["tuned_by"] = group.tuned_by;
   py::list size_classes;
   for (const SizeClass& one : group.size_classes) size_classes.append(to_dict(one));

@@ -5,8 +5,8 @@
 
 #include "core/deadline.h"
 #include "core/interrupt.h"
+#include "torch/call_guard.h"
 #include "torch/errors.h"
-#include "torch/leaving.h"
 
 namespace ringcomm {
 
@@ -106,7 +106,7 @@ void RingWork::then(std::function<void(std::exception_ptr)> next) {
 }
 
 bool RingWork::wait(milliseconds timeout) {
-  const Inside inside;
+  const CallGuard inside;
   const bool is_bounded = timeout > milliseconds(0);
   const auto end = steady_clock::now() + (is_bounded ? bounded(timeout) : milliseconds(0));
   while (!is_told()) {

@@ -39,19 +39,19 @@ class ProbeMachine {
 
   int thread() const { return 0; }
   int num_threads() const { return 1; }
-  void put(Words* to, const Words& words) const {
+  void put(LLPacket* to, const LLPacket& words) const {
     if (fake::muted_rank == probe_.rank && !is_own(to)) return;
     std::atomic_ref(to->first).store(words.first, std::memory_order_relaxed);
     std::atomic_ref(to->second).store(words.second, std::memory_order_relaxed);
   }
-  Words look(Words* at) const {
+  LLPacket look(LLPacket* at) const {
     if (fake::misreading_rank == probe_.rank && !is_own(at)) return {1, 2};
     return {std::atomic_ref(at->first).load(std::memory_order_relaxed),
             std::atomic_ref(at->second).load(std::memory_order_relaxed)};
   }
 
  private:
-  bool is_own(const Words* at) const {
+  bool is_own(const LLPacket* at) const {
     const auto offset = reinterpret_cast<const std::byte*>(at) - probe_.lines[probe_.rank];
     return offset >= 0 && offset < static_cast<std::ptrdiff_t>(probe_.world_size * kLine);
   }

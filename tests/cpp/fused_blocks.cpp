@@ -46,7 +46,7 @@ bool run_lanes(const Job& job, const Reduction& reduction, int threads_per_block
       is_eager ? Threads{0, threads_per_block} : Threads{threads_per_block, kControlThreads};
   std::deque<Block> blocks;
   for (int l = 0; l < job.num_lanes; ++l) {
-    blocks.emplace_back(job.told, threads, first_thread + l * threads.all());
+    blocks.emplace_back(job.reduction_arguments, threads, first_thread + l * threads.all());
   }
   std::atomic<bool> came{true};
   std::vector<std::thread> running;

@@ -4,9 +4,10 @@
 
 namespace fused_blocks {
 
-Block::Block(const Told& told, const Threads& threads, int first_thread)
+Block::Block(const ReductionArguments& reduction_arguments, const Threads& threads,
+             int first_thread)
     : threads(threads), first_thread(first_thread), lane(threads.all()), control(threads.control) {
-  arguments.tell(told);
+  arguments.set_reduction(reduction_arguments);
 }
 
 Machine::Machine(Block& block, const Job& job, CarryOutShare carry_out_share, int lane, int thread,
@@ -50,17 +51,17 @@ void Machine::release(fused::Progress& flag, fused::Progress value) {
   std::atomic_ref(flag).store(value, std::memory_order_release);
 }
 
-bool Machine::gives_up(std::uint32_t spins, int peer) {
+bool Machine::aborted(std::uint32_t spins, int peer) {
   if (spins > 3) waits_for().store(peer + 1, std::memory_order_relaxed);
   sched_yield();
-  return std::atomic_ref(job_.control->gives_up).load(std::memory_order_relaxed) != 0;
+  return std::atomic_ref(job_.control->aborted).load(std::memory_order_relaxed) != 0;
 }
 
-void Machine::carry_out(const fused::Order& order) {
+void Machine::carry_out(const fused::WorkItem& work_item) {
   delay();
-  if (proof_ != nullptr) note_accesses(order);
+  if (proof_ != nullptr) note_accesses(work_item);
   carry_out_share_(
-      order.arguments, order.moves,
+      work_item.arguments, work_item.moves,
       {0, 1, static_cast<std::size_t>(thread_), static_cast<std::size_t>(block_.threads.movers)});
 }
 
@@ -71,9 +72,9 @@ void Machine::delay() {
 
 // Which thread touches which byte does not matter to the order of blocks and of steps: here each
 // touches a share of its own.
-void Machine::note_accesses(const fused::Order& order) {
-  const DeviceArguments& args = order.arguments;
-  const std::size_t nbytes = args.partition.count * (order.moves ? 1 : job_.unit_nbytes);
+void Machine::note_accesses(const fused::WorkItem& work_item) {
+  const DeviceArguments& args = work_item.arguments;
+  const std::size_t nbytes = args.partition.count * (work_item.moves ? 1 : job_.unit_nbytes);
   const std::size_t begin = nbytes * thread_ / block_.threads.movers;
   const std::size_t end = nbytes * (thread_ + 1) / block_.threads.movers;
   for (int k = 0; k < args.num_inputs; ++k) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <random>
 
-#include "fused/order.h"
+#include "fused/work_item.h"
 #include "fused_blocks.h"
 #include "reduce/partition.h"
 
@@ -25,13 +25,13 @@ struct Threads {
 
 // What the threads of a block, which is one lane, share.
 struct Block {
-  Block(const Told& told, const Threads& threads, int first_thread);
+  Block(const ReductionArguments& reduction_arguments, const Threads& threads, int first_thread);
 
   const Threads threads;
   const int first_thread;  // in the proof
   std::barrier<> lane, control;
   std::atomic<bool> raised{false};
-  fused::Order orders[fused::kOrders];
+  fused::WorkItem orders[fused::kWorkItems];
   DeviceArguments arguments;
 };
 
@@ -47,7 +47,7 @@ class Machine {
   int thread() const { return thread_ - block_.threads.movers; }
   int num_threads() const { return block_.threads.control; }
   const DeviceArguments& arguments() const { return block_.arguments; }
-  fused::Order& order(int turn) { return block_.orders[turn % fused::kOrders]; }
+  fused::WorkItem& work_item(int turn) { return block_.orders[turn % fused::kWorkItems]; }
 
   bool any(bool value);
   bool all(bool value) { return !any(!value); }
@@ -57,20 +57,20 @@ class Machine {
   fused::Progress acquire(fused::Progress& flag, Why why);
   void release(fused::Progress& flag, fused::Progress value);
 
-  void put(fused::Words* to, const fused::Words& words) {
+  void put(fused::LLPacket* to, const fused::LLPacket& words) {
     std::atomic_ref(to->second).store(words.second, std::memory_order_relaxed);
     delay();  // they may be torn apart
     std::atomic_ref(to->first).store(words.first, std::memory_order_relaxed);
   }
-  fused::Words look(fused::Words* at) {
+  fused::LLPacket look(fused::LLPacket* at) {
     const fused::Word first = std::atomic_ref(at->first).load(std::memory_order_relaxed);
     return {first, std::atomic_ref(at->second).load(std::memory_order_relaxed)};
   }
 
-  bool gives_up(std::uint32_t spins, int peer);
+  bool aborted(std::uint32_t spins, int peer);
   void waited() { waits_for().store(0, std::memory_order_relaxed); }
 
-  void carry_out(const fused::Order& order);
+  void carry_out(const fused::WorkItem& work_item);
 
  private:
   int self() const { return block_.first_thread + thread_; }
@@ -79,7 +79,7 @@ class Machine {
     return std::atomic_ref(job_.control->waits_for[lane_]);
   }
   void delay();
-  void note_accesses(const fused::Order& order);
+  void note_accesses(const fused::WorkItem& work_item);
 
   Block& block_;
   const Job& job_;

@@ -6,18 +6,18 @@ namespace ranks {
 
 void on_hosts(const std::vector<int>& host_of, const std::string& algorithm,
               const std::shared_ptr<MemoryNetwork>& network,
-              const std::function<void(Communicator&)>& body, const ringcomm::Link& across,
-              std::chrono::milliseconds silence) {
+              const std::function<void(Communicator&)>& body, const ringcomm::Link& link,
+              std::chrono::milliseconds heartbeat_timeout) {
   const Placement placement = Placement::of(host_of);
   MemoryStore store;
   on_threads(static_cast<int>(host_of.size()), [&](int r) {
     Selection selection = Selection::named(algorithm);
-    ringcomm::Invitation invitation = invite(r, placement);
+    ringcomm::GroupConfig config = group_config(r, placement);
     if (r == 0) {
-      selection.across = across;
-      invitation.silence = silence;
+      selection.link = link;
+      config.heartbeat_timeout = heartbeat_timeout;
     }
-    Communicator communicator(store, invitation, selection, network->maker());
+    Communicator communicator(store, config, selection, network->maker());
     CHECK(communicator.group().placement() == placement);
     body(communicator);
   });

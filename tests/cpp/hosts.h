@@ -17,8 +17,8 @@ namespace ranks {
 // told.
 void on_hosts(const std::vector<int>& host_of, const std::string& algorithm,
               const std::shared_ptr<MemoryNetwork>& network,
-              const std::function<void(Communicator&)>& body, const ringcomm::Link& across = {},
-              std::chrono::milliseconds silence = ringcomm::kSilence);
+              const std::function<void(Communicator&)>& body, const ringcomm::Link& link = {},
+              std::chrono::milliseconds heartbeat_timeout = ringcomm::kHeartbeatTimeout);
 
 // Two hosts of two, unequal ones, round robin, one rank per host, a host with one rank.
 extern const std::vector<std::vector<int>> kPlacements;

@@ -7,17 +7,18 @@
 
 namespace ranks {
 
-ringcomm::Invitation invite(int rank, int world_size, const std::string& group) {
+ringcomm::GroupConfig group_config(int rank, int world_size, const std::string& group) {
   return {
       .rank = rank, .world_size = world_size, .timeout = kPatience, .members = {.group = group}};
 }
 
-ringcomm::Invitation invite(int rank, const Placement& placement, const std::string& group) {
-  ringcomm::Invitation invitation = invite(rank, static_cast<int>(placement.host_of.size()), group);
+ringcomm::GroupConfig group_config(int rank, const Placement& placement, const std::string& group) {
+  ringcomm::GroupConfig config =
+      group_config(rank, static_cast<int>(placement.host_of.size()), group);
   if (placement.num_hosts() > 1) {
-    invitation.host = "host " + std::to_string(placement.host_of[rank]);
+    config.host = "host " + std::to_string(placement.host_of[rank]);
   }
-  return invitation;
+  return config;
 }
 
 MemoryStore::MemoryStore() = default;
@@ -91,8 +92,8 @@ Communicators make_group(const Placement& placement, const std::string& algorith
   MemoryStore store;
   Communicators group(placement.host_of.size());
   on_threads(static_cast<int>(group.size()), [&](int r) {
-    group[r] =
-        std::make_unique<Communicator>(store, invite(r, placement), Selection::named(algorithm));
+    group[r] = std::make_unique<Communicator>(store, group_config(r, placement),
+                                              Selection::named(algorithm));
   });
   return group;
 }
@@ -105,7 +106,7 @@ void with_group(const Placement& placement, const std::string& algorithm,
                 const std::function<void(Communicator&)>& body) {
   MemoryStore store;
   on_threads(static_cast<int>(placement.host_of.size()), [&](int r) {
-    Communicator communicator(store, invite(r, placement), Selection::named(algorithm));
+    Communicator communicator(store, group_config(r, placement), Selection::named(algorithm));
     body(communicator);
   });
 }

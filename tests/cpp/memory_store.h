@@ -24,10 +24,11 @@ using Timeout = Communicator::Timeout;
 // Long enough for the busiest machine: a test that needs it has failed.
 inline constexpr Timeout kPatience = std::chrono::seconds(60);
 
-ringcomm::Invitation invite(int rank, int world_size, const std::string& group = "");
+ringcomm::GroupConfig group_config(int rank, int world_size, const std::string& group = "");
 
 // To a group whose hosts, where it is to have several, are played by names.
-ringcomm::Invitation invite(int rank, const Placement& placement, const std::string& group = "");
+ringcomm::GroupConfig group_config(int rank, const Placement& placement,
+                                   const std::string& group = "");
 
 class MemoryStore : public ringcomm::Store {
  public:

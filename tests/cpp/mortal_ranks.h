@@ -62,16 +62,17 @@ class Mortal {
   void join(const Ranks& members, const std::string& key) {
     auto& meeting = world_.meeting(key);
     const auto at = std::ranges::lower_bound(members, rank) - members.begin();
-    Invitation invitation = ranks::invite(static_cast<int>(at), static_cast<int>(members.size()));
-    invitation.host = "host " + std::to_string(world_.host_of[rank]);
+    GroupConfig config =
+        ranks::group_config(static_cast<int>(at), static_cast<int>(members.size()));
+    config.host = "host " + std::to_string(world_.host_of[rank]);
     for (const int r : members) {
-      invitation.members.global_ranks.push_back(static_cast<std::uint64_t>(r));
+      config.members.global_ranks.push_back(static_cast<std::uint64_t>(r));
     }
-    invitation.decline = [&](const std::string&, const std::string& why) {
+    config.decline = [&](const std::string&, const std::string& why) {
       meeting.network->decline(static_cast<int>(at), why);
     };
     View view(*this, meeting.store, watch_);
-    groups_.push_back({&meeting, std::make_unique<Communicator>(view, invitation, Selection{},
+    groups_.push_back({&meeting, std::make_unique<Communicator>(view, config, Selection{},
                                                                 meeting.network->maker())});
     members_ = members;
   }

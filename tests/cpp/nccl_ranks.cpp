@@ -37,7 +37,7 @@ ringcomm::nccl::Options device_options(const std::string& algorithm, int num_cha
                      .min_slice_nbytes = 512}};
 }
 
-ringcomm::Board::Settings settings_of(const ringcomm::nccl::Options& options) {
+ringcomm::DeviceBoard::Settings settings_of(const ringcomm::nccl::Options& options) {
   return {static_cast<std::uint64_t>(options.layout.num_channels), options.layout.slice_nbytes,
           static_cast<std::uint64_t>(options.max_ctas), options.graphs,
           static_cast<std::uint64_t>(options.executor)};
@@ -49,12 +49,12 @@ DeviceRank::DeviceRank(MemoryStore& store, int rank, int world_size, const std::
 
 DeviceRank::DeviceRank(MemoryStore& store, int rank, int world_size,
                        const ringcomm::nccl::Options& options)
-    : DeviceRank(store, invite(rank, world_size), options) {}
+    : DeviceRank(store, group_config(rank, world_size), options) {}
 
-DeviceRank::DeviceRank(MemoryStore& store, const ringcomm::Invitation& invitation,
+DeviceRank::DeviceRank(MemoryStore& store, const ringcomm::GroupConfig& config,
                        const ringcomm::nccl::Options& options,
                        const ringcomm::links::MakeEngine& make_engine)
-    : rank(invitation.rank), group(store, invitation, make_engine) {
+    : rank(config.rank), group(store, config, make_engine) {
   RINGCOMM_CHECK(cudaSetDevice(kDevice));
   device.emplace(group, kDevice, options,
                  ringcomm::nccl::Host{.reclaim = reclaim, .on_lost_results = on_lost_results});

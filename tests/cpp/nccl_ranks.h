@@ -30,13 +30,13 @@ std::string text_of(const std::exception_ptr& error);
 ringcomm::nccl::Options device_options(const std::string& algorithm, int num_channels);
 
 // Of a rank that says that it connects, and does not.
-ringcomm::Board::Settings settings_of(const ringcomm::nccl::Options& options);
+ringcomm::DeviceBoard::Settings settings_of(const ringcomm::nccl::Options& options);
 
 struct DeviceRank {
   DeviceRank(MemoryStore& store, int rank, int world_size, const std::string& algorithm = "ring",
              int num_channels = 1);
   DeviceRank(MemoryStore& store, int rank, int world_size, const ringcomm::nccl::Options& options);
-  DeviceRank(MemoryStore& store, const ringcomm::Invitation& invitation,
+  DeviceRank(MemoryStore& store, const ringcomm::GroupConfig& config,
              const ringcomm::nccl::Options& options,
              const ringcomm::links::MakeEngine& make_engine = nullptr);
   ~DeviceRank();

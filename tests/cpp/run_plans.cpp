@@ -217,7 +217,7 @@ std::string over_shared_memory(const Task& task, const Interpreter& expected) {
   ranks::MemoryStore store;
   std::vector<std::string> wrong(n);
   ranks::on_threads(n, [&](int r) {
-    Communicator communicator(store, ranks::invite(r, n), selection_of(task.problem));
+    Communicator communicator(store, ranks::group_config(r, n), selection_of(task.problem));
     Part part(task, expected, r);
     for (int i = 0; i < 2 && wrong[r].empty(); ++i) {
       part.fill();

@@ -24,7 +24,7 @@ struct Line {
   DType dtype;
   int ranks;
   std::size_t nbytes;
-  Way way;
+  AlgorithmFamily family;
 
   std::string text() const {
     return std::string(to_string(collective)) + " of " + std::to_string(nbytes) + " bytes of " +
@@ -32,10 +32,11 @@ struct Line {
   }
 };
 
-void check_lines(const std::vector<Line>& lines, Way (*way)(Collective, std::size_t, DType, int)) {
+void check_lines(const std::vector<Line>& lines,
+                 AlgorithmFamily (*family)(Collective, std::size_t, DType, int)) {
   for (const Line& line : lines) {
     const std::size_t count = line.nbytes / element_size(line.dtype);
-    CHECK_WITH(way(line.collective, count, line.dtype, line.ranks) == line.way, line.text());
+    CHECK_WITH(family(line.collective, count, line.dtype, line.ranks) == line.family, line.text());
   }
 }
 
@@ -43,50 +44,50 @@ void check_lines(const std::vector<Line>& lines, Way (*way)(Collective, std::siz
 
 TEST(kernels) {
   constexpr DType f32 = DType::kFloat32, bf16 = DType::kBFloat16;
-  check_lines({{kAllReduce, f32, 2, 8 * kMiB, Way::kAtOnce},
-               {kAllReduce, f32, 2, 8 * kMiB + 4, Way::kByNeighbours},
-               {kAllReduce, f32, 3, 8 * kMiB, Way::kAtOnce},
-               {kAllReduce, f32, 4, 1 * kMiB, Way::kAtOnce},
-               {kAllReduce, f32, 4, 1 * kMiB + 4, Way::kByDoubling},
-               {kAllReduce, f32, 4, 8 * kMiB, Way::kByDoubling},
-               {kAllReduce, f32, 4, 8 * kMiB + 4, Way::kByNeighbours},
-               {kAllReduce, f32, 6, 4 * kMiB, Way::kAtOnce},
-               {kAllReduce, f32, 6, 4 * kMiB + 4, Way::kByNeighbours},
-               {kAllReduce, f32, 8, 512 * kKiB, Way::kAtOnce},
-               {kAllReduce, f32, 8, 512 * kKiB + 4, Way::kByDoubling},
-               {kAllReduce, f32, 8, 8 * kMiB, Way::kByDoubling},
-               {kAllReduce, f32, 16, 8 * kMiB + 4, Way::kByNeighbours},
-               {kAllReduce, DType::kFloat64, 8, 1024 * kMiB, Way::kByNeighbours},
+  check_lines({{kAllReduce, f32, 2, 8 * kMiB, AlgorithmFamily::kOneShot},
+               {kAllReduce, f32, 2, 8 * kMiB + 4, AlgorithmFamily::kRing},
+               {kAllReduce, f32, 3, 8 * kMiB, AlgorithmFamily::kOneShot},
+               {kAllReduce, f32, 4, 1 * kMiB, AlgorithmFamily::kOneShot},
+               {kAllReduce, f32, 4, 1 * kMiB + 4, AlgorithmFamily::kDoubling},
+               {kAllReduce, f32, 4, 8 * kMiB, AlgorithmFamily::kDoubling},
+               {kAllReduce, f32, 4, 8 * kMiB + 4, AlgorithmFamily::kRing},
+               {kAllReduce, f32, 6, 4 * kMiB, AlgorithmFamily::kOneShot},
+               {kAllReduce, f32, 6, 4 * kMiB + 4, AlgorithmFamily::kRing},
+               {kAllReduce, f32, 8, 512 * kKiB, AlgorithmFamily::kOneShot},
+               {kAllReduce, f32, 8, 512 * kKiB + 4, AlgorithmFamily::kDoubling},
+               {kAllReduce, f32, 8, 8 * kMiB, AlgorithmFamily::kDoubling},
+               {kAllReduce, f32, 16, 8 * kMiB + 4, AlgorithmFamily::kRing},
+               {kAllReduce, DType::kFloat64, 8, 1024 * kMiB, AlgorithmFamily::kRing},
                // What rounds is added at once, at every size.
-               {kAllReduce, bf16, 3, 8 * kMiB, Way::kAtOnce},
-               {kAllReduce, bf16, 3, 8 * kMiB + 2, Way::kDirect},
-               {kAllReduce, bf16, 8, 4 * kMiB, Way::kAtOnce},
-               {kAllReduce, bf16, 8, 4 * kMiB + 2, Way::kDirect},
-               {kAllReduce, DType::kFloat16, 16, 1024 * kMiB, Way::kDirect},
-               {kAllReduce, DType::kFloat8E4M3FN, 4, 64 * kMiB, Way::kDirect},
-               {kReduceScatter, bf16, 8, 64 * kMiB, Way::kDirect},
-               {kReduceScatter, f32, 8, 64 * kMiB, Way::kByNeighbours},
-               {kReduce, bf16, 8, 64 * kMiB, Way::kDirect},
-               {kReduce, f32, 8, 1024, Way::kByNeighbours},
+               {kAllReduce, bf16, 3, 8 * kMiB, AlgorithmFamily::kOneShot},
+               {kAllReduce, bf16, 3, 8 * kMiB + 2, AlgorithmFamily::kDirect},
+               {kAllReduce, bf16, 8, 4 * kMiB, AlgorithmFamily::kOneShot},
+               {kAllReduce, bf16, 8, 4 * kMiB + 2, AlgorithmFamily::kDirect},
+               {kAllReduce, DType::kFloat16, 16, 1024 * kMiB, AlgorithmFamily::kDirect},
+               {kAllReduce, DType::kFloat8E4M3FN, 4, 64 * kMiB, AlgorithmFamily::kDirect},
+               {kReduceScatter, bf16, 8, 64 * kMiB, AlgorithmFamily::kDirect},
+               {kReduceScatter, f32, 8, 64 * kMiB, AlgorithmFamily::kRing},
+               {kReduce, bf16, 8, 64 * kMiB, AlgorithmFamily::kDirect},
+               {kReduce, f32, 8, 1024, AlgorithmFamily::kRing},
                // Integers do not, and what is only moved does not.
-               {kAllReduce, DType::kInt8, 8, 64 * kMiB, Way::kByNeighbours},
-               {kReduceScatter, DType::kInt16, 8, 64 * kMiB, Way::kByNeighbours},
-               {kAllGather, bf16, 8, 2 * kMiB, Way::kByNeighbours},
-               {kAllGather, f32, 8, 1024 * kMiB, Way::kByNeighbours},
-               {kBroadcast, bf16, 8, 1 * kMiB, Way::kDirect},
-               {kBroadcast, bf16, 8, 1 * kMiB + 2, Way::kByNeighbours},
-               {kAllToAll, bf16, 8, 64 * kMiB, Way::kDirect}},
-              streams::way_by_kernel);
+               {kAllReduce, DType::kInt8, 8, 64 * kMiB, AlgorithmFamily::kRing},
+               {kReduceScatter, DType::kInt16, 8, 64 * kMiB, AlgorithmFamily::kRing},
+               {kAllGather, bf16, 8, 2 * kMiB, AlgorithmFamily::kRing},
+               {kAllGather, f32, 8, 1024 * kMiB, AlgorithmFamily::kRing},
+               {kBroadcast, bf16, 8, 1 * kMiB, AlgorithmFamily::kDirect},
+               {kBroadcast, bf16, 8, 1 * kMiB + 2, AlgorithmFamily::kRing},
+               {kAllToAll, bf16, 8, 64 * kMiB, AlgorithmFamily::kDirect}},
+              streams::family_by_kernel);
 }
 
 // 5 MB for each rank.
 TEST(messages) {
-  check_lines({{kAllReduce, DType::kFloat32, 4, 16 * kMiB, Way::kDirect},
-               {kAllReduce, DType::kFloat32, 4, 32 * kMiB, Way::kByNeighbours},
-               {kAllReduce, DType::kBFloat16, 4, 1024 * kMiB, Way::kDirect},
-               {kBroadcast, DType::kBFloat16, 4, 8 * kMiB, Way::kDirect},
-               {kBroadcast, DType::kFloat32, 4, 16 * kMiB, Way::kByNeighbours}},
-              streams::way_by_messages);
+  check_lines({{kAllReduce, DType::kFloat32, 4, 16 * kMiB, AlgorithmFamily::kDirect},
+               {kAllReduce, DType::kFloat32, 4, 32 * kMiB, AlgorithmFamily::kRing},
+               {kAllReduce, DType::kBFloat16, 4, 1024 * kMiB, AlgorithmFamily::kDirect},
+               {kBroadcast, DType::kBFloat16, 4, 8 * kMiB, AlgorithmFamily::kDirect},
+               {kBroadcast, DType::kFloat32, 4, 16 * kMiB, AlgorithmFamily::kRing}},
+              streams::family_by_messages);
 }
 
 namespace {
@@ -106,11 +107,11 @@ double seconds(const char* algorithm, int ranks, double nbytes) {
   return most_actions * kAction + most_sent * nbytes / num_chunks / kBandwidth;
 }
 
-constexpr const char* name_of(Way way) {
-  return way == Way::kAtOnce       ? "one_shot"
-         : way == Way::kByDoubling ? "recursive_doubling"
-         : way == Way::kDirect     ? "direct"
-                                   : "ring";
+constexpr const char* name_of(AlgorithmFamily family) {
+  return family == AlgorithmFamily::kOneShot    ? "one_shot"
+         : family == AlgorithmFamily::kDoubling ? "recursive_doubling"
+         : family == AlgorithmFamily::kDirect   ? "direct"
+                                                : "ring";
 }
 
 }  // namespace
@@ -124,10 +125,10 @@ TEST(no_choice_is_far_from_the_best) {
         double best = INFINITY;
         for (const char* each : allowed) best = std::min(best, seconds(each, ranks, nbytes));
         const auto count = static_cast<std::size_t>(nbytes) / element_size(dtype);
-        const Way way = streams::way_by_kernel(kAllReduce, count, dtype, ranks);
-        CHECK_WITH(seconds(name_of(way), ranks, nbytes) <= 1.35 * best,
+        const AlgorithmFamily family = streams::family_by_kernel(kAllReduce, count, dtype, ranks);
+        CHECK_WITH(seconds(name_of(family), ranks, nbytes) <= 1.35 * best,
                    std::to_string(ranks) + " ranks, " + std::to_string(nbytes) +
-                       " bytes: " + name_of(way));
+                       " bytes: " + name_of(family));
       }
     }
   }

@@ -17,17 +17,17 @@ using fused::Job;
 // A block of one thread, which notes whose memory it writes to, and waits for nobody.
 class Writer {
  public:
-  explicit Writer(const Job& job) : job_(job) { arguments_.tell(job.told); }
+  explicit Writer(const Job& job) : job_(job) { arguments_.set_reduction(job.reduction_arguments); }
 
   static int thread() { return 0; }
   static int num_threads() { return 1; }
   static bool any(bool value) { return value; }
-  static bool gives_up(std::uint32_t, int) { return true; }
+  static bool aborted(std::uint32_t, int) { return true; }
   static void waited() {}
-  static fused::Words look(const fused::Words*) { return {0, 0}; }
+  static fused::LLPacket look(const fused::LLPacket*) { return {0, 0}; }
   const DeviceArguments& arguments() const { return arguments_; }
 
-  void put(const fused::Words* to, const fused::Words&) {
+  void put(const fused::LLPacket* to, const fused::LLPacket&) {
     const auto* const at = reinterpret_cast<const std::byte*>(to);
     for (int r = 0; r < job_.layout.world_size; ++r) {
       if (at >= job_.memory[r] && at < job_.memory[r] + job_.layout.nbytes()) written.push_back(r);
@@ -52,15 +52,15 @@ std::vector<int> written_by(int rank, int world_size, Kind kind) {
                 .eager_nbytes = fused::kEagerUnit};
   std::vector<std::vector<std::byte>> memory(world_size);
   for (int r = 0; r < world_size; ++r) {
-    memory[r].resize(job.layout.nbytes() + sizeof(fused::Words));
+    memory[r].resize(job.layout.nbytes() + sizeof(fused::LLPacket));
     const auto address = reinterpret_cast<std::uintptr_t>(memory[r].data());
-    job.memory[r] = memory[r].data() + address % sizeof(fused::Words);
+    job.memory[r] = memory[r].data() + address % sizeof(fused::LLPacket);
   }
   std::array<float, 4> data{};
   job.rank = rank;
   job.num_lanes = 1;
   job.element_nbytes = sizeof(float);
-  job.told.scaled_input = -1;
+  job.reduction_arguments.scaled_input = -1;
   job.num_pieces = kind == Kind::kAllReduce ? 1 : world_size;
   for (int i = 0; i < job.num_pieces; ++i) {
     job.pieces[i] = {reinterpret_cast<const std::byte*>(data.data()),

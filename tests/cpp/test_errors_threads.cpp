@@ -237,7 +237,7 @@ TEST(abort_breaks_the_group_for_all) {
 
 TEST(a_failure_that_is_never_told_is_not_waited_for) {
   ranks::MemoryStore store;
-  Communicator communicator(store, ranks::invite(0, 1), Selection{});
+  Communicator communicator(store, ranks::group_config(0, 1), Selection{});
   communicator.group().segment().header().failed = 1;
   check_error(ErrorKind::kPeerDied, {"while it was recording"},
               [&] { communicator.barrier(kPatience); });
@@ -253,10 +253,10 @@ TEST(a_process_that_is_killed_is_named) {
     ranks::FileStore store(folder);
     const pid_t child = fork();
     if (child == 0) {
-      Communicator communicator(store, ranks::invite(1, 2), Selection{});
+      Communicator communicator(store, ranks::group_config(1, 2), Selection{});
       for (;;) all_reduce(communicator, count, kPatience);
     }
-    Communicator communicator(store, ranks::invite(0, 2), Selection{});
+    Communicator communicator(store, ranks::group_config(0, 2), Selection{});
     for (int i = 0; i < 20; ++i) all_reduce(communicator, count, kPatience);
     kill(child, SIGKILL);
     const auto start = Clock::now();

@@ -322,15 +322,15 @@ bool fail_in_making_a_group(const Placement& placement, long point) {
   ranks::on_threads(2, [&](int rank) {
     const bool is_victim = rank == kVictim;
     const faults::Working working(is_victim ? &victim : nullptr);
-    Invitation invitation = ranks::invite(rank, placement);
-    invitation.timeout = 20s;
-    invitation.decline = [&](const std::string&, const std::string& why) {
+    GroupConfig config = ranks::group_config(rank, placement);
+    config.timeout = 20s;
+    config.decline = [&](const std::string&, const std::string& why) {
       network->decline(rank, why);
     };
     const Selection selection;
     std::optional<Communicator> communicator;
     if (is_victim) victim.arm(point);
-    auto error = error_of([&] { communicator.emplace(store, invitation, selection, make_engine); });
+    auto error = error_of([&] { communicator.emplace(store, config, selection, make_engine); });
     if (is_victim) was_reached = victim.disarm();
     if (!error) error = error_of([&] { communicator->barrier(20s); });
     errors[rank] = text(error);
@@ -346,10 +346,10 @@ bool fail_in_making_a_group(const Placement& placement, long point) {
 
 // As ranks mostly wait, many points at once. fail(point) returns whether there is such a point.
 void fail_at_many_points_at_once(const std::function<bool(long point)>& fail) {
-  constexpr int kAtOnce = 12;
+  constexpr int kOneShot = 12;
   std::atomic<long> points{0};
-  ranks::on_threads(kAtOnce, [&](int i) {
-    for (long point = 1 + i * stride(); fail(point); point += kAtOnce * stride()) ++points;
+  ranks::on_threads(kOneShot, [&](int i) {
+    for (long point = 1 + i * stride(); fail(point); point += kOneShot * stride()) ++points;
   });
   std::printf("%ld points\n", points.load());
 }

@@ -199,7 +199,7 @@ void check_giving_up(std::size_t eager_nbytes, std::size_t hop_nbytes) {
       std::thread host([&] {
         const std::atomic_ref waits_for(rank.control().waits_for[0]);
         while (waits_for.load(std::memory_order_relaxed) != 1 + 1) sched_yield();
-        std::atomic_ref(rank.control().gives_up).store(1, std::memory_order_relaxed);
+        std::atomic_ref(rank.control().aborted).store(1, std::memory_order_relaxed);
       });
       rank.all_reduce(data.data(), data.data(), data.size(), {DType::kFloat32, ReduceOp::kSum},
                       kNoTimeout);

@@ -316,7 +316,7 @@ TEST(every_rank_of_a_group_learns_at_once) {
   for (const auto& [source, text] : sources) {
     ranks::MemoryStore store;
     ranks::on_threads(2, [&](int r) {
-      Communicator communicator(store, ranks::invite(r, 2), selection_of(source));
+      Communicator communicator(store, ranks::group_config(r, 2), selection_of(source));
       std::int32_t value = 1;
       const Reduce sum{DType::kInt32, ReduceOp::kSum};
       const std::string message = message_of<PlanError>(
@@ -334,7 +334,7 @@ TEST(a_rank_without_a_program_does_not_keep_the_others) {
       if (r == 1) throw std::bad_alloc();
       return plans_of(2, ring_all_reduce);
     };
-    Communicator communicator(store, ranks::invite(r, 2), selection_of(source));
+    Communicator communicator(store, ranks::group_config(r, 2), selection_of(source));
     std::int32_t values[2] = {1, 2};
     const Reduce sum{DType::kInt32, ReduceOp::kSum};
     CHECK_THROWS(communicator.all_reduce(values, values, 2, sum, ranks::kPatience), std::exception);

@@ -148,11 +148,11 @@ TEST(a_rank_that_has_left_is_not_lost_before_its_leader_spoke) {
 }
 
 TEST(hosts_may_take_longer_to_connect_than_they_may_be_silent) {
-  const auto network = MemoryNetwork::make({.connects_after = kSilence + 1s});
+  const auto network = MemoryNetwork::make({.connects_after = kHeartbeatTimeout + 1s});
   on_hosts({0, 0, 1}, "auto", network, [&](Communicator& c) { c.barrier(kPatience); });
 }
 
-Clock::duration until_a_cut_host_is_named(std::chrono::milliseconds silence) {
+Clock::duration until_a_cut_host_is_named(std::chrono::milliseconds heartbeat_timeout) {
   const auto network = MemoryNetwork::make();
   std::barrier together(3);
   Clock::time_point cut;
@@ -178,14 +178,16 @@ Clock::duration until_a_cut_host_is_named(std::chrono::milliseconds silence) {
     named[c.rank()] = Clock::now() - cut;
     together.arrive_and_wait();  // whoever leaves is missed at once
   };
-  on_hosts({0, 0, 1}, "auto", network, body, {}, silence);
+  on_hosts({0, 0, 1}, "auto", network, body, {}, heartbeat_timeout);
   return std::ranges::min(named);
 }
 
-TEST(a_host_that_is_cut_off_is_named_on_both_sides) { until_a_cut_host_is_named(kSilence); }
+TEST(a_host_that_is_cut_off_is_named_on_both_sides) {
+  until_a_cut_host_is_named(kHeartbeatTimeout);
+}
 
 TEST(rank_0_says_how_long_a_host_may_be_silent) {
-  CHECK(until_a_cut_host_is_named(2 * kSilence) > kSilence + 500ms);
+  CHECK(until_a_cut_host_is_named(2 * kHeartbeatTimeout) > kHeartbeatTimeout + 500ms);
 }
 
 TEST(a_lost_connection_is_told) {
@@ -221,7 +223,7 @@ TEST(a_lost_leader_is_named_by_those_who_have_no_connection_to_it) {
       }
       CHECK_CONTAINS(how, "because rank 2 will not answer: the connection to it is lost");
       CHECK_CONTAINS(how, "rank 0 has found out");
-      CHECK(Clock::now() - began < kSilence);
+      CHECK(Clock::now() - began < kHeartbeatTimeout);
     }
     together.arrive_and_wait();
   });

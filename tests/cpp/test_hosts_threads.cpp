@@ -60,13 +60,13 @@ TEST(what_is_small_for_the_network_crosses_at_once) {
   for (const std::vector<int>& host_of : kPlacements) {
     const int n = static_cast<int>(host_of.size());
     const std::size_t usual = shm::Geometry(n).small_nbytes;
-    for (const Link& across : {far, slow}) {
+    for (const Link& link : {far, slow}) {
       const auto network = MemoryNetwork::make({.seed = static_cast<unsigned>(random())});
       const unsigned seed = static_cast<unsigned>(random());
       std::barrier all_here(n);
       const auto body = [&](Communicator& c) {
         const std::size_t most = c.group().geometry().small_nbytes;
-        CHECK(across.latency == far.latency ? most > usual : most < usual);
+        CHECK(link.latency == far.latency ? most > usual : most < usual);
         std::mt19937_64 draw(seed);
         const auto perform = [&](Collective collective, std::size_t nbytes) {
           cases::perform(cases::random_case(collective, n, nbytes, draw), c, kPatience);
@@ -81,7 +81,7 @@ TEST(what_is_small_for_the_network_crosses_at_once) {
         all_here.arrive_and_wait();
         CHECK(network->num_sent_from(shm::kFirstLane) > 0);
       };
-      on_hosts(host_of, "auto", network, body, across);
+      on_hosts(host_of, "auto", network, body, link);
     }
   }
 }
@@ -128,13 +128,13 @@ TEST(hundreds_of_collectives_in_a_row) {
 // They go by the network that it is told of.
 TEST(latency_and_bandwidth_choose_an_all_reduce) {
   const Placement placement = Placement::of(std::vector<int>{0, 1, 2, 3});
-  const Link across{.latency = 50e-6, .overhead = 0, .bandwidth = 1.25e9};
+  const Link link{.latency = 50e-6, .overhead = 0, .bandwidth = 1.25e9};
   const auto network = MemoryNetwork::make();
   ranks::MemoryStore store;
   ranks::on_threads(4, [&](int r) {
     Selection selection = Selection::named(r == 0 ? "hierarchical_doubling" : "auto");
-    if (r == 0) selection.across = across;
-    Communicator c(store, ranks::invite(r, placement), selection, network->maker());
+    if (r == 0) selection.link = link;
+    Communicator c(store, ranks::group_config(r, placement), selection, network->maker());
     std::vector<float> data(70'000, 1);
     const auto all_reduce = [&](std::size_t count) {
       c.all_reduce(data.data(), data.data(), count, {DType::kFloat32, ReduceOp::kSum}, kPatience);

@@ -73,7 +73,7 @@ TEST(as_processes) {
     if (children.back() != 0) continue;
     try {
       ranks::FileStore store(folder);
-      Communicator communicator(store, ranks::invite(r, kRanks),
+      Communicator communicator(store, ranks::group_config(r, kRanks),
                                 Selection::named("recursive_doubling"));
       check_all(communicator);
     } catch (const std::exception& error) {

@@ -14,7 +14,7 @@ namespace {
 using namespace ringcomm;
 using check::contains;
 using check::error_of;
-using ranks::invite;
+using ranks::group_config;
 using ranks::kPatience;
 using ranks::MemoryStore;
 using ranks::with_group;
@@ -143,9 +143,9 @@ TEST(a_group_for_devices_alone_takes_little) {
   constexpr int n = 4;
   MemoryStore store;
   ranks::on_threads(n, [&](int r) {
-    shm::Group group(store, ranks::invite(r, n));
+    shm::Group group(store, ranks::group_config(r, n));
     group.board().join({1, 2, 3, 4});
-    group.board().greet_all({});
+    group.board().send_unique_id_to_all({});
     Call call = make_call(Collective::kBarrier, 0, DType::kUInt8);
     call.sequence = 1;
     group.board().enqueue(call);
@@ -177,13 +177,13 @@ TEST(all_to_all_of_which_some_ranks_have_little_to_say) {
 TEST(a_lack_of_memory_says_who_holds_how_much) {
   const host::Restored restored;
   MemoryStore store;
-  Communicator other(store, invite(0, 1, "the other"), Selection{});
+  Communicator other(store, group_config(0, 1, "the other"), Selection{});
   all_reduce(other, 10);
   for (const bool has_memfds : {true, false}) {
     host::has_memfds = has_memfds;
     MemoryStore scarce;
     ranks::on_threads(2, [&](int r) {
-      Communicator c(scarce, invite(r, 2, "dp"), Selection{});
+      Communicator c(scarce, group_config(r, 2, "dp"), Selection{});
       all_reduce(c, 10);
       const shm::Geometry& geometry = c.group().geometry();
       if (r == 0) host::file_nbytes = static_cast<off_t>(geometry.outboxes.at);

@@ -60,7 +60,7 @@ void with_memory(
   ranks::MemoryStore store;
   ranks::on_threads(3, [&](int r) {
     prepare(r);
-    shm::Group group(store, ranks::invite(r, 3));
+    shm::Group group(store, ranks::group_config(r, 3));
     const fused::Layout layout{.world_size = 3, .num_lanes = 1, .outbox_nbytes = 4096};
     Process process = Process::self();
     process.pid += r;
@@ -362,7 +362,7 @@ TEST(a_rank_that_is_gone_while_it_shares_its_memory_is_named_at_once) {
   ranks::MemoryStore store;
   ranks::on_threads(3, [&](int r) {
     if (r == 1) {
-      shm::Group group(store, ranks::invite(r, 3));
+      shm::Group group(store, ranks::group_config(r, 3));
       group.board().join(ranks::settings_of(fused_options()));
       group.close("the end");
       return;

@@ -26,7 +26,7 @@ void with_devices_on(const std::vector<int>& host_of,
   const auto network = ranks::MemoryNetwork::make({.longest_delay = 200us});
   ranks::MemoryStore store;
   ranks::on_threads(static_cast<int>(host_of.size()), [&](int r) {
-    DeviceRank rank(store, ranks::invite(r, placement), ranks::device_options("ring", 2),
+    DeviceRank rank(store, ranks::group_config(r, placement), ranks::device_options("ring", 2),
                     network->maker());
     body(rank);
   });

@@ -221,7 +221,7 @@ TEST(a_rank_that_is_gone_while_it_connects_is_named_at_once) {
   ranks::MemoryStore store;
   ranks::on_threads(3, [&](int r) {
     if (r == 1) {
-      shm::Group group(store, ranks::invite(r, 3));
+      shm::Group group(store, ranks::group_config(r, 3));
       group.board().join(ranks::settings_of(ranks::device_options("ring", 1)));
       group.close("the end");
       return;
@@ -237,8 +237,8 @@ TEST(a_peer_that_is_gone_while_it_connects_is_named_by_the_first_message) {
   ranks::MemoryStore store;
   ranks::on_threads(2, [&](int r) {
     if (r == 1) {
-      shm::Group group(store, ranks::invite(r, 2));
-      group.board().greet(0, {});
+      shm::Group group(store, ranks::group_config(r, 2));
+      group.board().send_unique_id(0, {});
       group.close("the end");
       return;
     }
@@ -254,7 +254,7 @@ TEST(a_peer_that_has_no_device_yet_is_named_by_the_first_message) {
   ranks::MemoryStore store;
   ranks::on_threads(2, [&](int r) {
     if (r == 1) {
-      shm::Group group(store, ranks::invite(r, 2));
+      shm::Group group(store, ranks::group_config(r, 2));
       while (!group.broken()) std::this_thread::sleep_for(1ms);
       return;
     }
@@ -427,7 +427,7 @@ TEST(a_rank_that_leaves_in_good_order_fails_no_graph_that_exists) {
     rank.device->connect(kPatience);
     const auto graph = rank.captured_all_reduce();
     if (rank.rank == 1) {
-      rank.group.board().close(Board::Closing::kHeld);
+      rank.group.board().close(DeviceBoard::Closing::kHeld);
       rank.group.close("the end");
       return;
     }

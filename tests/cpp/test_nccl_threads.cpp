@@ -22,7 +22,7 @@
 #include "fake_stream.h"
 #include "nccl/failure.h"
 #include "nccl/memory.h"
-#include "nccl/shelf.h"
+#include "nccl/tensor_stash.h"
 #include "nccl_cases.h"
 #include "nccl_ranks.h"
 #include "plan/matching.h"
@@ -369,7 +369,7 @@ TEST(a_group_takes_no_more_than_a_fifth_of_the_multiprocessors_unless_it_is_told
 
 TEST(layouts_without_room_are_refused) {
   ranks::MemoryStore store;
-  shm::Group group(store, ranks::invite(0, 1));
+  shm::Group group(store, ranks::group_config(0, 1));
   for (const streams::Layout& layout :
        {streams::Layout{0, 4, 16 << 10, 512}, streams::Layout{1, 4, 100, 512}}) {
     check::check_error(ErrorKind::kInvalidArgument, {"RINGCOMM_"},
@@ -432,7 +432,7 @@ TEST(a_work_may_outlive_its_group) {
 // The thread that captures may not ask about events, nor in global mode any other.
 TEST(what_was_not_waited_for_is_swept_while_a_graph_is_captured) {
   using Memory = std::shared_ptr<int>;
-  const auto shelf = std::make_shared<nccl::Shelf<Memory>>();
+  const auto stash = std::make_shared<nccl::TensorStash<Memory>>();
   with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
@@ -440,35 +440,35 @@ TEST(what_was_not_waited_for_is_swept_while_a_graph_is_captured) {
     const nccl::Enqueued first = rank.all_reduce();
     if (rank.rank == 0) {
       const auto holding = [&] {
-        auto held = std::make_unique<nccl::Holding<Memory>>(std::vector{std::make_shared<int>(1)},
-                                                            rank.user.get(), shelf);
+        auto held = std::make_unique<nccl::StashedTensors<Memory>>(
+            std::vector{std::make_shared<int>(1)}, rank.user.get(), stash);
         held->until(first.end);
         return held;
       };
       auto dropped_later = holding();
       holding().reset();
       const auto graph = fake::begin_capture(rank.user.get(), cudaStreamCaptureModeGlobal);
-      shelf->sweep();
+      stash->sweep();
       dropped_later.reset();
       CHECK(fake::end_capture(graph, rank.user.get()));
       CHECK_EQ(cudaGetLastError(), cudaSuccess);
     }
     synchronize(rank.device->stream());
     rank.device->shut_down(kPatience);
-    shelf->sweep();
+    stash->sweep();
   });
 }
 
 // As after a failed assertion in a kernel of the user's: every question is answered with it.
 TEST(what_cannot_be_asked_about_any_more_stays_held) {
   using Memory = std::shared_ptr<int>;
-  const auto shelf = std::make_shared<nccl::Shelf<Memory>>();
+  const auto stash = std::make_shared<nccl::TensorStash<Memory>>();
   const nccl::Stream stream;
   auto memory = std::make_shared<int>(1);
   const std::weak_ptr<int> watched = memory;
   {
-    nccl::Holding<Memory> holding({std::move(memory)}, stream.get(), shelf);
-    const auto end = std::make_shared<nccl::End>();
+    nccl::StashedTensors<Memory> holding({std::move(memory)}, stream.get(), stash);
+    const auto end = std::make_shared<nccl::EventHandle>();
     end->record(stream.get(), false);
     holding.until(end);
     fake::is_lost = true;
@@ -477,7 +477,7 @@ TEST(what_cannot_be_asked_about_any_more_stays_held) {
   CHECK_EQ(cudaGetLastError(), cudaSuccess);
   fake::is_lost = false;
   synchronize(stream.get());
-  shelf->sweep();
+  stash->sweep();
   CHECK(watched.expired());
 }
 
@@ -508,7 +508,7 @@ TEST(memory_is_cudas_own_and_tried_for_again_once_the_allocators_cache_is_empty)
 
 TEST(what_an_operation_uses_is_held_until_it_ends) {
   using Memory = std::shared_ptr<std::vector<float>>;
-  const auto shelf = std::make_shared<nccl::Shelf<Memory>>();
+  const auto stash = std::make_shared<nccl::TensorStash<Memory>>();
   fake::uses_of_destroyed_streams = 0;
   std::weak_ptr<std::vector<float>> waited_for, dropped, elsewhere;
   with_devices(2, [&](DeviceRank& rank) {
@@ -523,8 +523,8 @@ TEST(what_an_operation_uses_is_held_until_it_ends) {
     const auto launch = [&](std::weak_ptr<std::vector<float>>& watched) {
       auto memory = std::make_shared<std::vector<float>>(1);
       watched = memory;
-      auto holding = std::make_unique<nccl::Holding<Memory>>(std::vector{std::move(memory)},
-                                                             rank.user.get(), shelf);
+      auto holding = std::make_unique<nccl::StashedTensors<Memory>>(std::vector{std::move(memory)},
+                                                                    rank.user.get(), stash);
       holding->until(rank.all_reduce().end);
       return holding;
     };
@@ -536,12 +536,12 @@ TEST(what_an_operation_uses_is_held_until_it_ends) {
     CHECK(waited_for.expired());  // whoever gets it now comes behind the wait
     CHECK(!dropped.expired());
     CHECK(!elsewhere.expired());  // its stream does not wait
-    shelf->sweep();
+    stash->sweep();
     CHECK(!dropped.expired());
     synchronize(rank.user.get());
     synchronize(other.get());
     rank.device->shut_down(kPatience);
-    shelf->sweep();
+    stash->sweep();
     CHECK(dropped.expired());
   });
   CHECK(elsewhere.expired());

@@ -107,7 +107,7 @@ TEST(slow_caches_are_written_around_for_less) {
   CHECK(choice.current() == Stores::kStreaming);
 }
 
-// Tells of so many trials, of which every `period`-th finds far cores.
+// PayloadKind of so many trials, of which every `period`-th finds far cores.
 void try_mixed(StoreChoice& choice, int trials, int period, double far) {
   for (int trial = 0; trial < trials; ++trial) {
     while (!choice.next(kBlock).is_trial) {

@@ -40,8 +40,8 @@ std::shared_future<void> submit(
 
 // Whoever waits until `held` is gone finds nothing of the operation left.
 TEST(what_is_held_goes_last) {
-  struct Tells {
-    ~Tells() { gone.push_back(name); }
+  struct PayloadKind {
+    ~PayloadKind() { gone.push_back(name); }
     std::vector<std::string>& gone;
     const std::string name;
   };
@@ -49,7 +49,7 @@ TEST(what_is_held_goes_last) {
     std::vector<std::string> gone;
     {
       Queue queue;
-      const auto make = [&](const char* name) { return std::make_shared<Tells>(gone, name); };
+      const auto make = [&](const char* name) { return std::make_shared<PayloadKind>(gone, name); };
       const bool entered = queue.try_enter();  // so that nobody else runs it
       CHECK(entered);
       queue.submit(

@@ -228,12 +228,12 @@ TEST(a_threads_floating_point_mode_changes_no_bit_and_stays) {
 TEST(a_threads_floating_point_mode_changes_nothing_that_a_kernel_is_told) {
   for (const int divisor : {1, 3, 7, 10, 1000, 16777217}) {
     const Reduction r{DType::kFloat32, ReduceOp::kAvg, divisor};
-    const UniformDivisor expected = told_of(r).float_divisor;
+    const UniformDivisor expected = reduction_arguments_of(r).float_divisor;
     for (const NamedMode& mode : modes()) {
       UniformDivisor got{};
       {
         const ThreadMode of_thread(mode.bits);
-        got = told_of(r).float_divisor;
+        got = reduction_arguments_of(r).float_divisor;
       }
       CHECK_WITH(std::memcmp(&got, &expected, sizeof(got)) == 0,
                  mode.name + ", divisor " + std::to_string(divisor));

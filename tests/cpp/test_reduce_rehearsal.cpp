@@ -56,16 +56,16 @@ class Buffer {
   std::size_t misalignment_;
 };
 
-enum class Order { kForward, kBackward, kShuffled };
+enum class WorkItem { kForward, kBackward, kShuffled };
 
 // All of 2 blocks of 5 threads, few enough that each has several packs.
-void run_grid(HostMaker::Function kernel, const DeviceArguments& args, Order order) {
+void run_grid(HostMaker::Function kernel, const DeviceArguments& args, WorkItem work_item) {
   constexpr int kBlocks = 2, kThreads = 5;
   std::vector<int> threads(kBlocks * kThreads);
   std::iota(threads.begin(), threads.end(), 0);
-  if (order == Order::kBackward) std::reverse(threads.begin(), threads.end());
+  if (work_item == WorkItem::kBackward) std::reverse(threads.begin(), threads.end());
   std::mt19937 random(7);
-  if (order == Order::kShuffled) std::shuffle(threads.begin(), threads.end(), random);
+  if (work_item == WorkItem::kShuffled) std::shuffle(threads.begin(), threads.end(), random);
   for (int i : threads) {
     kernel(args, {static_cast<std::size_t>(i / kThreads), kBlocks,
                   static_cast<std::size_t>(i % kThreads), kThreads});
@@ -74,7 +74,7 @@ void run_grid(HostMaker::Function kernel, const DeviceArguments& args, Order ord
 
 // With the kernel of `batch`, unless it takes fewer inputs than there are.
 std::vector<Bytes> rehearse(const Case& c, const std::vector<Bytes>& inputs, int batch,
-                            Order order) {
+                            WorkItem work_item) {
   const KernelKey key = kernel_key(c.reduction.dtype, c.reduction.op);
   if (kBatches[batch] < std::min(c.num_inputs, kLargestBatch) || !has_batch(key.op, batch)) {
     return {};
@@ -92,7 +92,7 @@ std::vector<Bytes> rehearse(const Case& c, const std::vector<Bytes>& inputs, int
   const DeviceLaunch launch =
       plan_launch(c.reduction, input_pointers.data(), c.num_inputs, outputs.data(),
                   static_cast<int>(outputs.size()), c.count, {1, kL2});
-  run_grid(find_kernel(launch.key, batch), launch.arguments, order);
+  run_grid(find_kernel(launch.key, batch), launch.arguments, work_item);
   std::vector<Bytes> results;
   for (void* output : outputs) {
     const auto* bytes = static_cast<const std::byte*>(output);
@@ -103,9 +103,9 @@ std::vector<Bytes> rehearse(const Case& c, const std::vector<Bytes>& inputs, int
 
 void check_dtype(DType dtype) {
   for (int batch = 0; batch < kNumBatches; ++batch) {
-    const Order order = static_cast<Order>(batch);
+    const WorkItem work_item = static_cast<WorkItem>(batch);
     reduce_cases::check_dtype(dtype, 333, [&](const Case& c, const std::vector<Bytes>& inputs) {
-      return rehearse(c, inputs, batch, order);
+      return rehearse(c, inputs, batch, work_item);
     });
   }
 }

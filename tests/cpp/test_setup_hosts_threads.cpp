@@ -28,8 +28,8 @@ using namespace std::chrono_literals;
 using check::error_of;
 using ranks::ChangedStore;
 using ranks::ContainerStore;
+using ranks::group_config;
 using ranks::HiddenKernelStore;
-using ranks::invite;
 using ranks::KernelStore;
 using ranks::kPatience;
 using ranks::MemoryStore;
@@ -37,7 +37,7 @@ using ranks::WatchedStore;
 
 // Makes a group whose ranks see stores of their own, and checks where its ranks are: in memory,
 // too. By what the invitations say.
-void check_placement(const Placement& expected, const std::vector<Invitation>& invitations,
+void check_placement(const Placement& expected, const std::vector<GroupConfig>& invitations,
                      const std::function<std::unique_ptr<Store>(int rank)>& store_of) {
   const int n = static_cast<int>(invitations.size());
   std::vector<std::unique_ptr<shm::Segment>> group(n);
@@ -64,10 +64,10 @@ auto as_it_is(Store& store) {
   };
 }
 
-std::vector<Invitation> invite_all(const Placement& placement) {
-  std::vector<Invitation> invitations;
+std::vector<GroupConfig> invite_all(const Placement& placement) {
+  std::vector<GroupConfig> invitations;
   for (int r = 0; r < static_cast<int>(placement.host_of.size()); ++r) {
-    invitations.push_back(invite(r, placement));
+    invitations.push_back(group_config(r, placement));
   }
   return invitations;
 }
@@ -95,7 +95,8 @@ TEST(hosts_with_names_may_have_any_ranks) {
 }
 
 TEST(who_gives_no_name_shares_no_memory_with_those_who_do) {
-  std::vector<Invitation> invitations = {invite(0, 4), invite(1, 4), invite(2, 4), invite(3, 4)};
+  std::vector<GroupConfig> invitations = {group_config(0, 4), group_config(1, 4),
+                                          group_config(2, 4), group_config(3, 4)};
   invitations[1].host = invitations[3].host = "a name with spaces";
   MemoryStore store;
   check_placement({{0, 1, 0, 1}}, invitations, as_it_is(store));
@@ -104,10 +105,10 @@ TEST(who_gives_no_name_shares_no_memory_with_those_who_do) {
 TEST(hosts_have_the_names_that_were_given) {
   MemoryStore store;
   ranks::on_threads(3, [&](int r) {
-    Invitation invitation = invite(r, 3);
-    invitation.members.global_ranks = {5, 6, 7};
-    if (r == 1) invitation.host = "a name with spaces";
-    shm::Segment group(store, invitation);
+    GroupConfig config = group_config(r, 3);
+    config.members.global_ranks = {5, 6, 7};
+    if (r == 1) config.host = "a name with spaces";
+    shm::Segment group(store, config);
     CHECK_EQ(group.state(0).host.str(), host_name());
     CHECK_EQ(group.state(1).host.str(), "a name with spaces");
     CHECK_EQ(group.state(1).global_rank, 6u);
@@ -167,9 +168,9 @@ TEST(what_failed_attempts_have_left_is_nobodys_business) {
   const Placement placement{{0, 1, 0, 1, 2}};
   MemoryStore store;
   for (const int r : {1, 0, 4, 3, 2}) {
-    Invitation invitation = invite(r, placement);
-    invitation.timeout = 1ms;
-    error_of(ErrorKind::kTimeout, [&] { shm::Segment(store, invitation); });
+    GroupConfig config = group_config(r, placement);
+    config.timeout = 1ms;
+    error_of(ErrorKind::kTimeout, [&] { shm::Segment(store, config); });
   }
   for (int i = 0; i < 3; ++i) check_placement(placement, invite_all(placement), as_it_is(store));
 }
@@ -181,11 +182,11 @@ TEST(a_rank_that_comes_again_takes_its_place) {
     std::vector<Placement> found(4);
     ranks::on_threads(4, [&](int r) {
       if (r == again) {
-        const Invitation invitation = invite(r, placement);
-        RollCall earlier(store, invitation);
+        const GroupConfig config = group_config(r, placement);
+        Bootstrap earlier(store, config);
         std::this_thread::sleep_for(200ms);
       }
-      found[r] = shm::Segment(store, invite(r, placement)).placement();
+      found[r] = shm::Segment(store, group_config(r, placement)).placement();
     });
     for (const Placement& each : found) CHECK(each == placement);
   }
@@ -233,19 +234,18 @@ std::vector<std::string> texts_of_death(int dead, bool apart) {
   std::mutex mutex;
   ranks::on_threads(4, [&](int r) {
     KernelStore seen(store, apart ? placement.host_of[r] : 0);
-    const Invitation invitation = apart ? invite(r, 4) : invite(r, placement);
+    const GroupConfig config = apart ? group_config(r, 4) : group_config(r, placement);
     if (r == dead) {
       while (come < 3) std::this_thread::sleep_for(1ms);
       Mortal mortal(seen);
-      RollCall roll_call(mortal, invitation);
+      Bootstrap bootstrap(mortal, config);
       for (int i = 0; i < 40; ++i) {
-        if (dead == 0) roll_call.look();
+        if (dead == 0) bootstrap.look();
         std::this_thread::sleep_for(10ms);
       }
       return mortal.end();
     }
-    const std::string text =
-        error_of(ErrorKind::kPeerDied, [&] { shm::Segment(seen, invitation); });
+    const std::string text = error_of(ErrorKind::kPeerDied, [&] { shm::Segment(seen, config); });
     const std::lock_guard lock(mutex);
     texts.push_back(text);
   });
@@ -270,12 +270,12 @@ TEST(a_rank_of_another_host_that_does_not_go_on_is_named_by_all_and_nothing_is_l
     WatchedStore store;
     std::vector<std::string> texts(5);
     ranks::on_threads(5, [&](int r) {
-      Invitation invitation = invite(r, placement);
-      if (r == 0) invitation.timeout = 500ms;
+      GroupConfig config = group_config(r, placement);
+      if (r == 0) config.timeout = 500ms;
       if (r == 3) {
-        RollCall(store, invitation);
+        Bootstrap(store, config);
       } else {
-        texts[r] = error_of(ErrorKind::kTimeout, [&] { shm::Segment(store, invitation); });
+        texts[r] = error_of(ErrorKind::kTimeout, [&] { shm::Segment(store, config); });
       }
     });
     CHECK_CONTAINS(texts[0], "all came, and ranks 2, 3 and 4 did not go on");
@@ -295,14 +295,14 @@ TEST(too_little_memory_on_one_host_is_told_on_all) {
       if (r == 1 && key.starts_with("told/")) host::file_nbytes = 100;
     });
     CHECK_CONTAINS(
-        error_of(ErrorKind::kSystem, [&] { shm::Segment(seen, invite(r, placement, "dp")); }),
+        error_of(ErrorKind::kSystem, [&] { shm::Segment(seen, group_config(r, placement, "dp")); }),
         "rank 1 of 3 in group \"dp\": there is no shared memory for its base");
   });
 }
 
-Invitation with_engines(Invitation invitation, std::vector<std::string> engines) {
-  invitation.engines = [engines = std::move(engines)] { return engines; };
-  return invitation;
+GroupConfig with_engines(GroupConfig config, std::vector<std::string> engines) {
+  config.engines = [engines = std::move(engines)] { return engines; };
+  return config;
 }
 
 TEST(hosts_agree_on_what_carries_bytes_between_them) {
@@ -317,26 +317,25 @@ TEST(hosts_agree_on_what_carries_bytes_between_them) {
     MemoryStore store;
     ranks::on_threads(5, [&](int r) {
       const std::vector<std::string>& own = engines[placement.host_of[r]];
-      const shm::Segment group(store, with_engines(invite(r, placement), own));
-      CHECK_EQ(group.between().engine, agreed);
+      const shm::Segment group(store, with_engines(group_config(r, placement), own));
+      CHECK_EQ(group.inter_host().engine, agreed);
     });
   }
 }
 
 TEST(all_go_by_the_network_that_rank_0_is_told_of) {
   const Placement placement{{0, 1, 0, 2, 1}};
-  for (const Link& across :
-       {Link{}, Link{.latency = 0.1, .overhead = 1e-7, .bandwidth = 1.0 / 3}}) {
+  for (const Link& link : {Link{}, Link{.latency = 0.1, .overhead = 1e-7, .bandwidth = 1.0 / 3}}) {
     MemoryStore store;
     ranks::on_threads(5, [&](int r) {
-      Invitation invitation = invite(r, placement);
-      invitation.across = r == 0 ? across : Link{.latency = 1.0 * r, .bandwidth = 1e9};
-      const shm::Segment group(store, invitation);
-      const Link told = group.between().across;
-      CHECK_EQ(told.latency, across.latency);
-      CHECK_EQ(told.overhead, across.overhead);
-      CHECK_EQ(told.bandwidth, across.bandwidth);
-      const std::size_t small = across.latency > 0 ? 256 : shm::Geometry(5).eager_nbytes;
+      GroupConfig config = group_config(r, placement);
+      config.link = r == 0 ? link : Link{.latency = 1.0 * r, .bandwidth = 1e9};
+      const shm::Segment group(store, config);
+      const Link told = group.inter_host().link;
+      CHECK_EQ(told.latency, link.latency);
+      CHECK_EQ(told.overhead, link.overhead);
+      CHECK_EQ(told.bandwidth, link.bandwidth);
+      const std::size_t small = link.latency > 0 ? 256 : shm::Geometry(5).eager_nbytes;
       CHECK_EQ(group.geometry().small_nbytes, small);
       CHECK_EQ(group.geometry().eager_nbytes, shm::Geometry(5).eager_nbytes);
     });
@@ -348,9 +347,9 @@ TEST(the_least_that_crosses_at_once_is_the_engines) {
   for (const auto& [engine, least] : {std::pair{"gloo", 1024u}, std::pair{"other", 256u}}) {
     MemoryStore store;
     ranks::on_threads(3, [&](int r) {
-      Invitation invitation = with_engines(invite(r, placement), {engine});
-      invitation.across = {.latency = 1e-6, .bandwidth = 1e6};
-      CHECK_EQ(shm::Segment(store, invitation).geometry().small_nbytes, least);
+      GroupConfig config = with_engines(group_config(r, placement), {engine});
+      config.link = {.latency = 1e-6, .bandwidth = 1e6};
+      CHECK_EQ(shm::Segment(store, config).geometry().small_nbytes, least);
     });
   }
 }
@@ -361,8 +360,9 @@ TEST(where_hosts_have_no_engine_in_common_all_hear_what_each_has) {
   ranks::on_threads(4, [&](int r) {
     const std::string own = placement.host_of[r] == 0 ? "fast" : "slow";
     CHECK_CONTAINS(
-        error_of(ErrorKind::kMismatch,
-                 [&] { shm::Segment(store, with_engines(invite(r, placement, "dp"), {own})); }),
+        error_of(
+            ErrorKind::kMismatch,
+            [&] { shm::Segment(store, with_engines(group_config(r, placement, "dp"), {own})); }),
         "rank 0 has fast, rank 1 has slow. RINGCOMM_LINKS chooses");
   });
 }
@@ -371,13 +371,13 @@ TEST(a_host_without_the_engine_that_it_is_to_use_is_told_on_all) {
   const Placement placement{{0, 1, 1}};
   MemoryStore store;
   ranks::on_threads(3, [&](int r) {
-    Invitation invitation = with_engines(invite(r, placement), {"fast"});
+    GroupConfig config = with_engines(group_config(r, placement), {"fast"});
     if (r == 1) {
-      invitation.engines = []() -> std::vector<std::string> {
+      config.engines = []() -> std::vector<std::string> {
         throw Error(ErrorKind::kLibrary, "there is nothing fast here");
       };
     }
-    CHECK_CONTAINS(error_of(ErrorKind::kLibrary, [&] { shm::Segment(store, invitation); }),
+    CHECK_CONTAINS(error_of(ErrorKind::kLibrary, [&] { shm::Segment(store, config); }),
                    "there is nothing fast here");
   });
 }
@@ -394,9 +394,9 @@ TEST(what_a_rank_wrote_before_it_ended_counts_more_than_that_it_has) {
     while (!flag) std::this_thread::sleep_for(1ms);
   };
   ranks::on_threads(3, [&](int r) {
-    Invitation invitation = with_engines(invite(r, placement), {"fast"});
+    GroupConfig config = with_engines(group_config(r, placement), {"fast"});
     if (r == 0) {
-      invitation.gone = [&](int rank, std::string* how) {
+      config.gone = [&](int rank, std::string* how) {
         if (rank != 1 || !is_asked) return false;
         is_watched = true;
         await(is_written);
@@ -405,13 +405,13 @@ TEST(what_a_rank_wrote_before_it_ended_counts_more_than_that_it_has) {
         return true;
       };
     } else if (r == 1) {
-      invitation.engines = [&]() -> std::vector<std::string> {
+      config.engines = [&]() -> std::vector<std::string> {
         is_asked = true;
         await(is_watched);
         throw Error(ErrorKind::kLibrary, "there is nothing fast here");
       };
     }
-    CHECK_CONTAINS(error_of(ErrorKind::kLibrary, [&] { shm::Segment(store, invitation); }),
+    CHECK_CONTAINS(error_of(ErrorKind::kLibrary, [&] { shm::Segment(store, config); }),
                    "there is nothing fast here");
   });
 }
@@ -419,11 +419,11 @@ TEST(what_a_rank_wrote_before_it_ended_counts_more_than_that_it_has) {
 TEST(a_single_host_is_not_asked_for_engines) {
   MemoryStore store;
   ranks::on_threads(3, [&](int r) {
-    Invitation invitation = invite(r, 3);
-    invitation.engines = []() -> std::vector<std::string> {
+    GroupConfig config = group_config(r, 3);
+    config.engines = []() -> std::vector<std::string> {
       throw Error(ErrorKind::kLibrary, "asked");
     };
-    CHECK_EQ(shm::Segment(store, invitation).between().engine, "");
+    CHECK_EQ(shm::Segment(store, config).inter_host().engine, "");
   });
 }
 
@@ -454,7 +454,7 @@ TEST(only_the_first_of_a_host_asks_the_store_for_much) {
       std::vector<int> counts(n);
       ranks::on_threads(n, [&](int r) {
         CountingStore counted(store);
-        shm::Segment group(counted, with_engines(invite(r, placement), {"fast", "slow"}));
+        shm::Segment group(counted, with_engines(group_config(r, placement), {"fast", "slow"}));
         counts[r] = counted.count;
       });
       int total = 0;

@@ -29,7 +29,7 @@ using namespace std::chrono_literals;
 using check::contains;
 using check::error_of;
 using ranks::ChangedStore;
-using ranks::invite;
+using ranks::group_config;
 using ranks::kPatience;
 using ranks::look_elsewhere;
 using ranks::MemoryStore;
@@ -62,7 +62,7 @@ TEST(the_memory_is_private_and_has_no_name) {
     CHECK_EQ(static_cast<std::size_t>(file.st_blocks) * 512, shm::Geometry(n).base_nbytes);
   };
   ranks::on_threads(n, [&](int r) {
-    Communicator communicator(store, invite(r, n), Selection{});
+    Communicator communicator(store, group_config(r, n), Selection{});
     check_all_works(communicator);
   });
   CHECK_EQ(store.paths.size(), 1u);
@@ -91,9 +91,9 @@ TEST(ranks_share_cores_if_they_are_more_than_the_cores_of_all_of_them) {
     MemoryStore one_each, one_for_all;
     ranks::on_threads(n, [&](int r) {
       bind(cores[r % num_cores]);
-      CHECK_EQ(shm::Group(one_each, invite(r, n)).shares_cores(), n > num_cores);
+      CHECK_EQ(shm::Group(one_each, group_config(r, n)).shares_cores(), n > num_cores);
       bind(cores[0]);
-      CHECK_EQ(shm::Group(one_for_all, invite(r, n)).shares_cores(), n > 1);
+      CHECK_EQ(shm::Group(one_for_all, group_config(r, n)).shares_cores(), n > 1);
     });
   }
 }
@@ -109,7 +109,7 @@ TEST(without_memfds_it_has_a_name_until_all_have_mapped_it) {
     CHECK_EQ(file.st_mode & 0777u, 0600u);
   };
   ranks::on_threads(n, [&](int r) {
-    Communicator communicator(store, invite(r, n), Selection{});
+    Communicator communicator(store, group_config(r, n), Selection{});
     CHECK(!exists(store.paths.at(0)));
     check_all_works(communicator);
   });
@@ -122,7 +122,7 @@ TEST(where_one_rank_cannot_reach_a_memfd_all_take_a_name) {
   ChangedStore other(store, look_elsewhere);
   ranks::on_threads(n, [&](int r) {
     Store& own = r == 1 ? static_cast<Store&>(other) : store;
-    Communicator communicator(own, invite(r, n), Selection{});
+    Communicator communicator(own, group_config(r, n), Selection{});
     check_all_works(communicator);
   });
   CHECK_EQ(store.paths.size(), 2u);
@@ -134,7 +134,7 @@ TEST(ranks_and_world_sizes_that_cannot_be) {
   MemoryStore store;
   auto make = [&](int rank, int world_size) {
     return error_of(ErrorKind::kInvalidArgument,
-                    [&] { Communicator(store, invite(rank, world_size), Selection{}); });
+                    [&] { Communicator(store, group_config(rank, world_size), Selection{}); });
   };
   for (const int n : {-1, 0}) {
     CHECK_CONTAINS(make(0, n), "world_size is " + std::to_string(n) + "; it must be at least 1");
@@ -145,10 +145,10 @@ TEST(ranks_and_world_sizes_that_cannot_be) {
   }
 }
 
-Invitation impatient(int rank, int world_size, std::chrono::milliseconds timeout) {
-  Invitation invitation = invite(rank, world_size);
-  invitation.timeout = timeout;
-  return invitation;
+GroupConfig impatient(int rank, int world_size, std::chrono::milliseconds timeout) {
+  GroupConfig config = group_config(rank, world_size);
+  config.timeout = timeout;
+  return config;
 }
 
 TEST(a_rank_that_never_comes_is_named_by_all) {
@@ -156,10 +156,10 @@ TEST(a_rank_that_never_comes_is_named_by_all) {
   std::string texts[3];
   ranks::on_threads(4, [&](int r) {
     if (r == 2) return;
-    Invitation invitation = impatient(r, 4, r == 0 ? 300ms : kPatience);
-    invitation.members = {.group = "tp", .global_ranks = {4, 5, 6, 7}};
+    GroupConfig config = impatient(r, 4, r == 0 ? 300ms : kPatience);
+    config.members = {.group = "tp", .global_ranks = {4, 5, 6, 7}};
     texts[r == 3 ? 2 : r] =
-        error_of(ErrorKind::kTimeout, [&] { Communicator(store, invitation, Selection{}); });
+        error_of(ErrorKind::kTimeout, [&] { Communicator(store, config, Selection{}); });
   });
   CHECK_CONTAINS(texts[0], "rank 4 (rank 0 of group tp) waited ");
   CHECK_CONTAINS(texts[0], "rank 6 (rank 2 of group tp) did not come");
@@ -173,13 +173,13 @@ TEST(a_rank_that_comes_and_does_not_go_on_is_named_by_all_and_nothing_is_left) {
     WatchedStore store;
     std::string texts[3];
     ranks::on_threads(4, [&](int r) {
-      const Invitation invitation = impatient(r, 4, r == 0 ? 300ms : kPatience);
+      const GroupConfig config = impatient(r, 4, r == 0 ? 300ms : kPatience);
       if (r == 2) {
-        RollCall(store, invitation);
+        Bootstrap(store, config);
         return;
       }
       texts[r == 3 ? 2 : r] =
-          error_of(ErrorKind::kTimeout, [&] { Communicator(store, invitation, Selection{}); });
+          error_of(ErrorKind::kTimeout, [&] { Communicator(store, config, Selection{}); });
     });
     CHECK_CONTAINS(texts[0], "all came, and rank 2 did not go on");
     CHECK(texts[0] == texts[1] && texts[1] == texts[2]);
@@ -209,14 +209,14 @@ std::string of_ended_process(std::string ticket) {
 }
 
 // Lets a rank come that has ended since.
-void come_and_end(Store& store, const Invitation& invitation) {
+void come_and_end(Store& store, const GroupConfig& config) {
   struct Recording : ChangedStore {
     using ChangedStore::ChangedStore;
     void set(const std::string& key, const std::string& value) override {
       store.set(key, of_ended_process(value));
     }
   } recording(store, [](const std::string&, std::string&) {});
-  RollCall(recording, invitation);
+  Bootstrap(recording, config);
 }
 
 // What is left of attempts in which ranks ended, or gave up, is nobody's business later.
@@ -225,10 +225,10 @@ TEST(a_store_that_has_seen_other_attempts) {
   for (const int r : {1, 0, 2}) {
     error_of(ErrorKind::kTimeout, [&] { Communicator(store, impatient(r, 3, 1ms), Selection{}); });
   }
-  for (const int r : {0, 1, 2}) come_and_end(store, invite(r, 3));
+  for (const int r : {0, 1, 2}) come_and_end(store, group_config(r, 3));
   for (int i = 0; i < 3; ++i) {
     ranks::on_threads(3, [&](int r) {
-      Communicator communicator(store, invite(r, 3), Selection{});
+      Communicator communicator(store, group_config(r, 3), Selection{});
       check_all_works(communicator);
     });
   }
@@ -245,7 +245,7 @@ TEST(a_group_leaves_nothing_in_its_store) {
        {Placement{{0}}, Placement{{0, 0, 0}}, Placement{{0, 1, 1}}, Placement{{0, 1, 2, 1, 0}}}) {
     MemoryStore store;
     ranks::on_threads(static_cast<int>(placement.host_of.size()),
-                      [&](int r) { shm::Segment(store, invite(r, placement)); });
+                      [&](int r) { shm::Segment(store, group_config(r, placement)); });
     CHECK_EQ(listed(store.keys()), "");
   }
 }
@@ -255,11 +255,11 @@ TEST(a_refused_group_leaves_nothing_in_its_store) {
     MemoryStore store;
     ranks::on_threads(3, [&](int r) {
       if (r == 0) {
-        decline(store, invite(r, placement), make_error(ErrorKind::kSystem, "too old"));
+        decline(store, group_config(r, placement), make_error(ErrorKind::kSystem, "too old"));
         return;
       }
       CHECK_CONTAINS(
-          error_of(ErrorKind::kSystem, [&] { shm::Segment(store, invite(r, placement)); }),
+          error_of(ErrorKind::kSystem, [&] { shm::Segment(store, group_config(r, placement)); }),
           "rank 0 could not join the group: too old");
     });
     CHECK_EQ(listed(store.keys()), "");
@@ -295,7 +295,7 @@ TEST(groups_of_one_name_follow_each_other_in_one_store) {
     } slow(store, random);
     std::string last;
     for (int i = 0; i < 60; ++i) {
-      const shm::Segment segment(slow, invite(r, placement));
+      const shm::Segment segment(slow, group_config(r, placement));
       CHECK(segment.placement() == placement);
       CHECK(segment.name() != last);
       last = segment.name();
@@ -310,7 +310,8 @@ TEST(stores_that_keep_everything_do) {
     bool erase(const std::string&) override { return false; }
   } store;
   for (int i = 0; i < 3; ++i) {
-    ranks::on_threads(3, [&](int r) { shm::Segment(store, invite(r, Placement{{0, 1, 1}})); });
+    ranks::on_threads(3,
+                      [&](int r) { shm::Segment(store, group_config(r, Placement{{0, 1, 1}})); });
   }
   CHECK(!store.keys().empty());
 }
@@ -325,14 +326,14 @@ TEST(a_rank_that_ends_while_the_group_is_made_is_noticed) {
       };
       std::thread ended([&] {
         while (!comes_first && tickets < 2) std::this_thread::sleep_for(1ms);
-        come_and_end(store, invite(dead, 3));
+        come_and_end(store, group_config(dead, 3));
       });
       std::string texts[3];
       ranks::on_threads(3, [&](int r) {
         if (r == dead) return;
         while (comes_first && tickets == 0) std::this_thread::sleep_for(1ms);
-        texts[r] =
-            error_of(ErrorKind::kPeerDied, [&] { Communicator(store, invite(r, 3), Selection{}); });
+        texts[r] = error_of(ErrorKind::kPeerDied,
+                            [&] { Communicator(store, group_config(r, 3), Selection{}); });
         CHECK_CONTAINS(texts[r], "rank " + std::to_string(dead) + " will not come: its process ");
       });
       ended.join();
@@ -362,7 +363,7 @@ TEST(whoever_has_mapped_a_named_file_takes_its_name_away_when_its_maker_is_kille
   ranks::FileStore store(folder);
   const pid_t maker = fork();
   if (maker == 0) {
-    Communicator(store, invite(0, 4), Selection{});
+    Communicator(store, group_config(0, 4), Selection{});
     _exit(0);
   }
   std::string path;
@@ -376,11 +377,11 @@ TEST(whoever_has_mapped_a_named_file_takes_its_name_away_when_its_maker_is_kille
       kill(maker, SIGKILL);
       waitpid(maker, nullptr, 0);
     } else if (r == 3) {
-      RollCall(store, invite(r, 4));  // and does not go on
+      Bootstrap(store, group_config(r, 4));  // and does not go on
     } else {
-      CHECK_CONTAINS(
-          error_of(ErrorKind::kPeerDied, [&] { Communicator(store, invite(r, 4), Selection{}); }),
-          "rank 0 will not come: its process " + std::to_string(maker));
+      CHECK_CONTAINS(error_of(ErrorKind::kPeerDied,
+                              [&] { Communicator(store, group_config(r, 4), Selection{}); }),
+                     "rank 0 will not come: its process " + std::to_string(maker));
     }
   });
   CHECK(!exists(path));
@@ -392,13 +393,13 @@ TEST(whoever_has_mapped_a_named_file_takes_its_name_away_when_its_maker_is_kille
 TEST(a_rank_that_is_known_to_be_gone_is_not_waited_for) {
   MemoryStore store;
   ranks::on_threads(2, [&](int r) {
-    Invitation invitation = invite(r, 3);
-    invitation.gone = [](int rank, std::string* how) {
+    GroupConfig config = group_config(r, 3);
+    config.gone = [](int rank, std::string* how) {
       *how = "it has closed the default group";
       return rank == 2;
     };
     CHECK_CONTAINS(
-        error_of(ErrorKind::kPeerDied, [&] { Communicator(store, invitation, Selection{}); }),
+        error_of(ErrorKind::kPeerDied, [&] { Communicator(store, config, Selection{}); }),
         "rank 2 will not come: it has closed the default group");
   });
 }
@@ -406,17 +407,18 @@ TEST(a_rank_that_is_known_to_be_gone_is_not_waited_for) {
 TEST(ranks_that_want_different_groups_are_told) {
   MemoryStore store;
   ranks::on_threads(2, [&](int r) {
-    const std::string text = error_of(
-        ErrorKind::kMismatch, [&] { Communicator(store, invite(r, r == 0 ? 2 : 5), Selection{}); });
+    const std::string text = error_of(ErrorKind::kMismatch, [&] {
+      Communicator(store, group_config(r, r == 0 ? 2 : 5), Selection{});
+    });
     CHECK_CONTAINS(text, "the ranks do not agree on who is in the group: rank 0 makes one of 2");
     CHECK_CONTAINS(text, "came as rank 1 of 5");
   });
   MemoryStore other;
   ranks::on_threads(2, [&](int r) {
-    Invitation invitation = invite(r, 2);
-    invitation.members.global_ranks = {0, static_cast<std::uint64_t>(1 + r)};
+    GroupConfig config = group_config(r, 2);
+    config.members.global_ranks = {0, static_cast<std::uint64_t>(1 + r)};
     CHECK_CONTAINS(
-        error_of(ErrorKind::kMismatch, [&] { Communicator(other, invitation, Selection{}); }),
+        error_of(ErrorKind::kMismatch, [&] { Communicator(other, config, Selection{}); }),
         "of other ranks");
   });
 }
@@ -429,7 +431,7 @@ TEST(too_little_memory_to_begin_with_is_told_to_all) {
     MemoryStore store;
     ranks::on_threads(2, [&](int r) {
       CHECK_CONTAINS(error_of(ErrorKind::kSystem,
-                              [&] { Communicator(store, invite(r, 2, "dp"), Selection{}); }),
+                              [&] { Communicator(store, group_config(r, 2, "dp"), Selection{}); }),
                      "rank 0 of 2 in group \"dp\": there is no shared memory for its base");
     });
   }

@@ -9,7 +9,7 @@
 #include "core/patient_store.h"
 #include "errors.h"
 #include "mortal_ranks.h"
-#include "shm/notice.h"
+#include "shm/membership_report.h"
 #include "shm/shrink.h"
 
 namespace {
@@ -65,10 +65,10 @@ TEST(a_host_of_which_nobody_is_left) {
 
 // Each of them at each step: at every call to the store. As they mostly wait, many at once.
 TEST(a_death_at_every_step) {
-  constexpr int kAtOnce = 12;
-  ranks::on_threads(kAtOnce, [](int i) {
+  constexpr int kOneShot = 12;
+  ranks::on_threads(kOneShot, [](int i) {
     const int dying = i % 4;
-    for (int step = i / 4; step < 15; step += kAtOnce / 4) {
+    for (int step = i / 4; step < 15; step += kOneShot / 4) {
       const int last_call = step < 12 ? 1 + step : 8 * step - 76;  // 1, 2 ... 12, 20, 28, 36
       const std::string context =
           "rank " + std::to_string(dying) + " dies at call " + std::to_string(last_call);
@@ -213,16 +213,17 @@ TEST(who_has_left_cannot_go_on) {
 }
 
 TEST(notices_are_read_as_they_were_written) {
-  using shm::Known;
-  using shm::Notice;
-  const Notice notice{.number = ~std::uint64_t{0},
-                      .listens = true,
-                      .ranks = {Known::kJoined, Known::kNothing, Known::kGone},
-                      .calls = {{0, 17}}};
-  const auto read = Notice::read(notice.text(), 3);
-  CHECK(read && read->number == notice.number && read->says_the_same_as(notice));
-  CHECK(!Notice::read(notice.text(), 4));
-  CHECK(!Notice::read("", 3));
+  using shm::MembershipReport;
+  using shm::MemberState;
+  const MembershipReport report_{
+      .number = ~std::uint64_t{0},
+      .listens = true,
+      .ranks = {MemberState::kJoined, MemberState::kNothing, MemberState::kGone},
+      .calls = {{0, 17}}};
+  const auto read = MembershipReport::read(report_.text(), 3);
+  CHECK(read && read->number == report_.number && read->says_the_same_as(report_));
+  CHECK(!MembershipReport::read(report_.text(), 4));
+  CHECK(!MembershipReport::read("", 3));
 }
 
 // Its calls never return, as those of a store that was cut off.

@@ -190,7 +190,8 @@ std::string get(ranks::FileStore& store, const std::string& key) {
 // One rank: shrinks until nobody dies any more, as all know then, and writes who is in its group.
 void go_on(const std::filesystem::path& folder, int me, int world_size) {
   ranks::FileStore store(folder);
-  auto group = std::make_unique<Communicator>(store, ranks::invite(me, world_size), Selection{});
+  auto group =
+      std::make_unique<Communicator>(store, ranks::group_config(me, world_size), Selection{});
   std::vector<int> members(world_size);
   for (int r = 0; r < world_size; ++r) members[r] = r;
   group->barrier(kPatience);
@@ -207,8 +208,8 @@ void go_on(const std::filesystem::path& folder, int me, int world_size) {
           WatchedStore meeting(folder / name, watch);
           next = std::make_unique<Communicator>(
               meeting,
-              ranks::invite(static_cast<int>(at - found.ranks.begin()),
-                            static_cast<int>(found.ranks.size())),
+              ranks::group_config(static_cast<int>(at - found.ranks.begin()),
+                                  static_cast<int>(found.ranks.size())),
               Selection{});
         });
     std::vector<int> left;

@@ -78,7 +78,7 @@ void check_classes(Communicator& c) {
 void check_group(int n, const Selection& selection) {
   MemoryStore store;
   on_threads(n, [&](int r) {
-    Communicator communicator(store, invite(r, Placement::one_host(n)), selection);
+    Communicator communicator(store, group_config(r, Placement::one_host(n)), selection);
     check_classes(communicator);
   });
 }
@@ -142,7 +142,7 @@ TEST(the_file_of_a_tuning_is_named_if_its_rules_count) {
       selection.tuned = {{1 << 20, of_size, Collective::kBroadcast,
                           id_of(*find_algorithm(Collective::kBroadcast, "direct"))}};
       selection.tuned_by = "/home/somebody/tuning.json";
-      Communicator c(store, invite(r, Placement::one_host(2)), selection);
+      Communicator c(store, group_config(r, Placement::one_host(2)), selection);
       c.barrier(kPatience);
       const shm::GroupView seen = shm::view(c.group().segment().descriptor());
       CHECK_EQ(seen.tuned_by, of_size == 2 ? selection.tuned_by : "");

@@ -79,7 +79,7 @@ TEST(all_ranks_go_by_what_the_first_has_read) {
   on_threads(3, [&](int r) {
     Selection selection;
     if (r != 1) selection.tuned = {{1 << 20, 3, Collective::kAllReduce, r == 0 ? kRing : kTree}};
-    Communicator communicator(store, invite(r, Placement::one_host(3)), selection);
+    Communicator communicator(store, group_config(r, Placement::one_host(3)), selection);
     CHECK(sums_of(communicator) == by_ring);
   });
 }
@@ -123,7 +123,7 @@ TEST(what_is_selected_counts_more_than_what_was_measured) {
   on_threads(3, [&](int r) {
     Selection selection = Selection::named("direct");
     selection.tuned = {{1 << 20, 3, Collective::kAllReduce, kRing}};
-    Communicator communicator(store, invite(r, Placement::one_host(3)), selection);
+    Communicator communicator(store, group_config(r, Placement::one_host(3)), selection);
     CHECK(sums_of(communicator) == by_direct);
   });
 }
@@ -134,7 +134,7 @@ TEST(sums_of_few_bits_are_rounded_once_whatever_was_measured) {
   on_threads(3, [&](int r) {
     Selection selection;
     selection.tuned = {{1 << 20, 3, Collective::kAllReduce, kRing}};
-    Communicator communicator(store, invite(r, Placement::one_host(3)), selection);
+    Communicator communicator(store, group_config(r, Placement::one_host(3)), selection);
     // 256 + 1 + 1: 258 at once, and 256 if it is rounded in between.
     std::vector<std::uint16_t> data(100'000, r == 0 ? 0x4380 : 0x3f80);
     communicator.all_reduce(data.data(), data.data(), data.size(),

@@ -251,8 +251,8 @@ TEST(what_goes_out_at_once) {
   const auto store = std::make_shared<ranks::MemoryStore>();
   const auto one = make_ucx_engine(store, 0, 2), other = make_ucx_engine(store, 1, 2);
   Rank rank(*one, 0, 2);
-  contract::Message& slice = rank.send(1, {0, 0}, ringcomm::links::kAtOnce);
-  contract::Message& longer = rank.send(1, {0, 1}, ringcomm::links::kAtOnce + 1);
+  contract::Message& slice = rank.send(1, {0, 0}, ringcomm::links::kOneShot);
+  contract::Message& longer = rank.send(1, {0, 1}, ringcomm::links::kOneShot + 1);
   contract::Message word;  // by which they have met
   word.bytes.resize(1);
   other->recv(0, {0, 2}, word.bytes, word.request);

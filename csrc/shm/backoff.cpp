@@ -1,0 +1,124 @@
+#include "shm/backoff.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/interrupt.h"
+
+namespace ringcomm::shm {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// Across hosts what comes soonest takes a crossing, and to be woken a twentieth of a millisecond.
+constexpr microseconds kYieldFor = milliseconds(1), kYieldAcrossHosts = milliseconds(3);
+constexpr int kCrossings = 2;
+// Whoever waits longer sleeps longer, by such a part of the time waited so far, and where nobody
+// rings, loses no more than that. What comes over the network ends a sleep as a bell does, but who
+// waits for both cannot sleep on both; and across hosts waits are long, and several follow on each
+// other in one call.
+constexpr int kPartOfWait = 10, kPartOfWaitForBoth = 40;
+constexpr microseconds kLongestSleep = milliseconds(10), kLongestSleepOnLinks = milliseconds(1);
+
+microseconds yields_for(Group& group) {
+  using Seconds = std::chrono::duration<double>;
+  const Seconds crossings(kCrossings * group.segment().inter_host().link.latency);
+  return std::chrono::duration_cast<microseconds>(
+      std::clamp<Seconds>(crossings, kYieldFor, kYieldAcrossHosts));
+}
+
+}  // namespace
+
+Backoff::Next Backoff::next() {
+  const Clock::time_point now = Clock::now();
+  if (since_ == Clock::time_point{}) {
+    since_ = now;
+    yields_for_ = yields_for(group_);
+    look_next_ = now + yields_for_;
+  }
+  if (overdue_ || !gone_.empty() || group_.broken()) return Next::kLook;
+  if (now - deadline_.start > deadline_.timeout || now >= look_next_) return Next::kLook;
+  idle_ = std::chrono::duration_cast<microseconds>(now - since_);
+  return idle_ < yields_for_ ? Next::kYield : Next::kSleep;
+}
+
+// Of several who are awaited mostly each has to come, so that one of them will do to listen to; and
+// as each waiter takes another one, a rank that comes does not wake all.
+void Backoff::sleep(const WaitInfo& blocked) {
+  const std::vector<int>& peers = blocked.peers;
+  const auto is_local = [&](int peer) { return group_.is_local(peer); };
+  if (group_.links() != nullptr && !blocked.in_memory) {
+    const int part = std::ranges::any_of(peers, is_local) ? kPartOfWaitForBoth : kPartOfWait;
+    group_.links()->sleep(std::min(kLongestSleepOnLinks, idle_ / part));
+    return;
+  }
+  if (std::ranges::find(peers, listens_to_) != peers.end()) {
+    listening_->sleep(std::min(kLongestSleep, idle_ / kPartOfWait));
+  } else if (!peers.empty()) {
+    listens_to_ = peers[group_.rank % peers.size()];
+    const int ringer = is_local(listens_to_) ? listens_to_ : group_.own_leader();
+    listening_.emplace(group_.segment().state(ringer).progress_bell);
+  }
+}
+
+void Backoff::look_around(const WaitInfo& blocked) {
+  const std::string who = group_.members.name(group_.rank) + " in " + blocked.doing;
+  if (group_.broken() && !std::exchange(saw_broken_, true)) return;
+  group_.check(blocked.doing);
+  try {
+    check_interrupt();
+  } catch (...) {
+    group_.fail(ErrorKind::kClosed, who + " after " + describe_seconds(deadline_.waited()) +
+                                        " was interrupted by a signal, waiting for " +
+                                        group_.members.names(blocked.peers));
+    throw;
+  }
+  if (!gone_.empty()) {
+    throw group_.fail(ErrorKind::kPeerDied,
+                      who + " after " + describe_seconds(deadline_.waited()) + ": " + gone_);
+  }
+  if (overdue_) {
+    std::string text = who + ": Timed out after " + describe_seconds(deadline_.waited()) +
+                       " (its timeout is " +
+                       describe_seconds(std::chrono::duration<double>(deadline_.timeout).count()) +
+                       "), waiting for " + group_.members.names(blocked.peers) + ":";
+    for (std::size_t i = 0; i < blocked.peers.size(); ++i) {
+      text += (i == 0 ? " " : "; ") + group_.describe_peer(blocked.peers[i]);
+    }
+    throw group_.fail(ErrorKind::kTimeout, text);
+  }
+
+  const Clock::time_point now = Clock::now();
+  overdue_ = now - deadline_.start > deadline_.timeout;
+  look_next_ = now + kLookEvery;
+  if (!blocked.peers.empty()) {
+    told_ = true;
+    publish(blocked.peers.front());
+  }
+  look_at_leader();
+  // Not at all of many: whoever finds out tells all, and every waiting rank begins elsewhere.
+  const std::size_t looks = std::min(blocked.peers.size(), kPeersPerLook);
+  for (std::size_t i = 0; i < looks; ++i) {
+    const int peer = blocked.peers[(group_.rank + looked_at_++) % blocked.peers.size()];
+    std::string how;
+    if (group_.gone(peer, &how) || group_.has_unmade(peer, &how)) {
+      gone_ = group_.members.name(peer) + " will not answer, " + how;
+      return;
+    }
+  }
+}
+
+// Nothing is heard of other hosts any more when the leader of this one has died. It may leave when
+// it is done, before others are.
+void Backoff::look_at_leader() {
+  if (group_.links() == nullptr) return;
+  const int leader = group_.own_leader();
+  if (leader == group_.rank) return;
+  std::string how;
+  if (group_.segment().state(leader).closed.load() == Closed::kNo && group_.gone(leader, &how)) {
+    gone_ = group_.members.name(leader) + " will not answer, " + how;
+  }
+}
+
+}  // namespace ringcomm::shm

@@ -1,0 +1,105 @@
+// Waiting for peers: spin, then yield, then sleep; and give up when there is nobody to wait for.
+#pragma once
+
+#include <sched.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/deadline.h"
+#include "shm/doorbell.h"
+#include "shm/group.h"
+
+namespace ringcomm::shm {
+
+// Who is awaited, and in what. Made only when a wait has become long.
+struct WaitInfo {
+  std::vector<int> peers;
+  std::string doing;  // "all_reduce(count=256, dtype=float32, op=sum) #17"
+  // Across hosts: all of it comes to this host's memory without this rank, what other hosts' ranks
+  // write by the leader.
+  bool in_memory = false;
+};
+
+// At whose processes one look looks: each takes a few system calls.
+inline constexpr std::size_t kPeersPerLook = 16;
+
+// One period of waiting:
+//
+//   Idle idle(group, deadline);
+//   while (!ready()) idle.pause(explain);
+//
+// explain() returns a Blocked. pause() throws Error when the deadline has passed, when an awaited
+// peer is gone, or when the group is broken. It does so only in the call after the one that found
+// out, so that ready() is asked once more: what a peer did last counts, even if it ended since.
+class Backoff {
+ public:
+  Backoff(Group& group, const Deadline& deadline)
+      : group_(group), deadline_(deadline), spins_left_(group.spins()) {}
+  ~Backoff() {
+    if (told_) publish(-1);
+  }
+  Backoff(const Backoff&) = delete;
+  Backoff& operator=(const Backoff&) = delete;
+
+  // What has arrived meanwhile is there when it returns: nobody sleeps on it.
+  template <typename Explain>
+  void pause(Explain&& explain) {
+    if (spins_left_ > 0) {
+      --spins_left_;
+      relax();
+    } else {
+      switch (next()) {
+        case Next::kYield:
+          sched_yield();
+          break;
+        case Next::kSleep:
+          sleep(explain());
+          break;
+        case Next::kLook:
+          look_around(explain());
+      }
+    }
+    if (group_.links() != nullptr) group_.links()->advance();
+  }
+
+ private:
+  static void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+  void publish(int peer) {
+    RankState& own = group_.segment().state(group_.rank);
+    own.waits_since.store(since_.time_since_epoch().count(), std::memory_order_relaxed);
+    own.waits_for.store(peer, std::memory_order_relaxed);
+  }
+  // To look whether waiting makes sense.
+  enum class Next { kYield, kSleep, kLook };
+  Next next();
+  void sleep(const WaitInfo& blocked);
+  void look_around(const WaitInfo& blocked);
+  void look_at_leader();
+
+  Group& group_;
+  const Deadline& deadline_;
+  int spins_left_;
+  Clock::time_point since_{};
+  std::chrono::microseconds yields_for_{};
+  std::chrono::microseconds idle_{};  // for how long, as of the last look at the clock
+  Clock::time_point look_next_{};
+  std::size_t looked_at_ = 0;  // peers, so far
+  bool told_ = false;
+  bool overdue_ = false;
+  bool saw_broken_ = false;
+  std::string gone_;
+  int listens_to_ = -1;
+  std::optional<DoorbellWaiter> listening_;
+};
+
+}  // namespace ringcomm::shm

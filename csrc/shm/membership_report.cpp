@@ -1,0 +1,89 @@
+#include "shm/membership_report.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/text_stream.h"
+
+namespace ringcomm::shm {
+
+std::string MembershipReport::text() const {
+  TextWriter text;
+  text << number << ' ' << listens << ' ';
+  for (const MemberState state_of : ranks) text << static_cast<char>(state_of);
+  for (const auto& [rank, digest] : calls) text << ' ' << rank << ' ' << digest;
+  return text.str();
+}
+
+std::optional<MembershipReport> MembershipReport::read(const std::string& text, int world_size) {
+  TextReader stream(text);
+  MembershipReport report_;
+  std::string ranks;
+  stream >> report_.number >> report_.listens >> ranks;
+  if (!stream || ranks.size() != static_cast<std::size_t>(world_size)) return std::nullopt;
+  for (const char c : ranks) report_.ranks.push_back(static_cast<MemberState>(c));
+  int rank = 0;
+  std::uint64_t digest = 0;
+  while (stream >> rank >> digest) report_.calls[rank] = digest;
+  return report_;
+}
+
+void MembershipReports::take(int host, const MembershipReport& report_) {
+  std::optional<Last>& last = last_[host];
+  if (!last || last->report_.number != report_.number) last = Last{report_, Clock::now()};
+}
+
+std::optional<Clock::time_point> MembershipReports::since(int host) const {
+  return last_[host] ? std::optional(last_[host]->since) : std::nullopt;
+}
+
+const MembershipReport* MembershipReports::of(int host) const {
+  const std::optional<Last>& last = last_[host];
+  if (!last || Clock::now() - last->since >= heartbeat_timeout_) return nullptr;
+  return &last->report_;
+}
+
+MemberState MembershipReports::state_of(int rank) const {
+  const int host = placement_.host_of[rank];
+  if (const MembershipReport* own = of(host)) return own->ranks[rank];
+  MemberState state_of = last_[host] ? MemberState::kGone : MemberState::kNothing;
+  for (int other = 0; other < placement_.num_hosts(); ++other) {
+    const MembershipReport* report_ = other == host ? nullptr : of(other);
+    if (report_ == nullptr || report_->ranks[rank] == MemberState::kNothing) continue;
+    state_of = report_->ranks[rank];
+    if (state_of == MemberState::kLives) break;
+  }
+  return state_of;
+}
+
+// Where a host does not listen, the others do not hear of it for the same reason: its leader is
+// gone. That is no cut.
+bool MembershipReports::are_cut(int a, int b) const {
+  const MembershipReport *of_a = of(a), *of_b = of(b);
+  if (of_a == nullptr || of_b == nullptr) return true;
+  return of_a->listens && of_b->listens &&
+         (of_a->ranks[placement_.leader_of(b)] == MemberState::kSilent ||
+          of_b->ranks[placement_.leader_of(a)] == MemberState::kSilent);
+}
+
+// Each host in turn gathers those that hear all it has gathered.
+std::vector<int> MembershipReports::largest_partition(const std::vector<int>& ranks) const {
+  std::set<int> hosts;
+  for (const int rank : ranks) hosts.insert(placement_.host_of[rank]);
+  std::vector<int> largest;
+  for (const int first : hosts) {
+    std::vector<int> gathered = {first};
+    for (const int host : hosts) {
+      const auto hears = [&](int other) { return !are_cut(host, other); };
+      if (host != first && std::ranges::all_of(gathered, hears)) gathered.push_back(host);
+    }
+    std::vector<int> part;
+    std::ranges::copy_if(ranks, std::back_inserter(part), [&](int rank) {
+      return std::ranges::find(gathered, placement_.host_of[rank]) != gathered.end();
+    });
+    if (part.size() > largest.size()) largest = std::move(part);
+  }
+  return largest;
+}
+
+}  // namespace ringcomm::shm

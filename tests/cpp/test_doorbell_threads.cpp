@@ -1,0 +1,187 @@
+// Bells: that a ring ends a sleep, in other processes too, and that ranks ring when they are to.
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "check.h"
+#include "collective_cases.h"
+#include "hosts.h"
+#include "messages.h"
+
+namespace {
+
+using namespace messages;
+using shm::Doorbell;
+using shm::DoorbellWaiter;
+
+constexpr std::chrono::microseconds kTooLong = 60s;  // a test that sleeps so long has failed
+constexpr std::chrono::microseconds kMoment = 1ms;
+
+void ring_once_heard(Doorbell& bell) {
+  while (bell.listeners.load() == 0) sched_yield();
+  bell.ring();
+}
+
+TEST(a_ring_ends_a_sleep) {
+  Doorbell bell{};
+  std::thread ringer(ring_once_heard, std::ref(bell));
+  {
+    DoorbellWaiter listening(bell);
+    CHECK(listening.sleep(kTooLong));
+  }
+  ringer.join();
+  CHECK_EQ(bell.listeners.load(), 0u);
+}
+
+TEST(what_has_rung_since_the_last_sleep_ends_the_next_one) {
+  Doorbell bell{};
+  DoorbellWaiter listening(bell);
+  CHECK(!listening.sleep(kMoment));
+  bell.ring();
+  bell.ring();
+  CHECK(listening.sleep(kTooLong));
+  CHECK(!listening.sleep(kMoment));
+}
+
+TEST(nobody_is_woken_where_nobody_listens) {
+  Doorbell bell{};
+  bell.ring();
+  CHECK_EQ(bell.rings.load(), 0u);
+}
+
+TEST(a_ring_ends_the_sleep_of_another_process) {
+  void* const memory =
+      mmap(nullptr, sizeof(Doorbell), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  Doorbell& bell = *new (memory) Doorbell{};
+  const pid_t child = fork();
+  if (child == 0) {
+    DoorbellWaiter listening(bell);
+    _exit(listening.sleep(kTooLong) ? 0 : 1);
+  }
+  ring_once_heard(bell);
+  int status = 0;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+  munmap(memory, sizeof(Doorbell));
+}
+
+// How often a rank's bells ring while it does something that another one could wait for.
+struct Rings {
+  std::uint32_t progress, mail;
+};
+Rings rings_of(shm::RankState& state, const std::function<void()>& body) {
+  DoorbellWaiter to_progress(state.progress_bell), to_mail(state.mail_bell);
+  const Rings before{state.progress_bell.rings.load(), state.mail_bell.rings.load()};
+  body();
+  return {state.progress_bell.rings.load() - before.progress,
+          state.mail_bell.rings.load() - before.mail};
+}
+
+// By each of the ways that a call takes: announcements alone; announcements and an action for each
+// slice, of which there are two; tensors in shared memory, announced and then done with.
+TEST(every_rank_rings_in_every_collective) {
+  std::mt19937_64 random(1);
+  for (const std::uint64_t in_arena : {0u, 3u}) {
+    for (const std::size_t nbytes : {8u, 400'000u}) {
+      cases::Case c;
+      c.counts = {nbytes / sizeof(float)};
+      c.in_arena = in_arena;
+      cases::make_data(c, 2, random);
+      ranks::with_group(2, "auto", [&](Communicator& communicator) {
+        shm::RankState& own = communicator.group().segment().state(communicator.rank());
+        cases::perform(c, communicator, kPatience);  // in which ranks learn where memory is
+        const Rings rings = rings_of(own, [&] { cases::perform(c, communicator, kPatience); });
+        communicator.barrier(kPatience);  // who closes the group rings, too
+        CHECK_EQ(rings.progress, nbytes == 8 ? 1u : in_arena == 0 ? 3u : 2u);
+      });
+    }
+  }
+}
+
+TEST(who_waits_long_listens_to_who_is_late) {
+  ranks::with_group(3, "auto", [&](Communicator& c) {
+    shm::Doorbell& late = c.group().segment().state(2).progress_bell;
+    if (c.rank() == 2) {
+      while (late.listeners.load() < 2) sched_yield();
+    }
+    c.barrier(kPatience);
+    c.barrier(kPatience);
+    while (late.listeners.load() != 0) sched_yield();  // until the last one has seen it
+  });
+}
+
+// Ranks of a host listen to each other, and for other hosts to their leader.
+TEST(who_waits_long_for_another_host_hears_of_it) {
+  std::atomic<shm::Doorbell*> of_leader = nullptr;
+  ranks::on_hosts({0, 0, 1, 1}, "auto", ranks::MemoryNetwork::make(), [&](Communicator& c) {
+    shm::Doorbell& own = c.group().segment().state(c.rank()).progress_bell;
+    c.barrier(kPatience);
+    const std::uint32_t before = own.rings.load();
+    if (c.rank() == 0) of_leader = &own;
+    if (c.rank() == 3) {
+      while (of_leader == nullptr) sched_yield();
+      while (own.listeners.load() == 0) sched_yield();
+      while (of_leader.load()->listeners.load() == 0) sched_yield();
+      std::this_thread::sleep_for(20ms);  // until they listen to nobody who comes before
+    }
+    c.barrier(kPatience);
+    if (c.rank() == 0 || c.rank() == 3) CHECK(own.rings.load() > before);
+    c.barrier(kPatience);  // nobody leaves what others look at
+  });
+}
+
+TEST(what_breaks_the_group_rings_all_bells) {
+  ranks::with_group(3, "auto", [&](Communicator& c) {
+    c.barrier(kPatience);
+    if (c.rank() != 1) return;
+    shm::Group& group = c.group();
+    shm::Doorbell& first = group.segment().state(0).progress_bell;
+    shm::Doorbell& last = group.segment().state(2).progress_bell;
+    std::this_thread::sleep_for(20ms);  // the others have rung for the barrier
+    DoorbellWaiter to_first(first), to_last(last);
+    group.fail(ErrorKind::kSystem, "of a test");
+    CHECK(to_first.sleep(kMoment) && to_last.sleep(kMoment));
+    group.close("of a test");
+    CHECK(to_first.sleep(kMoment) && to_last.sleep(kMoment));
+  });
+}
+
+TEST(a_message_wakes_who_waits_for_it_and_its_taking_the_sender) {
+  ranks::with_group(2, "auto", [&](Communicator& c) {
+    shm::RankState& own = c.group().segment().state(c.rank());
+    const std::size_t count = 6 * slot_count(2);  // more than a mail box holds
+    const Rings rings = rings_of(own, [&] {
+      c.barrier(kPatience);  // both listen
+      wait(c, c.rank() == 0 ? send(c, 1, 0, numbers(count, 1)) : recv(c, 0, 0, count));
+    });
+    CHECK(rings.mail >= (c.rank() == 0 ? 2u : 6u));
+  });
+}
+
+TEST(a_refusal_wakes_the_sender) {
+  ranks::with_group(2, "auto", [&](Communicator& c) {
+    shm::RankState& own = c.group().segment().state(c.rank());
+    const std::size_t count = 6 * slot_count(2);
+    const Rings rings = rings_of(own, [&] {
+      c.barrier(kPatience);
+      const Pending message =
+          c.rank() == 0 ? send(c, 1, 0, numbers(count, 1)) : recv(c, 0, 0, count - 1);
+      try {
+        wait(c, message);
+        CHECK(false);
+      } catch (const Error& error) {
+        CHECK(error.kind() == ErrorKind::kMismatch);
+      }
+    });
+    CHECK(rings.mail >= 1);
+  });
+}
+
+}  // namespace
