@@ -71,7 +71,7 @@ def send(
         tag: which of the destination's receives it is for.
         group_dst: the destination's rank in the group; one of it and dst must be given.
     """
-    if group_dst is None and not is_compiling() and try_send_sync(tensor, dst, group, tag):
+    if group_dst is None and not is_compiling() and try_send_sync(tensor, dst, tag, group):
         return
     _send(tensor, dst, group=group, tag=tag, group_dst=group_dst)
 
@@ -92,7 +92,7 @@ def recv(
         tag: only what was sent with it.
         group_src: the source's rank in the group.
     """
-    if group_src is None and not is_compiling() and try_recv_sync(tensor, src, group, tag):
+    if group_src is None and not is_compiling() and try_recv_sync(tensor, src, tag, group):
         return cast(int, src)
     return _recv(tensor, src, group=group, tag=tag, group_src=group_src)
 
@@ -116,7 +116,7 @@ def isend(
     if (
         group_dst is None
         and not is_compiling()
-        and (work := try_isend_sync(tensor, dst, group, tag))
+        and (work := try_isend_sync(tensor, dst, tag, group))
     ):
         return work
     return _isend(tensor, dst, group=group, tag=tag, group_dst=group_dst)
@@ -141,7 +141,7 @@ def irecv(
     if (
         group_src is None
         and not is_compiling()
-        and (work := try_irecv_sync(tensor, src, group, tag))
+        and (work := try_irecv_sync(tensor, src, tag, group))
     ):
         return work
     return _irecv(tensor, src, group=group, tag=tag, group_src=group_src)
@@ -224,7 +224,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[dist.P2POp]) -> list[Work]:
 def _begun(op: dist.P2POp) -> Work:
     """What P2POp has checked once is not checked again."""
     is_send = op.op is dist.isend
-    work = (try_isend_sync if is_send else try_irecv_sync)(op.tensor, op.peer, op.group, op.tag)
+    work = (try_isend_sync if is_send else try_irecv_sync)(op.tensor, op.peer, op.tag, op.group)
     if work is None:
         ring = ring_group(op.group)
         remember(op.group, ring)

@@ -25,6 +25,12 @@ const T& single(const std::vector<T>& items, const char* what, const char* argum
   return items[0];
 }
 
+// Null tensors stand for no tensor.
+inline const at::Tensor& first(const Tensors& tensors) {
+  static const at::Tensor none;
+  return tensors.empty() ? none : tensors[0];
+}
+
 inline void check_one_per_rank(std::size_t number, int world_size, const char* what,
                                const char* argument) {
   TORCH_CHECK_VALUE(number == static_cast<std::size_t>(world_size), "ring: ", what, ": takes ",
@@ -120,13 +126,36 @@ inline bool is_piece(const at::Tensor& whole, const at::Tensor& piece, int index
          piece.const_data_ptr();
 }
 
-// Inputs of one output, of which the own one may be the output.
-inline Tensors readable_apart(const Tensors& inputs, const Writable& output, int rank) {
+// Which input may lie in an output: exactly where the collective puts what it is part of.
+enum class InPlace {
+  kAlways,         // the input is the output
+  kInputIsPiece,   // this rank's piece of the output, or its own output of a list
+  kOutputIsPiece,  // the output is this rank's piece of the input, or its own input of a list
+  kNever,
+};
+
+inline bool lies_in_place(InPlace in_place, const at::Tensor& input, const at::Tensor& output,
+                          int rank) {
+  if (in_place == InPlace::kInputIsPiece) return is_piece(output, input, rank);
+  if (in_place == InPlace::kOutputIsPiece) return is_piece(input, output, rank);
+  return in_place == InPlace::kAlways;
+}
+
+// Whether a tensor can be used where it lies, by shared memory.
+inline bool can_stay(const at::Tensor& tensor) { return tensor.is_cpu() && lies_flat(tensor); }
+
+// The inputs of a call, flat and apart from its outputs, unless the own one lies in place.
+inline Tensors readable_apart(const Tensors& inputs, const Writables& outputs, InPlace in_place,
+                              int rank) {
+  const bool one_input = in_place == InPlace::kInputIsPiece;
+  const std::size_t own_input = one_input ? 0 : rank;
+  const std::size_t own_output = one_input ? rank : 0;
   Tensors result = readable(inputs);
-  for (std::size_t r = 0; r < result.size(); ++r) {
-    const bool in_place =
-        r == static_cast<std::size_t>(rank) && same_place(result[r], output.flat());
-    result[r] = apart(result[r], {output}, in_place);
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const bool may_stay =
+        in_place != InPlace::kNever && i == own_input && own_output < outputs.size();
+    result[i] =
+        apart(result[i], outputs, may_stay && same_place(result[i], outputs[own_output].flat()));
   }
   return result;
 }
@@ -143,12 +172,6 @@ inline Tensors check_coalesced(const Tensors& inputs, const TensorLists& outputs
   }
   check_apart(all, what);
   return apart_from_others(inputs, outputs);
-}
-
-inline TensorLists one_each(const Tensors& tensors) {
-  TensorLists lists;
-  for (const at::Tensor& tensor : tensors) lists.push_back({tensor});
-  return lists;
 }
 
 inline std::vector<Input> inputs_of(const Tensors& flat, const Elements& elements) {

@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "torch/announced.h"
 #include "torch/arguments.h"
-#include "torch/backend_announcing.h"
 #include "torch/backend_setup.h"
 #include "torch/call_guard.h"
 #include "torch/errors.h"
-#include "torch/pending_calls.h"
 #include "torch/python.h"
 #include "torch/store_adapter.h"
 
@@ -183,47 +182,8 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::split(
   std::string members;
   for (int r : ranks) members += std::to_string(r) + ",";
   auto own_store = c10::make_intrusive<c10d::PrefixStore>("split/" + members, store);
-  return c10::make_intrusive<AnnouncingBackend>(own_store, static_cast<int>(it - ranks.begin()),
-                                                static_cast<int>(ranks.size()), std::move(options));
-}
-
-void RingBackend::announce_refusal(const std::string& reason, std::size_t num_collectives) {
-  if (std::exchange(estimate_, std::nullopt)) return;  // no other rank makes that call
-  if (size_ == 1 || !maker_.is_here() || !communicator_) return;
-  for (std::size_t i = 0; i < num_collectives; ++i) {
-    ++sequence_;
-    flight_->refused();
-    const auto announce = [host = communicator_, timeout = options_->timeout, reason] {
-      error_of([&] { host->refuse(reason, timeout); });
-    };
-    if (queue_->try_enter()) {
-      Queue::Turn turn(*queue_);
-      if (communicator_->may_refuse()) {
-        announce();
-        continue;
-      }
-    }
-    const std::exception_ptr error = error_of([&] { queue_->submit({announce, [] {}}); });
-    if (!error) continue;
-    if (queue_->try_enter()) {
-      Queue::Turn turn(*queue_);
-      announce();  // no thread can be had for it
-    } else {
-      communicator_->group().fail_with(error, [] { return std::string("refusing a call"); });
-    }
-  }
-}
-
-void RingBackend::refuse_message(shm::Message::Kind kind, int peer, int tag,
-                                 const std::string& reason) {
-  if (std::exchange(estimate_, std::nullopt)) return;
-  const bool is_peer = peer >= 0 && peer < size_ && peer != rank_;
-  const bool may_match = is_peer || peer == shm::kAnySource;
-  if (!may_match || tag < 0 || !maker_.is_here() || !communicator_) return;
-  const std::exception_ptr error =
-      error_of([&] { communicator_->refuse_message(kind, peer, tag, reason, options_->timeout); });
-  if (!error) return;
-  communicator_->group().fail_with(error, [] { return std::string("refusing a message"); });
+  return c10::make_intrusive<RingBackend>(own_store, static_cast<int>(it - ranks.begin()),
+                                          static_cast<int>(ranks.size()), std::move(options));
 }
 
 RingBackend::WorkPtr RingBackend::submit(Operation operation, Operation::Body body) {

@@ -28,6 +28,8 @@
 
 namespace ringcomm {
 
+enum class InPlace;  // torch/arguments.h
+
 // Every collective checks what one rank can know of its arguments and throws before anything is
 // sent: ValueError, or NotImplementedError for a device without an executor. What takes two ranks
 // to see, time-outs and lost peers end the Work with a DistBackendError.
@@ -35,7 +37,7 @@ namespace ringcomm {
 // Operations run in the order they were called. A synchronous one runs on the calling thread when
 // nothing is ahead of it; the others run on the queue's threads, sends and receives apart from
 // them.
-class RingBackend : public c10d::Backend {
+class RingBackend final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
@@ -211,11 +213,11 @@ class RingBackend : public c10d::Backend {
   void unregisterCompletionHook(int64_t id) override { hooks_->completion.remove(id); }
 #endif
 
-  // Tells the other ranks that this rank does not make so many collectives, and why. Where that
-  // cannot be told the group is broken.
+  // Announces to the other ranks that this rank does not make so many collectives, and why. Where
+  // that is impossible the group is broken.
   void announce_refusal(const std::string& reason, std::size_t num_collectives);
-  // Tells the peer that this rank's arguments for a message were refused, if there can be one that
-  // waits for it: not with a tag or a peer that no message has.
+  // Announces to the peer that this rank's arguments for a message were refused, if there can be
+  // one that waits for it: not with a tag or a peer that no message has.
   void refuse_message(shm::Message::Kind kind, int peer, int tag, const std::string& reason);
 
   // Closes the group as the process ends. Who wants to know when all is over asks the queue.
@@ -241,6 +243,8 @@ class RingBackend : public c10d::Backend {
   bool try_barrier_sync();
   // Sends or receives, to the end.
   bool try_message_sync(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
+  // Null, with nothing done, where torch has to change the tensor first.
+  WorkPtr begin_message(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
 
  private:
   struct Submission {
@@ -261,9 +265,12 @@ class RingBackend : public c10d::Backend {
     void add(DeviceGroup& group, const Tensors& more);
   };
 
-  // The way of a collective, once its arguments are checked:
+  // What happens to a collective, once its arguments are checked:
   //
-  //   submit                 who carries it out, the host or a device? A part of a coalesced call
+  //   run_sync               carries it out on the calling thread, without a Work, or returns false
+  //                          with nothing done
+  //   carry_out              brings its tensors into shape
+  //   submit                 chooses the host or a device. A part of a coalesced call
   //                          is held until all parts have been checked
   //   begin                  gives it its number
   //   begin_on_host          runs the body with communicator_: at once if the operation is
@@ -271,19 +278,39 @@ class RingBackend : public c10d::Backend {
   //   DeviceGroup::enqueue   runs the body with the device's communicator, which enqueues it
   //
   // The body calls the collectives, which become calls that the communicator carries out.
+  template <typename Call>
+  bool run_sync(const Call& call);
+  template <typename Body>
+  bool at_once(c10d::OpType type, const at::Tensor* input, const at::Tensor* output, Body body);
+  template <typename Call, typename CallOptions>
+  WorkPtr carry_out(Call call, const CallOptions& opts);
+  template <typename CallOptions, typename Run>
+  WorkPtr carry_out_lists(c10d::OpType type, const char* title, const Tensors& inputs,
+                          const Tensors& outputs, InPlace in_place, const CallOptions& opts,
+                          Run run);
   WorkPtr submit(Operation operation, Operation::Body body);
-  // record(timeout) makes the operation's mark, body(communicator, timeout) carries it out.
-  template <typename Record, typename Body>
-  bool at_once(Record record, Body body);
   WorkPtr begin(Submission submission, Coalescing* coalescing);
   WorkPtr begin_numbered(Submission submission, Coalescing* coalescing);
   WorkPtr begin_on_host(Submission submission, Coalescing* coalescing);
 
   WorkPtr send_or_recv(shm::Message::Kind kind, Tensors& tensors, int peer, int tag,
                        c10d::OpType type, const char* title);
+  bool run_message_sync(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag);
   WorkPtr send_or_recv_on_host(shm::Message::Kind kind, Operation operation, Writable data,
                                int peer, int tag);
   WorkPtr send_or_recv_on_device(bool is_send, const Operation& operation, Writable data, int peer);
+
+  // In announced.h.
+  template <typename Body>
+  auto announced(const char* what, const at::Tensor& tensor, std::size_t num_calls, Body body);
+  template <typename Body>
+  auto announced_message(shm::Message::Kind kind, const at::Tensor& tensor, int peer, int tag,
+                         Body body);
+  [[noreturn]] void announce_and_rethrow(const char* what, std::size_t num_pending,
+                                         std::size_t num_calls);
+  [[noreturn]] void announce_message_and_rethrow(shm::Message::Kind kind, int peer, int tag,
+                                                 std::size_t num_pending);
+  std::string where(const char* what) const;
 
   // A call that is coalesced of those that submit_all makes. They begin when all have been checked,
   // and share an event for the profiler.

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/patient_store.h"
-#include "torch/backend_announcing.h"
 #include "torch/backend_setup.h"
 #include "torch/errors.h"
 #include "torch/python.h"
@@ -130,8 +129,8 @@ c10::intrusive_ptr<RingBackend> RingBackend::successor(
   GroupConfig config = group_config(rank, world_size, *options);
   config.timeout = timeout;
   auto communicator = make_communicator(meeting, config, store, *options);
-  return c10::make_intrusive<AnnouncingBackend>(store, rank, world_size, std::move(communicator),
-                                                std::move(options));
+  return c10::make_intrusive<RingBackend>(store, rank, world_size, std::move(communicator),
+                                          std::move(options));
 }
 
 void RingBackend::check_has_members() const {

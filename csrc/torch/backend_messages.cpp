@@ -1,12 +1,13 @@
 // send, recv and recvAnysource: see shm/mail.h.
 #include <cstring>
 
+#include "core/flight_dump.h"
+#include "torch/announced.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"
 #include "torch/call_guard.h"
 #include "torch/errors.h"
 #include "torch/message_work.h"
-#include "torch/pending_calls.h"
 
 namespace ringcomm {
 namespace {
@@ -14,6 +15,35 @@ namespace {
 // Profilers show a title, errors the name alone: "ring:send", "send".
 constexpr char kTitlePrefix[] = "ring:";
 const char* name_in(const char* title) { return title + std::strlen(kTitlePrefix); }
+
+// The message has a deadline of its own.
+constexpr auto kAsLongAsItMay = std::chrono::hours(24 * 365);
+
+// A message that is waited for at once, and so no Work. An interrupt leaves it behind, with what it
+// needs.
+class SyncMessage {
+ public:
+  SyncMessage(at::Tensor tensor, const FlightMark& mark, std::shared_ptr<const Hooks> hooks)
+      : tensor_(std::move(tensor)), mark_(mark), hooks_(std::move(hooks)) {
+    message.on_done = [this](std::exception_ptr cause) { done(cause); };
+  }
+
+  void done(std::exception_ptr cause) {
+    if (!cause) return mark_.complete(message.peer);
+    error = cause;  // unless more can be said
+    call_abort_hooks(*hooks_, cause);
+    error = for_torch(failed(mark_, cause));
+  }
+
+  shm::Message message;
+  std::exception_ptr error;
+
+ private:
+  const CallGuard inside_;  // until the tensor is gone, which may need Python to go
+  const at::Tensor tensor_;
+  const FlightMark mark_;
+  const std::shared_ptr<const Hooks> hooks_;
+};
 
 }  // namespace
 
@@ -100,18 +130,73 @@ RingBackend::WorkPtr RingBackend::send_or_recv_on_device(bool is_send, const Ope
 }
 
 RingBackend::WorkPtr RingBackend::send(Tensors& tensors, int peer, int tag) {
-  return send_or_recv(shm::Message::Kind::kSend, tensors, peer, tag, c10d::OpType::SEND,
-                      "ring:send");
+  using enum shm::Message::Kind;
+  return announced_message(kSend, first(tensors), peer, tag, [&] {
+    return send_or_recv(kSend, tensors, peer, tag, c10d::OpType::SEND, "ring:send");
+  });
 }
 
 RingBackend::WorkPtr RingBackend::recv(Tensors& tensors, int peer, int tag) {
-  return send_or_recv(shm::Message::Kind::kRecv, tensors, peer, tag, c10d::OpType::RECV,
-                      "ring:recv");
+  using enum shm::Message::Kind;
+  return announced_message(kRecv, first(tensors), peer, tag, [&] {
+    return send_or_recv(kRecv, tensors, peer, tag, c10d::OpType::RECV, "ring:recv");
+  });
 }
 
 RingBackend::WorkPtr RingBackend::recvAnysource(Tensors& tensors, int tag) {
-  return send_or_recv(shm::Message::Kind::kRecv, tensors, shm::kAnySource, tag,
-                      c10d::OpType::RECVANYSOURCE, "ring:recvAnySource");
+  using enum shm::Message::Kind;
+  return announced_message(kRecv, first(tensors), shm::kAnySource, tag, [&] {
+    return send_or_recv(kRecv, tensors, shm::kAnySource, tag, c10d::OpType::RECVANYSOURCE,
+                        "ring:recvAnySource");
+  });
+}
+
+RingBackend::WorkPtr RingBackend::begin_message(shm::Message::Kind kind, const at::Tensor& tensor,
+                                                int peer, int tag) {
+  if (!tensor.is_cpu() || tensor.is_neg() || peer == rank_) return nullptr;
+  Tensors tensors{tensor};
+  return kind == shm::Message::Kind::kSend ? send(tensors, peer, tag) : recv(tensors, peer, tag);
+}
+
+bool RingBackend::try_message_sync(shm::Message::Kind kind, const at::Tensor& tensor, int peer,
+                                   int tag) {
+  return announced_message(kind, tensor, peer, tag,
+                           [&] { return run_message_sync(kind, tensor, peer, tag); });
+}
+
+bool RingBackend::run_message_sync(shm::Message::Kind kind, const at::Tensor& tensor, int peer,
+                                   int tag) {
+  const bool is_send = kind == shm::Message::Kind::kSend;
+  const char* what = is_send ? "send" : "recv";
+  check_tensor(tensor, what);
+  if (!is_send) check_output(tensor, what);
+  if (!can_stay(tensor) || tensor.is_neg()) return false;
+  if (peer == rank_ || !needs_no_work() || is_profiled()) return false;
+  check_usable();
+  const std::chrono::milliseconds timeout = options_->timeout;
+  const auto own = std::make_shared<SyncMessage>(
+      tensor, flight_->message({is_send, peer, tag}, tensor, timeout, true), hooks_);
+  const std::shared_ptr<shm::Message> message(own, &own->message);
+  const Elements elements = elements_to_move(tensor.scalar_type());
+  message->kind = kind;
+  message->peer = peer;
+  message->tag = tag;
+  message->dtype = elements.dtype;
+  message->users = elements.users;
+  message->data = static_cast<std::byte*>(tensor.data_ptr());
+  message->count = elements.count(tensor);
+  message->deadline = Deadline::roughly_in(timeout);
+  message->is_awaited = true;
+  if (const std::exception_ptr error = error_of([&] { communicator_->post(message); })) {
+    own->done(error);
+    std::rethrow_exception(own->error);
+  }
+  PendingCalls::note_known();
+  if (!message->done.load(std::memory_order_acquire)) {
+    communicator_->wait(*message, kAsLongAsItMay);
+  }
+  if (own->error) std::rethrow_exception(own->error);
+  return true;
 }
 
 }  // namespace ringcomm

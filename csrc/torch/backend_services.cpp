@@ -5,8 +5,7 @@
 
 #include "core/interrupt.h"
 #include "shm/group.h"
-#include "torch/backend.h"
-#include "torch/backend_announcing.h"
+#include "torch/announced.h"
 #include "torch/call_guard.h"
 #include "torch/errors.h"
 #include "torch/python.h"
@@ -72,20 +71,22 @@ std::unordered_map<std::string, std::uint64_t> RingBackend::getMemoryStats() {
 }
 
 void RingBackend::suspend() {
-  check_usable();
-  TORCH_CHECK(!coalescing_ && !estimate_,
-              "ring: suspend: called between startCoalescing and endCoalescing, or within a time "
-              "estimate; end that first");
-  TORCH_CHECK_NOT_IMPLEMENTED(!communicator_->group().spans_hosts(),
-                              "ring: suspend: the ranks of this group are on several hosts, whose "
-                              "memory is not given back");
-  const auto timeout = timeout_or_default({});
-  const auto give_back = [host = communicator_, timeout](Collectives&) {
-    host->give_back(timeout);
-  };
-  submit({c10d::OpType::BARRIER, "ring:suspend", {}, {}, {}, timeout, /*async=*/false}, give_back)
-      ->wait();
-  suspended_ = true;
+  announced("suspend", {}, 1, [&] {
+    check_usable();
+    TORCH_CHECK(!coalescing_ && !estimate_,
+                "ring: suspend: called between startCoalescing and endCoalescing, or within a time "
+                "estimate; end that first");
+    TORCH_CHECK_NOT_IMPLEMENTED(!communicator_->group().spans_hosts(),
+                                "ring: suspend: the ranks of this group are on several hosts, "
+                                "whose memory is not given back");
+    const auto timeout = timeout_or_default({});
+    const auto give_back = [host = communicator_, timeout](Collectives&) {
+      host->give_back(timeout);
+    };
+    submit({c10d::OpType::BARRIER, "ring:suspend", {}, {}, {}, timeout, /*async=*/false}, give_back)
+        ->wait();
+    suspended_ = true;
+  });
 }
 
 void RingBackend::resume() {
@@ -102,7 +103,7 @@ c10::intrusive_ptr<c10d::Backend> RingBackend::merge(
   if (opts) options->global_ranks_in_group = opts->global_ranks_in_group;
   options->selection.host_of.clear();  // it names the ranks of this group
   options->relative.reset();
-  return c10::make_intrusive<AnnouncingBackend>(store, rank, size, std::move(options));
+  return c10::make_intrusive<RingBackend>(store, rank, size, std::move(options));
 }
 
 }  // namespace ringcomm

@@ -17,7 +17,6 @@
 #include "core/flight_dump.h"
 #include "plan/matching.h"
 #include "torch/backend.h"
-#include "torch/backend_announcing.h"
 #include "torch/bench_bindings.h"
 #include "torch/call_guard.h"
 #include "torch/errors.h"
@@ -173,7 +172,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
   }
   try {
     const py::gil_scoped_release release;
-    return c10::make_intrusive<AnnouncingBackend>(store, rank, world_size, std::move(options));
+    return c10::make_intrusive<RingBackend>(store, rank, world_size, std::move(options));
   } catch (const std::bad_alloc&) {
     const std::exception_ptr error = std::current_exception();
     decline_group(store, rank, world_size, timeout, group_name, global_ranks, reason_of(error));
@@ -222,11 +221,10 @@ py::bytes dump_flight_record(const std::string& path) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "ringcomm's compiled half: the backend \"ring\", and plans.";
-  py::class_<ringcomm::AnnouncingBackend, c10d::Backend,
-             c10::intrusive_ptr<ringcomm::AnnouncingBackend>>(m, "RingBackend",
-                                                              "The backend \"ring\" of one rank.")
+  py::class_<ringcomm::RingBackend, c10d::Backend, c10::intrusive_ptr<ringcomm::RingBackend>>(
+      m, "RingBackend", "The backend \"ring\" of one rank.")
       .def(
-          "perform_nocolor_split", [](ringcomm::AnnouncingBackend&, const py::object&) {},
+          "perform_nocolor_split", [](ringcomm::RingBackend&, const py::object&) {},
           py::arg("device"),
           "What torch calls on the ranks outside of a new group: they have no part in it.");
   m.def("create_backend", &ringcomm::create_backend, py::arg("store"), py::arg("rank"),
