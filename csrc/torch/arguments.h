@@ -73,7 +73,7 @@ inline int64_t num_rows(const at::Tensor& tensor) {
   return tensor.dim() == 0 ? tensor.numel() : tensor.size(0);
 }
 
-// Of a tensor that is cut along dimension 0 into as many equal parts as there are ranks.
+// Checks a tensor that is cut along dimension 0 into as many equal parts as there are ranks.
 inline void check_equal_rows(const at::Tensor& tensor, int world_size, const char* what,
                              const char* argument) {
   const int64_t rows = num_rows(tensor);
@@ -160,8 +160,8 @@ inline Tensors readable_apart(const Tensors& inputs, const Writables& outputs, I
   return result;
 }
 
-// Of calls that are coalesced: checks what concerns more than one of them, and returns their
-// inputs as apart_from_others.
+// Checks what concerns more than one of the calls that are coalesced, and returns their inputs as
+// apart_from_others does.
 inline Tensors check_coalesced(const Tensors& inputs, const TensorLists& outputs,
                                const char* what) {
   Tensors all;

@@ -17,7 +17,8 @@
 namespace ringcomm {
 namespace {
 
-// The group may end before those that wait for records have seen that they are written.
+// A weak reference, because the group may end before a thread that waits for records has seen that
+// they are written.
 std::function<FlightRecorder::DumpsWritten()> dump_requests_of(
     const std::weak_ptr<Communicator>& communicator) {
   return [communicator]() -> FlightRecorder::DumpsWritten {
@@ -28,7 +29,7 @@ std::function<FlightRecorder::DumpsWritten()> dump_requests_of(
   };
 }
 
-// None, if the members are still to be told.
+// Null if the members are not known yet: see reconfigure.
 std::shared_ptr<Communicator> first_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                  int rank, int world_size,
                                                  const RingBackend::Options& options) {
@@ -104,7 +105,7 @@ RingBackend::~RingBackend() {
   }
   remove_backend(this);
   at_the_end([this] { close("the process group is closed", /*abort=*/false); });
-  // Here, as ending them waits for their threads.
+  // They end here, because their destructors wait for their threads.
   without_gil([&] {
     if (flight_) at_the_end([this] { flight_->end(); });
     device_group_.reset();
@@ -113,8 +114,8 @@ RingBackend::~RingBackend() {
   });
 }
 
-// The device first: ending it in good order takes all ranks, which the host's group brings
-// together.
+// The device comes first: a clean end of its communicator takes all ranks, which the host's group
+// brings together.
 void RingBackend::shutdown() {
   if (!maker_.is_here()) return;
   if (device_group_) without_gil([&] { device_group_->shut_down(options_->timeout); });
@@ -133,7 +134,7 @@ std::weak_ptr<Queue> RingBackend::leave() {
   return queue_;
 }
 
-// A child has these by inheritance: it has no threads to end, and must not speak to the peers.
+// A forked child has inherited these: it has no threads to end, and must not contact the peers.
 void RingBackend::abandon() {
   new auto(std::move(communicator_));
   new auto(std::move(queue_));
@@ -272,7 +273,7 @@ DeviceGroup& RingBackend::device_group(at::Device device) {
   return *device_group_;
 }
 
-// torch asks before it makes a batch of messages: their peers would wait if this threw.
+// This must not throw: torch asks before it makes a batch of messages, and their peers would wait.
 bool RingBackend::supportsCoalescing() const {
   return *missing_for_cuda() == '\0' && at::hasCUDA();
 }
@@ -311,8 +312,8 @@ RingBackend::WorkPtr RingBackend::endCoalescing() {
                           timeout_or_default({})});
 }
 
-// Its parts are under way: where they cannot be joined the caller learns nothing of them, and the
-// other ranks are to know that.
+// The parts are under way. Where they cannot be joined the caller gets no work of them, so the group
+// fails, which the other ranks see.
 RingBackend::WorkPtr RingBackend::join(Coalescing& coalesced, Operation operation) {
   try {
     return join_parts(coalesced, std::move(operation));

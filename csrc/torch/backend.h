@@ -31,8 +31,8 @@ namespace ringcomm {
 enum class InPlace;  // torch/arguments.h
 
 // Every collective checks what one rank can know of its arguments and throws before anything is
-// sent: ValueError, or NotImplementedError for a device without an executor. What takes two ranks
-// to see, time-outs and lost peers end the Work with a DistBackendError.
+// sent: ValueError, or NotImplementedError for a device without an executor. What only two ranks
+// together can see, time-outs and lost peers end the Work with a DistBackendError.
 //
 // Operations run in the order they were called. A synchronous one runs on the calling thread when
 // nothing is ahead of it; the others run on the queue's threads, sends and receives apart from
@@ -56,11 +56,11 @@ class RingBackend final : public c10d::Backend {
     std::string links = "auto";  // engine between hosts, see torch/links.h
     std::chrono::milliseconds heartbeat_timeout =
         kHeartbeatTimeout;  // that a host may keep, see core/inter_host_config.h
-    std::string host;       // what its user calls this rank's host; empty: whatever is found out
+    std::string host;       // the user's name of this rank's host; empty: it is found out
     streams::DeviceOptions device;  // but for the selection
     // Called by rank 0 of each group, once it is made, with the file of its memory.
     std::function<void(int descriptor)> made = {};
-    // Of a group that was made before, and knows which ranks have ended since.
+    // A group that was made before, and knows which ranks have ended since.
     std::weak_ptr<Communicator> relative;
   };
 
@@ -220,7 +220,7 @@ class RingBackend final : public c10d::Backend {
   // one that waits for it: not with a tag or a peer that no message has.
   void refuse_message(shm::Message::Kind kind, int peer, int tag, const std::string& reason);
 
-  // Closes the group as the process ends. Who wants to know when all is over asks the queue.
+  // Closes the group as the process ends. The queue ends when all operations have.
   std::weak_ptr<Queue> leave();
 
   const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
@@ -338,7 +338,8 @@ class RingBackend final : public c10d::Backend {
   // In place of carrying it out.
   WorkPtr add_to_estimate(Operation operation);
   [[noreturn]] void refuse_in_estimate(const std::string& what) const;
-  // Of a call that was carried out at once. Completion hooks know of it when this returns.
+  // The work of a call that was carried out at once. Completion hooks have been called when this
+  // returns.
   WorkPtr done(c10d::OpType type, const at::Tensor& output) const {
     const std::uint64_t key = next_completion_key();
     auto work =
@@ -356,9 +357,9 @@ class RingBackend final : public c10d::Backend {
   // Before any use. Throws DistBackendError in a child that was forked from the process that made
   // the group; gives the group the name that torch has given it since.
   void check_usable();
-  // Of the present members.
+  // Begins the flight record of the present members.
   void begin_record();
-  // Of an operation, which the group's record now has.
+  // Of an operation that the group's record now has.
   Report report_of(const FlightMark& mark) const;
 
   const ForkGuard maker_;

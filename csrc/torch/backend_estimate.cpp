@@ -35,7 +35,7 @@ std::optional<Collective> collective_of(c10d::OpType type) {
       return Collective::kAllToAll;
     case c10d::OpType::BARRIER:
       return Collective::kBarrier;
-    default:  // a sparse all-reduce, whose size is the other ranks' to tell, too
+    default:  // a sparse all-reduce, whose size depends on the other ranks' tensors
       return std::nullopt;
   }
 }
@@ -46,7 +46,7 @@ std::uint64_t nbytes_of(const std::vector<at::Tensor>& tensors) {
   return nbytes;
 }
 
-// Of the larger of a rank's two buffers, which in a gather and a scatter the root alone has.
+// The size of the larger of a rank's two buffers. In a gather and a scatter only the root has it.
 std::uint64_t nbytes_of(const Operation& operation, int world_size) {
   const std::uint64_t input = nbytes_of(operation.inputs);
   const std::uint64_t output = nbytes_of(operation.outputs);

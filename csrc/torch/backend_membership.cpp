@@ -122,7 +122,7 @@ c10::intrusive_ptr<RingBackend> RingBackend::successor(
   const int world_size = static_cast<int>(ranks.size());
   auto options = options_of(ranks, opts);
   if (options_->global_ranks_in_group.empty()) options->global_ranks_in_group.clear();
-  options->relative.reset();  // this group, in which who aborts is gone
+  options->relative.reset();  // this group, which is gone once a rank aborts it
   const c10::intrusive_ptr<c10d::Store> store =
       c10::make_intrusive<c10d::PrefixStore>("shrunk " + survivors.key, store_);
   WatchedStore meeting(store, store_patience(timeout), watch);

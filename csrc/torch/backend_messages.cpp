@@ -7,7 +7,7 @@
 #include "torch/backend.h"
 #include "torch/call_guard.h"
 #include "torch/errors.h"
-#include "torch/message_work.h"
+#include "torch/work.h"
 
 namespace ringcomm {
 namespace {

@@ -1,9 +1,9 @@
 // Changing a group's members, and growing: torch.distributed._reconfigure.
 //
-// Members are given by their handles, in the order of their ranks: what each got from its own
-// backend and told the others. They meet in the store under a key that is made of the uuid and all
-// handles. A handle names its process and its host, so that a member of the same host that dies
-// meanwhile is not waited for.
+// Members are given by their handles, in the order of their ranks. Each member got its handle from
+// its own backend and gave it to the others. The members meet in the store under a key that is made
+// of the uuid and all handles. A handle names its process and its host, so that no member waits for
+// one of the same host that dies meanwhile.
 #include "torch/backend.h"
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE

@@ -11,11 +11,11 @@
 
 namespace ringcomm {
 
-// To the group that these options are for.
+// What a rank brings to the group that these options are for.
 GroupConfig group_config(int rank, int world_size, const RingBackend::Options& options);
 
 // Blocks until all ranks have come. Where they are on several hosts, they exchange addresses in
-// `links_store`, now and later; nobody else has met there. Throws Error.
+// `links_store`, now and later; no other group uses it. Throws Error.
 std::shared_ptr<Communicator> make_communicator(Store& store, GroupConfig config,
                                                 const c10::intrusive_ptr<c10d::Store>& links_store,
                                                 const RingBackend::Options& options);
@@ -28,7 +28,7 @@ void check_store_answers(const c10::intrusive_ptr<c10d::Store>& store,
                          std::chrono::milliseconds patience);
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
-// Of this process, and for one backend in it.
+// Names one backend of this process.
 std::string new_handle();
 #endif
 

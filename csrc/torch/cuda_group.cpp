@@ -87,7 +87,8 @@ class CudaGroup : public DeviceGroup {
     return work;
   }
 
-  // Of the watchdog's knowledge alone: asking the device might take as long as it hangs.
+  // Uses only what the watchdog knows, because a question to the device may take as long as it
+  // hangs.
   void note_completed() override {
     std::lock_guard lock(under_way_mutex_);
     while (!under_way_.empty() && under_way_.front().end->is_confirmed()) {

@@ -1,4 +1,4 @@
-// What the backend needs of an accelerator.
+// What the backend needs from an accelerator.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -46,7 +46,7 @@ class DeviceGroup {
 // Why this build cannot send CUDA tensors, and what to do; empty if it can.
 const char* missing_for_cuda();
 
-// Waits for nobody. Throws Error.
+// Does not wait for other ranks. Throws Error.
 std::unique_ptr<DeviceGroup> make_cuda_group(Group& group, at::Device device,
                                              const streams::DeviceOptions& options);
 

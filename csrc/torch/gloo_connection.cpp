@@ -23,7 +23,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
-// A time-out of gloo's would end the connection: whoever has no more patience cancels.
+// A time-out of gloo's would end the connection. Deadlines are kept by cancelling messages instead.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
 // c10d's tags are positive ints. Numbers that share their last bits are far from each other.
@@ -157,7 +157,7 @@ void GlooConnection::wait_for_messages(Direction& direction) {
   }
 }
 
-// Whether it has come to a good end. Without the lock: nobody else touches what is used here.
+// Whether it has succeeded. It takes no lock, because no other thread touches what is used here.
 bool GlooConnection::wait_for(Posted& message) {
   try {
     if (!message.has_header()) {

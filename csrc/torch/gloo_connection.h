@@ -1,10 +1,11 @@
 // A connection to one peer by gloo: a group of the two ranks, which makes its own way through
-// messages. As c10d's works of gloo tell their end to nobody but who waits, there is a thread for
-// each stream and direction that is used, which waits for them in the order they were posted.
+// messages. c10d's works of gloo report their end only to a thread that waits for them. So each
+// stream and direction that is used has a thread, which waits for its messages in the order they
+// were posted.
 //
-// As gloo does not tell how long a message is, one whose length the receiver does not know is two:
-// a header of 64 bytes, and, unless they fit in there, its bytes. Both are posted ahead, so neither
-// waits for the other.
+// gloo does not say how long a message is. A message whose length the receiver does not know is
+// sent as two: a header of 64 bytes and, unless they fit in there, its bytes. Both are posted
+// ahead, so neither waits for the other.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -81,8 +82,8 @@ class GlooConnection {
   const int peer_;
   const std::function<void()> on_end_;
   const std::shared_ptr<std::atomic<bool>> closed_ = std::make_shared<std::atomic<bool>>(false);
-  std::mutex mutex_;                           // of all that follows
-  std::condition_variable finished_;           // a message, for who cancels it
+  std::mutex mutex_;                           // guards all that follows
+  std::condition_variable finished_;           // a message is finished, which cancel() waits for
   c10::intrusive_ptr<c10d::Backend> backend_;  // null: not connected yet
   bool is_lost_ = false;
   std::string failure_;  // why

@@ -1,4 +1,4 @@
-#include "torch/gloo_engine.h"
+#include "torch/links.h"
 
 #include <algorithm>
 #include <chrono>

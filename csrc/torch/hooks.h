@@ -1,11 +1,13 @@
-// What torch attaches to backends from version 2.15 on, for its own flight recorder: hooks that are
-// called when an operation has succeeded, and when a group is about to end in failure.
+// Hooks of torch's that are called when an operation has succeeded, and when a group is about to end
+// in failure. From version 2.15 on torch attaches its own flight recorder by them. And the time that
+// torch adds to a group's timeout for a while.
 #pragma once
 
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,7 +19,6 @@
 #include <utility>
 
 #include "core/status.h"
-#include "torch/timeout_extension.h"
 
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
 #define RINGCOMM_WITH_COMPLETION_HOOKS 1
@@ -73,13 +74,50 @@ class HookTable {
   std::shared_ptr<const Map> hooks_ = std::make_shared<Map>();
 };
 
+// Time that is added to a group's timeout for a while: Backend::addEphemeralTimeout.
+//
+// It counts for every work that is created until the first of them is complete. That first work
+// claims it, and lets go of it when it is complete.
+class TimeoutExtension : public std::enable_shared_from_this<TimeoutExtension> {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  void add(Milliseconds more) {
+    active_ += more.count();
+    unclaimed_ += more.count();
+  }
+  bool is_active() const { return active_.load(std::memory_order_relaxed) != 0; }
+  Milliseconds now() const { return Milliseconds(active_.load(std::memory_order_relaxed)); }
+
+  // What was added since the last claim ends with the object that is returned; null: nothing was.
+  std::shared_ptr<const void> claim() {
+    if (unclaimed_.load(std::memory_order_relaxed) == 0) return nullptr;
+    return std::make_shared<const Claim>(shared_from_this());
+  }
+
+ private:
+  struct Claim {
+    explicit Claim(std::shared_ptr<TimeoutExtension> of)
+        : extension(std::move(of)), claimed(extension->unclaimed_.exchange(0)) {}
+    ~Claim() { extension->active_ -= claimed; }
+    Claim(const Claim&) = delete;
+    Claim& operator=(const Claim&) = delete;
+
+    const std::shared_ptr<TimeoutExtension> extension;
+    const Milliseconds::rep claimed;
+  };
+
+  std::atomic<Milliseconds::rep> active_ = 0;
+  std::atomic<Milliseconds::rep> unclaimed_ = 0;
+};
+
 // A backend's. Its works hold them, and may outlive it.
 struct Hooks {
   HookTable<> abort;
 #ifdef RINGCOMM_WITH_COMPLETION_HOOKS
   HookTable<const c10d::CompletionHookArgs&> completion;
 #endif
-  // Of operations that have succeeded, for one user.
+  // Called for operations that have succeeded; there is at most one.
   HookTable<const std::shared_ptr<c10d::WorkInfo>&> work_info;
   std::atomic<bool> times_calls = false;  // that begin from now on
   // Works that are not complete hold it, too.
@@ -87,7 +125,7 @@ struct Hooks {
   const std::shared_ptr<TimeoutExtension> extension = std::make_shared<TimeoutExtension>();
 };
 
-// By this, completion hooks know a work; no two works have the same.
+// The number by which completion hooks know a work. No two works have the same one.
 inline std::uint64_t next_completion_key() {
   static std::atomic<std::uint64_t> last = 0;
   return ++last;

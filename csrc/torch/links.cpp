@@ -3,12 +3,12 @@
 #include "core/patient_store.h"
 #include "core/status.h"
 #include "links/ucx.h"
-#include "torch/gloo_engine.h"
 
 namespace ringcomm {
 namespace {
 
-// With a store that may live on a host that was cut off; whoever closes the engine waits for it.
+// How long to wait for a store, which may live on a host that was cut off. Closing the engine waits
+// for it, too.
 constexpr std::chrono::seconds kPatience{10};
 
 bool uses_ucx(const std::string& wanted) {

@@ -33,7 +33,7 @@ class Engine {
   const std::unique_ptr<links::Engine> engine_;
 };
 
-// A message that is posted, with its tensor. It is cancelled where nobody waits for it any more.
+// A message that is posted, with its tensor. It is cancelled when nothing waits for it any more.
 class Posted {
  public:
   Posted(std::shared_ptr<Engine> engine, at::Tensor tensor)

@@ -1,4 +1,4 @@
-// An operation of the backend: what torch is told of it, and what it does.
+// An operation of the backend: what torch shows of it, and what it does.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// Who is told how an operation goes: the flight record, and torch's hooks.
+// Reports how an operation goes, to the flight record and to torch's hooks.
 #pragma once
 
 #include <c10/util/SmallVector.h>
@@ -21,21 +21,22 @@ class Report {
   Report() = default;
   explicit Report(std::shared_ptr<const Hooks> hooks);
 
-  // Of the one operation, or of messages that a device begins together.
+  // Adds the mark of the operation, or of one of the messages that a device begins together.
   void add(const FlightMark& mark) { marks_.push_back(mark); }
   void add(const Report& other) { marks_.append(other.marks_); }
 
   std::uint64_t completion_key() const { return completion_key_; }
 
   void started() const;
-  // `source`: of a message. To be called before the work is complete: who has waited for that is to
-  // find it recorded.
+  // To be called before the work is complete, so that a caller that has waited for the work finds
+  // it recorded. `source` is a message's sender.
   void succeeded(int source = FlightRecorder::kAnybody) const;
-  // And this when it is: hooks may ask it. `milliseconds`: what it took, if that was measured.
+  // To be called once the work is complete, as hooks may ask it. `milliseconds` is what it took, if
+  // that was measured.
   void call_completion_hooks(std::optional<float> milliseconds = std::nullopt) const noexcept {
     if (hooks_) ringcomm::call_completion_hooks(*hooks_, completion_key_, milliseconds);
   }
-  // Whether what it takes is to be measured.
+  // Whether the duration is to be measured.
   bool is_timed() const { return hooks_ && hooks_->times_calls; }
   bool wants_work_info() const { return hooks_ && !hooks_->work_info.is_empty(); }
   void call_work_info_hook(const std::shared_ptr<c10d::WorkInfo>& info) const noexcept {

@@ -6,7 +6,7 @@
 namespace ringcomm {
 namespace {
 
-// What the ranks tell each other first: the number of nonzeros, then what must agree.
+// What the ranks exchange first: the number of nonzeros, then what must agree.
 std::vector<int64_t> shape_record(const at::Tensor& tensor) {
   std::vector<int64_t> record{tensor._nnz(), tensor.sparse_dim(),
                               static_cast<int64_t>(tensor.scalar_type())};

@@ -111,7 +111,7 @@ double premul_factor(const c10d::ReduceOp& op, const char* what) {
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 
-// Of tensors whose bytes, if they have any, are not their values.
+// Tensors with these keys have no bytes, or bytes that are not their values.
 const DispatchKeySet kNotItsMemory({DispatchKey::Quantized, DispatchKey::ZeroTensor,
                                     DispatchKey::Functionalize, DispatchKey::FuncTorchBatched,
                                     DispatchKey::FuncTorchGradWrapper, DispatchKey::NestedTensor});

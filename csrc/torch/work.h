@@ -1,4 +1,4 @@
-// What torch holds of an operation under way.
+// The works that torch holds of operations under way.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -11,12 +11,13 @@
 #include <vector>
 
 #include "core/queue.h"
+#include "shm/communicator.h"
 #include "torch/operation.h"
 
 namespace ringcomm {
 
-// One operation, or several coalesced. Whoever carries it out calls start() when it does, and
-// complete() once; the future's callbacks run there.
+// One operation, or several that are coalesced. The thread that carries it out calls start() when it
+// begins, and complete() once; the future's callbacks run there.
 class RingWork : public c10d::Work {
  public:
   RingWork(int rank, Operation operation);
@@ -25,7 +26,7 @@ class RingWork : public c10d::Work {
     if (stopwatch_) stopwatch_->began = std::chrono::steady_clock::now();
     report_.started();
   }
-  // `source`: of a message.
+  // `source` is a message's sender.
   void complete(std::exception_ptr error, int source = FlightRecorder::kAnybody) noexcept;
   // Calls `next` when the work is complete, at once if it already is.
   void then(std::function<void(std::exception_ptr)> next);
@@ -35,7 +36,7 @@ class RingWork : public c10d::Work {
   void synchronize() override { wait(kNoTimeout); }
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  // Of a c10d::WorkResult, as an int; it never fails.
+  // Its value is a c10d::WorkResult as an int. It never fails.
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
   std::vector<at::Tensor> result() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
@@ -47,8 +48,8 @@ class RingWork : public c10d::Work {
   float getDuration() const override;
 
  protected:
-  // Helps the operation along for at most `patience`, or not at all. Returns when it is complete or
-  // somebody else is at work on it.
+  // Helps the operation along for at most `patience`, or not at all. Returns when the operation is
+  // complete or another thread carries it out.
   virtual void help(std::chrono::milliseconds patience) = 0;
 
  private:
@@ -135,6 +136,24 @@ class CoalescedWork : public RingWork {
   std::mutex count_mutex_;
   std::size_t remaining_;
   std::exception_ptr first_error_;
+};
+
+// A message between CPU tensors.
+class MessageWork : public RingWork {
+ public:
+  MessageWork(int rank, Operation operation, std::shared_ptr<Communicator> communicator)
+      : RingWork(rank, std::move(operation)), communicator_(std::move(communicator)) {}
+
+  // Throws if the group is broken.
+  void post(std::shared_ptr<shm::Message> message);
+  int sourceRank() const override { return message_->peer; }
+
+ protected:
+  void help(std::chrono::milliseconds patience) override;
+
+ private:
+  const std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<shm::Message> message_;
 };
 
 }  // namespace ringcomm
