@@ -105,7 +105,6 @@ def _settings(options: Any, pg_options: Any) -> tuple[Any, ...]:
         options.global_ranks_in_group,
         given_name(),
         links.wanted(),
-        switch("RINGCOMM_GRAPHS"),
         one_of("RINGCOMM_EXECUTOR", EXECUTORS),
         _default_backend(),
         getattr(options, "enable_reconfigure", False),  # from torch 2.14 on

@@ -58,8 +58,8 @@ def test_executors_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_switches_are_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RINGCOMM_GRAPHS", "maybe")
-    with pytest.raises(ValueError, match="RINGCOMM_GRAPHS is 'maybe'; it must be 0 or 1"):
+    monkeypatch.setenv("RINGCOMM_BLOCKING_WAIT", "maybe")
+    with pytest.raises(ValueError, match="RINGCOMM_BLOCKING_WAIT is 'maybe'; it must be 0 or 1"):
         dist.init_process_group("ring", store=dist.HashStore(), rank=0, world_size=1)
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -167,7 +167,7 @@ def test_a_misspelt_name_has_a_near_one(
     assert said == f"{name} is set, and ringcomm reads no such variable. Is {meant} meant?"
     problems: list[str] = []
     monkeypatch.setenv("RINGCOMM_LINKS", "gloo")
-    monkeypatch.setenv("RINGCOMM_GRAPHS", "")
+    monkeypatch.setenv("RINGCOMM_FLIGHT_STACKS", "")
     assert doctor._settings(problems) == "RINGCOMM_LINKS" and problems == [said]
 
 

@@ -27,7 +27,6 @@ BAD = {
     "RINGCOMM_FLIGHT_DUMP": "perhaps",
     "RINGCOMM_FLIGHT_RECORDS": "-1",
     "RINGCOMM_FLIGHT_STACKS": "perhaps",
-    "RINGCOMM_GRAPHS": "perhaps",
     "RINGCOMM_HOSTID": "x" * 64,
     "RINGCOMM_HOST_SILENCE": "0",
     "RINGCOMM_LINKS": "string",
@@ -93,7 +92,7 @@ def test_options_that_one_rank_refuses(refusing: int) -> None:
 
 
 def with_a_word(rank: Rank, word: str) -> None:
-    os.environ["RINGCOMM_BLOCKING_WAIT"] = os.environ["RINGCOMM_GRAPHS"] = word
+    os.environ["RINGCOMM_BLOCKING_WAIT"] = os.environ["RINGCOMM_FLIGHT_STACKS"] = word
     dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
     dist.destroy_process_group()
 

@@ -25,7 +25,7 @@ class DeviceBoard {
 
   // This rank connects its device with all others', or has done so; with settings that must be the
   // same everywhere.
-  using Settings = std::array<std::uint64_t, 5>;
+  using Settings = std::array<std::uint64_t, 4>;
   virtual void join(const Settings& settings) = 0;
   virtual bool joined(int rank) = 0;
   virtual Settings settings_of(int rank) = 0;  // once it has joined

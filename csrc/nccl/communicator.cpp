@@ -141,10 +141,7 @@ void Communicator::end() {
   const bool interrupts = !lock.owns_lock() || captures_.alive() > 0;
   if (interrupts) ended_ = connections_.interrupt(is_mine) && ended_;
   if (!lock.owns_lock()) return;
-  // NCCL waits for graphs to let go of a communicator, but not of one that was interrupted.
-  const bool is_free = captures_.alive() == 0 && !(interrupts && !replays_.empty());
-  replays_.clear();
-  if (!ended_ || !is_free) return leave();
+  if (!ended_ || captures_.alive() > 0) return leave();
   connections_.abort();
 }
 
@@ -208,7 +205,6 @@ std::string Communicator::shut_down(Timeout timeout) {
     if (clean && held > 0) {
       leave();
     } else if (clean && board_.most_closed(partners()) == DeviceBoard::Closing::kFree) {
-      replays_.clear();
       connections_.destroy();
       free_memory();
     }

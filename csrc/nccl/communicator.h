@@ -26,7 +26,6 @@
 #include "nccl/fused_executor.h"
 #include "nccl/handles.h"
 #include "nccl/memory.h"
-#include "nccl/replays.h"
 #include "nccl/watchdog.h"
 #include "streams/device_collectives.h"
 #include "streams/device_options.h"
@@ -170,7 +169,6 @@ class Communicator : private streams::DeviceCollectives {
   bool connected_ = false;
   std::vector<bool> has_edge_;  // by rank: of the channels, as far as they are connected
   std::set<const Program*> connected_programs_;  // that use no other edges
-  Replays replays_;
   std::uint64_t sequence_ = 0;
   bool captured_ = false;                   // what is being enqueued
   std::shared_ptr<EventHandle> under_way_;  // its end

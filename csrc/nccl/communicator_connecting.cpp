@@ -13,14 +13,14 @@ namespace ringcomm::nccl {
 DeviceBoard::Settings Communicator::settings() const {
   const streams::Layout& layout = options_.layout;
   return {static_cast<std::uint64_t>(layout.num_channels), layout.slice_nbytes,
-          static_cast<std::uint64_t>(options_.max_ctas), options_.graphs,
+          static_cast<std::uint64_t>(options_.max_ctas),
           static_cast<std::uint64_t>(options_.executor)};
 }
 
 // Ranks with other settings than this one would wait for each other in vain.
 bool Communicator::all_joined() {
   constexpr std::array kNames = {"RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES", "RINGCOMM_MAX_CTAS",
-                                 "RINGCOMM_GRAPHS", "RINGCOMM_EXECUTOR"};
+                                 "RINGCOMM_EXECUTOR"};
   static_assert(kNames.size() == std::tuple_size_v<DeviceBoard::Settings>);
   if (!board_.not_joined().empty()) return false;
   const DeviceBoard::Settings own = settings();

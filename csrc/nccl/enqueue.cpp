@@ -96,15 +96,12 @@ void Communicator::enqueue_program(Call call, const Program& program, std::span<
   telling([&] { return describe_numbered(call, group_.members); },
           [&] {
             api_.push_collective(call.collective);
-            const auto run = [&] { executor_->run(api_, program, chunks, reduction); };
             if (is_eager) {
               fused_->run_eagerly(call, blocks(), reduction, stream());
             } else if (fused_ && fused_->takes(program)) {
               fused_->run(call, program, chunks, reduction, stream());
-            } else if (options_.graphs && !captured_ && replays_.knows(call)) {
-              replays_.find(call, chunks, reduction, stream(), run).launch(stream());
             } else {
-              run();
+              executor_->run(api_, program, chunks, reduction);
             }
             api_.pop_range();
           });

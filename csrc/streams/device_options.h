@@ -58,7 +58,6 @@ struct DeviceOptions {
   // No more than a fifth of the device's multiprocessors, even if that is less: kernels of groups
   // that run at once wait for peers, and must all fit the device, or may wait for each other.
   bool shares_device = true;
-  bool graphs = false;  // see nccl/replays.h
 };
 
 }  // namespace ringcomm::streams

@@ -132,7 +132,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     std::vector<int> host_of, int num_channels, std::size_t slice_nbytes,
     const std::optional<int>& max_ctas, const std::string& group_name,
     const std::vector<std::uint64_t>& global_ranks, const std::string& host,
-    const std::string& links, bool graphs, const std::string& executor,
+    const std::string& links, const std::string& executor,
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
     const std::optional<Link>& link, const std::vector<Tuned>& tuned,
     std::chrono::milliseconds heartbeat_timeout, const std::vector<Time>& times,
@@ -144,7 +144,6 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
     options->device.shares_device = !max_ctas;
     options->device.max_ctas = max_ctas.value_or(options->device.max_ctas);
-    options->device.graphs = graphs;
     options->device.executor = streams::executor_named(executor);
     options->device.async_errors = streams::async_errors_named(async_errors);
     options->group_name = group_name;
@@ -231,9 +230,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("world_size"), py::arg("timeout"), py::arg("algorithms"), py::arg("host_of"),
         py::arg("num_channels"), py::arg("slice_nbytes"), py::arg("max_ctas"),
         py::arg("group_name"), py::arg("global_ranks"), py::arg("host") = "",
-        py::arg("links") = "auto", py::arg("graphs") = false, py::arg("executor") = "auto",
-        py::arg("relative") = nullptr, py::arg("enable_reconfigure") = false,
-        py::arg("across") = py::none(), py::arg("tuned") = std::vector<ringcomm::Tuned>{},
+        py::arg("links") = "auto", py::arg("executor") = "auto", py::arg("relative") = nullptr,
+        py::arg("enable_reconfigure") = false, py::arg("across") = py::none(),
+        py::arg("tuned") = std::vector<ringcomm::Tuned>{},
         py::arg("silence") = ringcomm::kHeartbeatTimeout,
         py::arg("times") = std::vector<ringcomm::Time>{}, py::arg("tuned_by") = "",
         py::arg("made") = py::none(), py::arg("async_errors") = "exit",

@@ -28,7 +28,6 @@ def create_backend(
     global_ranks: Sequence[int],
     host: str = "",
     links: str = "auto",
-    graphs: bool = False,
     executor: str = "auto",
     relative: Backend | None = None,
     enable_reconfigure: bool = False,

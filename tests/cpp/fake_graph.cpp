@@ -1,6 +1,7 @@
 #include "fake_graph.h"
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -19,12 +20,7 @@ thread_local cudaStreamCaptureMode mode_here = cudaStreamCaptureModeGlobal;
 std::mutex captures_mutex;
 std::set<Graph*> captures;  // that are active
 
-// Graphs as CUDA's handles.
-using GraphHandle = std::shared_ptr<Graph>*;
-
 }  // namespace
-
-std::atomic<int> num_launches{0};
 
 // Called when the last graph that holds it goes.
 struct UserObject {
@@ -170,35 +166,6 @@ cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* data, cudaHostF
 cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned,
                                       unsigned) {
   reinterpret_cast<fake::Graph*>(graph)->retain(reinterpret_cast<fake::UserObject*>(object));
-  return cudaSuccess;
-}
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  fake::begin_capture(stream, mode);
-  return cudaSuccess;
-}
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  const std::shared_ptr<fake::Graph> captured = stream->graph;
-  const bool joined = fake::end_capture(captured, stream);
-  *graph = reinterpret_cast<cudaGraph_t>(new std::shared_ptr(captured));
-  return fake::returned(joined ? cudaSuccess : cudaErrorStreamCaptureUnjoined);
-}
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                          unsigned long long) {
-  const auto handle = reinterpret_cast<fake::GraphHandle>(graph);
-  *executable = reinterpret_cast<cudaGraphExec_t>(new std::shared_ptr(*handle));
-  return cudaSuccess;
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  ++fake::num_launches;
-  (*reinterpret_cast<fake::GraphHandle>(executable))->launch(stream);
-  return cudaSuccess;
-}
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
-  delete reinterpret_cast<fake::GraphHandle>(executable);
-  return cudaSuccess;
-}
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete reinterpret_cast<fake::GraphHandle>(graph);
   return cudaSuccess;
 }
 

@@ -6,7 +6,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,8 +17,6 @@ namespace fake {
 
 struct EventState;
 struct UserObject;
-
-extern std::atomic<int> num_launches;
 
 // What was captured, and all that can be done with it.
 class Graph : public std::enable_shared_from_this<Graph> {

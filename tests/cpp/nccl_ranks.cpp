@@ -39,7 +39,7 @@ ringcomm::nccl::Options device_options(const std::string& algorithm, int num_cha
 
 ringcomm::DeviceBoard::Settings settings_of(const ringcomm::nccl::Options& options) {
   return {static_cast<std::uint64_t>(options.layout.num_channels), options.layout.slice_nbytes,
-          static_cast<std::uint64_t>(options.max_ctas), options.graphs,
+          static_cast<std::uint64_t>(options.max_ctas),
           static_cast<std::uint64_t>(options.executor)};
 }
 
