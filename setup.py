@@ -241,8 +241,8 @@ def left_out(config: Config) -> tuple[str, ...]:
     """How the paths of sources begin that this configuration cannot compile, or does not need."""
     if config.nccl_home:
         return ("csrc/torch/no_device",)
-    no_nccl = ("csrc/nccl/", "csrc/torch/cuda_")
-    return no_nccl if config.cuda_home else (*no_nccl, "csrc/fused/", "csrc/reduce/device")
+    no_nccl = ("csrc/gpu/nccl/", "csrc/torch/cuda_")
+    return no_nccl if config.cuda_home else (*no_nccl, "csrc/gpu/fused/", "csrc/reduce/device")
 
 
 def extension(config: Config) -> setuptools.Extension:

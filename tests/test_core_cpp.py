@@ -35,13 +35,13 @@ SANITIZERS = {
     # --wrap: see tests/cpp/one_mapping.cpp. What is instrumented hides what is initialised.
     "thread": "-fsanitize=thread -Wno-maybe-uninitialized -Wno-tsan -Wl,--wrap=mmap,--wrap=munmap",
 }
-CORE = ("plan", "reduce", "core", "links", "shm", "streams", "fused")
+CORE = ("plan", "reduce", "core", "links", "shm", "gpu/streams", "gpu/fused")
 TESTS = sorted((ROOT / "tests" / "cpp").glob("test_*.cpp"))
 # Programs that other tests talk to.
 HELPERS = [ROOT / "tests" / "cpp" / "run_plans.cpp"]
-# What only tests of the fused kernels, and of csrc/nccl/, are made of besides.
+# What only tests of the fused kernels, and of csrc/gpu/nccl/, are made of besides.
 OF_FUSED = ("tests/cpp/fused_*.cpp", "tests/cpp/happens_before.cpp")
-OF_NCCL = ("csrc/nccl/*.cpp", "tests/cpp/fake_*.cpp", "tests/cpp/nccl_*.cpp")
+OF_NCCL = ("csrc/gpu/nccl/*.cpp", "tests/cpp/fake_*.cpp", "tests/cpp/nccl_*.cpp")
 CASES = [("address", test) for test in TESTS]
 CASES += [("thread", test) for test in TESTS if test.stem.endswith("_threads")]
 
@@ -55,7 +55,7 @@ def core_sources() -> list[Path]:
 
 @functools.cache
 def cuda_headers() -> list[Path]:
-    """Where cuda_runtime_api.h and nccl.h are, to test csrc/nccl/ on a host that plays the GPU."""
+    """Where cuda_runtime_api.h and nccl.h are, to test csrc/gpu/nccl/ on a host that plays the GPU."""
     nvcc = _toolchain.find_nvcc()
     nccl = next(iter(_toolchain.in_wheels("nccl/include/nccl.h")), None)
     return [Path(_toolchain.toolkit_root(nvcc)) / "include", nccl.parent] if nvcc and nccl else []

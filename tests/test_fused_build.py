@@ -22,7 +22,7 @@ def test_fused_kernels_build(tmp_path: Path) -> None:
         pytest.skip("no nvcc on PATH, in CUDA_HOME, in /usr/local/cuda or in NVIDIA's wheels")
     oldest, *_, newest = architectures(nvcc)
     spills: list[int] = []
-    for source in sorted((ROOT / "csrc" / "fused").glob("*.cu")):
+    for source in sorted((ROOT / "csrc" / "gpu" / "fused").glob("*.cu")):
         built = run(
             nvcc,
             *("-O3", "-std=c++20", "--threads=0", "-Xptxas=-v", f"-I{ROOT / 'csrc'}"),
@@ -38,7 +38,7 @@ def test_fused_kernels_build(tmp_path: Path) -> None:
 LAUNCHED = """
 #include <cstdio>
 #include <cstdlib>
-#include "fused/threads.h"
+#include "gpu/fused/threads.h"
 using namespace ringcomm;
 int main(int, char** arguments) {
   const KernelKey key{DType::kFloat32, ReduceOp::kSum};
@@ -63,7 +63,7 @@ def test_as_many_threads_are_launched_as_kernels_have(tmp_path: Path) -> None:
     found = []
     for sm in (oldest, newest):
         ptx = tmp_path / f"{sm}.ptx"
-        source = ROOT / "csrc" / "fused" / "device_float.cu"
+        source = ROOT / "csrc" / "gpu" / "fused" / "device_float.cu"
         run(nvcc, "-std=c++20", f"-arch=compute_{sm}", include, "-ptx", source, "-o", ptx)
         kernels = re.findall(
             r"entry \S*?(fused|eager)_kernel.*?maxntid (\d+)", ptx.read_text(), re.S

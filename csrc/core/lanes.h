@@ -1,5 +1,5 @@
-// How lanes carry out a program, whatever the memory: shm/executor.h on a host's, fused/lane.h on
-// devices'.
+// How lanes carry out a program, whatever the memory: shm/executor.h on a host's, gpu/fused/lane.h
+// on devices'.
 //
 // Round b of a program moves slice b of every chunk; lane l carries out the rounds l, l + L,
 // l + 2L, ... of L lanes, and in each of them the actions of its rank's program in their order. A

@@ -14,9 +14,9 @@
 #include <thread>
 #include <utility>
 
-#include "nccl/await.h"
-#include "nccl/communicator.h"
-#include "streams/choice.h"
+#include "gpu/nccl/await.h"
+#include "gpu/nccl/communicator.h"
+#include "gpu/streams/device_collectives.h"
 #include "torch/cuda_work.h"
 #include "torch/device.h"
 #include "torch/errors.h"

@@ -13,9 +13,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
-#include "nccl/event_pool.h"
-#include "nccl/failure.h"
-#include "nccl/tensor_stash.h"
+#include "gpu/nccl/event_pool.h"
+#include "gpu/nccl/failure.h"
+#include "gpu/nccl/tensor_stash.h"
 #include "torch/operation.h"
 
 namespace ringcomm {
@@ -24,7 +24,7 @@ namespace ringcomm {
 // RINGCOMM_BLOCKING_WAIT=1 asks for it. Errors come from the group's watchdog, which notices them
 // some time after they happen.
 //
-// The work holds the tensors as nccl/tensor_stash.h says.
+// The work holds the tensors as gpu/nccl/tensor_stash.h says.
 class CudaWork : public c10d::Work {
  public:
   // Before anything is enqueued, so that the profiler sees it being enqueued. `user` is the stream

@@ -12,7 +12,7 @@
 #include "core/group.h"
 #include "core/peer_message.h"
 #include "core/selection.h"
-#include "streams/device_options.h"
+#include "gpu/streams/device_options.h"
 #include "torch/operation.h"
 #include "torch/tensors.h"
 

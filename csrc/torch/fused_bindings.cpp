@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "fused/launch.h"
-#include "streams/device_collectives.h"
-#include "streams/device_options.h"
+#include "gpu/fused/launch.h"
+#include "gpu/streams/device_collectives.h"
+#include "gpu/streams/device_options.h"
 #include "torch/tensors.h"
 
 namespace ringcomm {

@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "streams/choice.h"
-#include "streams/count.h"
-#include "streams/device_options.h"
+#include "gpu/streams/count.h"
+#include "gpu/streams/device_collectives.h"
+#include "gpu/streams/device_options.h"
 #include "torch/errors.h"
 #include "torch/tensors.h"
 

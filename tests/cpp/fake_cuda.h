@@ -1,5 +1,5 @@
-// As much of CUDA as csrc/nccl/ calls, on the host, for tests where there is no GPU: devices and
-// their memory. Streams, events and graphs have files of their own; so have kernels.
+// As much of CUDA as csrc/gpu/nccl/ calls, on the host, for tests where there is no GPU: devices
+// and their memory. Streams, events and graphs have files of their own; so have kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>

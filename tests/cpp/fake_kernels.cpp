@@ -8,9 +8,9 @@
 
 #include "fake_cuda.h"
 #include "fake_stream.h"
-#include "fused/launch.h"
-#include "fused/threads.h"
 #include "fused_blocks.h"
+#include "gpu/fused/launch.h"
+#include "gpu/fused/threads.h"
 #include "reduce/device.h"
 #include "reduce/host.h"
 

@@ -1,4 +1,4 @@
-// As much of NCCL as csrc/nccl/ calls, on the streams of fake_stream.h.
+// As much of NCCL as csrc/gpu/nccl/ calls, on the streams of fake_stream.h.
 //
 // Communicators are made when all ranks have asked for them, and say "in progress" until then. The
 // first group that uses an edge waits in ncclGroupEnd for the group of the peer that does, as NCCL

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "fused/eager.h"
 #include "fused_rows.h"
+#include "gpu/fused/eager.h"
 
 namespace fused_blocks {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "fused/job.h"
-#include "fused/lane.h"
+#include "gpu/fused/job.h"
+#include "gpu/fused/lane.h"
 #include "happens_before.h"
 #include "reduce/reduction.h"
 

@@ -4,9 +4,9 @@
 
 #include <utility>
 
-#include "fused/eager.h"
-#include "fused/share.h"
 #include "fused_rows.h"
+#include "gpu/fused/eager.h"
+#include "gpu/fused/threads.h"
 #include "reduce/device_table.h"
 
 namespace fused_blocks {

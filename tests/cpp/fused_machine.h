@@ -1,4 +1,4 @@
-// A thread of the host as fused/lane.h and fused/inboxes.h want the thread of a block.
+// A thread of the host as gpu/fused/lane.h and gpu/fused/inboxes.h want the thread of a block.
 #pragma once
 
 #include <atomic>
@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <random>
 
-#include "fused/work_item.h"
 #include "fused_blocks.h"
+#include "gpu/fused/work_item.h"
 #include "reduce/partition.h"
 
 namespace fused_blocks {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fused_blocks.h"
-#include "streams/device_collectives.h"
+#include "gpu/streams/device_collectives.h"
 
 namespace fused_ranks {
 

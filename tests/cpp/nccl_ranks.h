@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "fake_graph.h"
+#include "gpu/nccl/communicator.h"
 #include "memory_store.h"
-#include "nccl/communicator.h"
 #include "shm/group.h"
 
 namespace ranks {

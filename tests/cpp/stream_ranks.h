@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "gpu/streams/device_collectives.h"
+#include "gpu/streams/executor.h"
 #include "stream_simulator.h"
-#include "streams/device_collectives.h"
-#include "streams/executor.h"
 
 namespace simulated {
 

@@ -20,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-#include "streams/api.h"
+#include "gpu/streams/api.h"
 
 namespace simulated {
 

@@ -6,9 +6,8 @@
 
 #include "check.h"
 #include "errors.h"
+#include "gpu/streams/device_collectives.h"
 #include "plans.h"
-#include "streams/choice.h"
-#include "streams/device_collectives.h"
 
 namespace {
 

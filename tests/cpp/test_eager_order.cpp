@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "check.h"
-#include "fused/eager.h"
+#include "gpu/fused/eager.h"
 
 namespace {
 

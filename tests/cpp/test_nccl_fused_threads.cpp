@@ -18,9 +18,8 @@
 #include "fake_cuda.h"
 #include "fake_graph.h"
 #include "fake_nccl.h"
-#include "fused/launch.h"
-#include "nccl/fused_memory.h"
-#include "nccl/p2p_limit.h"
+#include "gpu/fused/launch.h"
+#include "gpu/nccl/fused_memory.h"
 #include "nccl_cases.h"
 #include "nccl_ranks.h"
 

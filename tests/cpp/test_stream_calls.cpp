@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "check.h"
+#include "gpu/streams/count.h"
+#include "gpu/streams/device_collectives.h"
+#include "gpu/streams/executor.h"
 #include "reduce/partition.h"
-#include "streams/count.h"
-#include "streams/device_collectives.h"
-#include "streams/executor.h"
 
 namespace {
 

@@ -1,0 +1,75 @@
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "gpu/fused/launch.h"
+#include "gpu/fused/threads.h"
+
+namespace ringcomm::fused {
+namespace {
+
+// By dtype.
+template <int... dtypes>
+std::array<KernelRow, kNumDTypes> make_table(std::integer_sequence<int, dtypes...>) {
+  return {kernel_row<static_cast<DType>(dtypes)>()...};
+}
+
+const std::array<KernelRow, kNumDTypes>& table() {
+  static const auto kTable = make_table(std::make_integer_sequence<int, kNumDTypes>());
+  return kTable;
+}
+
+cudaError_t load(Kernel kernel, int* arch) {
+  if (kernel == nullptr) return cudaSuccess;
+  cudaFuncAttributes attributes;
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  if (error == cudaSuccess) *arch = 10 * attributes.ptxVersion;
+  return error;
+}
+
+KernelKey key_of(const Reduction& reduction) {
+  return kernel_key(reduction.dtype, effective_op(reduction));
+}
+
+const Kernels& kernels_of(KernelKey key) {
+  return table()[static_cast<std::size_t>(key.dtype)][static_cast<std::size_t>(key.op)];
+}
+
+cudaError_t launch(Kernel kernel, const Job& job, int num_blocks, int num_threads,
+                   std::size_t shared_nbytes, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(num_blocks));
+  config.blockDim = dim3(static_cast<unsigned>(num_threads));
+  config.dynamicSmemBytes = shared_nbytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, job);
+}
+
+}  // namespace
+
+cudaError_t load_kernels(int* arch) {
+  for (const KernelRow& row : table()) {
+    for (const Kernels& kernels : row) {
+      if (const cudaError_t error = load(kernels.lanes, arch); error != cudaSuccess) return error;
+      if (const cudaError_t error = load(kernels.eager, arch); error != cudaSuccess) return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launch(const Job& job, const Reduction& reduction, int arch, cudaStream_t stream) {
+  const KernelKey key = key_of(reduction);
+  const int num_blocks = (job.num_lanes + kLanesPerBlock - 1) / kLanesPerBlock;
+  const std::size_t copied = job.script.nbytes <= kMostSharedBytes ? job.script.nbytes : 0;
+  return launch(kernels_of(key).lanes, job, num_blocks, threads_per_block(key, arch), copied,
+                stream);
+}
+
+cudaError_t launch_eager(const Job& job, const Reduction& reduction, cudaStream_t stream) {
+  const KernelKey key = job.gathers ? kBits : key_of(reduction);
+  return launch(kernels_of(key).eager, job, job.num_lanes, eager_threads(key), 0, stream);
+}
+
+}  // namespace ringcomm::fused

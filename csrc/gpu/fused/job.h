@@ -1,0 +1,160 @@
+// The arguments of a fused kernel for one collective call of one rank, and the program
+// (plan/program.h) as flat data that a device can go through.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/call.h"
+#include "core/chunks.h"
+#include "gpu/fused/layout.h"
+#include "plan/program.h"
+#include "reduce/device_arguments.h"
+#include "reduce/host_device.h"
+
+namespace ringcomm::fused {
+
+// A slice's other end: who publishes it, or who takes it.
+struct Peer {
+  std::int32_t rank;
+  std::int32_t action;       // of that rank
+  std::int32_t num_actions;  // of that rank
+  std::int32_t slot;         // of that rank's outbox, if it publishes the slice
+};
+
+struct Step {
+  std::int32_t chunk;
+  std::int32_t first_peer;  // among the script's: sources, ascending by rank, and then readers
+  std::int32_t num_sources;
+  std::int32_t num_readers;
+  std::int32_t first_told;  // those ranks, each once
+  std::int32_t num_told;
+  std::int32_t own_input;  // how many sources come before the own value; -1: it is not used
+  std::int32_t slot, replaces;
+  Location own, store;
+  bool finish;
+};
+
+// Views of memory on the device, in which one follows the other.
+struct Script {
+  const Step* steps = nullptr;
+  const Peer* peers = nullptr;
+  const std::int32_t* reduction_arguments = nullptr;
+  std::int32_t num_steps = 0;
+  std::uint32_t nbytes = 0;  // all of them
+
+  RINGCOMM_HOST_DEVICE const Peer& source(const Step& step, int i) const {
+    return peers[step.first_peer + i];
+  }
+  RINGCOMM_HOST_DEVICE const Peer& reader(const Step& step, int i) const {
+    return peers[step.first_peer + step.num_sources + i];
+  }
+
+  RINGCOMM_HOST_DEVICE const std::byte* text() const {
+    return reinterpret_cast<const std::byte*>(steps);
+  }
+  // A copy's.
+  RINGCOMM_HOST_DEVICE Script at(const std::byte* copy) const {
+    const auto there = [&](auto* what) {
+      const std::byte* const it = reinterpret_cast<const std::byte*>(what);
+      return reinterpret_cast<decltype(what)>(copy + (it - text()));
+    };
+    return {there(steps), there(peers), there(reduction_arguments), num_steps, nbytes};
+  }
+};
+
+// What a Script views, in one piece.
+struct ScriptText {
+  std::vector<Step> steps;
+  std::vector<Peer> peers;
+  std::vector<std::int32_t> reduction_arguments;
+
+  ScriptText(const Program& program, int rank);
+
+  std::size_t nbytes() const {
+    return steps.size() * sizeof(Step) + peers.size() * sizeof(Peer) +
+           reduction_arguments.size() * sizeof(std::int32_t);
+  }
+  // Writes nbytes() to `memory`; returns the views of them, as if they lay at `address`.
+  Script write(std::byte* memory, const std::byte* address) const;
+};
+
+inline constexpr int kMaxChunks = 64;
+
+// Between a kernel and the host, in the host's memory.
+struct alignas(kLine) Control {
+  std::uint32_t aborted;               // the host's word: every wait ends
+  std::uint32_t waits_for[kMaxLanes];  // the lanes': the rank each has long waited for, plus 1
+  std::uint32_t findings[kMaxRanks];   // of fused/probe.h
+};
+
+struct Piece {
+  const std::byte* input;
+  std::byte* output;
+  std::size_t count;
+  // In slots, data begin so many bytes late that they can be loaded in packs together with the own
+  // value. The same on all ranks.
+  std::uint32_t skew;
+};
+
+// Of an eager message: at least one.
+RINGCOMM_HOST_DEVICE std::size_t num_packs(std::size_t nbytes) {
+  return nbytes == 0 ? 1 : (nbytes + kPackBytes - 1) / kPackBytes;
+}
+
+struct Job {
+  Script script;
+  Layout layout;
+  std::byte* memory[kMaxRanks];  // of all ranks, laid out so, as this rank sees it
+  std::byte* scratch;            // of all lanes
+  std::size_t scratch_nbytes;    // of one
+  Control* control;
+
+  int rank;
+  int num_lanes;  // that take part; lane = round mod their number
+  std::size_t num_rounds;
+  std::size_t slot_nbytes;
+  std::size_t slice_count;  // elements of a slice; whole packs
+  std::size_t element_nbytes;
+  std::size_t unit_nbytes;                 // of what the kernel calculates with
+  bool premultiplies;                      // the own input, by told.factor
+  ReductionArguments reduction_arguments;  // to those that finish a sum
+  bool looks_ahead;  // for what a step needs, while the step before is under way
+  bool gathers;      // eagerly
+  bool two_hops;     // eagerly, an all-reduce; a piece for each rank
+  int num_pieces;
+  Piece pieces[kMaxChunks];
+
+  // The rank so many places behind this one, around the group.
+  RINGCOMM_HOST_DEVICE int at_distance(int distance) const {
+    const int at = rank + distance;
+    return at < layout.world_size ? at : at - layout.world_size;
+  }
+
+  RINGCOMM_HOST_DEVICE bool has_slice(int chunk, std::size_t round) const {
+    return round * slice_count < pieces[chunk].count;
+  }
+};
+
+// Why a program cannot be carried out by the fused kernel, the same on all ranks; empty: it can.
+std::string why_not(const Program& program, const Layout& layout);
+
+// Whether the call goes eagerly: an all-reduce, reduce-scatter or all-gather of few bytes, unless
+// its plan is a user's own. The same on all ranks.
+bool is_eager(const Call& call, std::span<const Chunk> blocks, const Layout& layout);
+// Whether it goes in two hops: an all-reduce that is too large to be eager, and not by much. The
+// same on all ranks.
+bool takes_two_hops(const Call& call, std::span<const Chunk> blocks, const Layout& layout);
+// A call of either kind, but for memory and control.
+Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
+                   const Layout& layout, int rank);
+
+// Where why_not() says nothing: the call but for addresses, which are the executor's: script,
+// memory, scratch, control. All ranks cut the chunks into the same slices.
+Job make_job(const Call& call, const Program& program, std::span<const Chunk> chunks,
+             const Reduction& reduction, const Layout& layout, int rank);
+
+}  // namespace ringcomm::fused

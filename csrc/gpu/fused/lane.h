@@ -1,0 +1,241 @@
+// A lane: some threads of a block that do their part of a call, from the first slice to the last.
+//
+// It is core/lanes.h's schedule, that of shm/executor.h, on memory of a device. A step
+//
+//   1. waits until the slices that it takes are published, and until its slot has been read by all
+//      who were to read what lay in it;
+//   2. reads the slices in the outboxes of the peers, adds the own value, and writes the result to
+//      the output, to the own outbox, or to both: one pass over the data;
+//   3. tells those whose slices it has taken, and those for whom it has published one, how many
+//      steps are done.
+//
+// Most of a lane's threads are movers: they do 2 and nothing else. A few, the control, do 1 and 3
+// for them, and ahead of them: while a step's data move, the control writes the order for the next
+// one and looks whether that may begin. If so, it does before the flags of the last one are on
+// their way, as the fence in front of a flag takes as long as many a step.
+//
+//   control  | write 1, await | give 1 | write 2, look | give 2 | tell of 1 | write 3, look | ...
+//   movers                             | move 1        |        | move 2                    | ...
+//                                    kReady          kMoved   kReady                      kMoved
+//
+// Calls follow each other without the host: what lies in the outboxes may still be read by a rank
+// that is not done with the last call. So whoever is done with a call tells everybody, and before a
+// lane writes anything it waits until everybody has told so of the call before. That word has been
+// on its way since the last call ended, and as a rule it is there.
+//
+// Invariant: a flag says n only when the slices that the first n steps of its writer publish can be
+// read, and those that they take are not read any more, as far as they concern the flag's owner.
+// The control waits for a step's flags only when it has told of all steps before. So that nobody
+// waits for ever is plan/slots.h's proof: the waits are the same.
+//
+// Plain C++: the machine is some threads of a block, or, for the proof, threads of the host. It has
+//
+//   sync(why)                 a barrier of the whole lane, kReady and kMoved by turns
+//   order(turn)               that step's order, in memory that all threads share
+//
+// for movers
+//
+//   carry_out(order)          this thread's share of it
+//
+// and for the control
+//
+//   thread(), num_threads()   this thread's place in the control
+//   all(value)                whether the value is true for all threads of the control
+//   acquire(flag, why)        the flag's value, and all that was done before it was written
+//   release(flag, value)      the reverse; flags are in the memory of any rank
+//   aborted(spins, peer)     whether to end a wait that has looked so many times in vain
+//   waited()                  a wait is over
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/lanes.h"
+#include "gpu/fused/job.h"
+#include "gpu/fused/work_item.h"
+
+namespace ringcomm::fused {
+
+// Why a machine is asked to order what threads do; what a proof leaves out.
+enum class Why { kLastCall, kSlice, kSlot, kReady, kMoved };
+inline constexpr Why kReasons[] = {Why::kLastCall, Why::kSlice, Why::kSlot, Why::kReady,
+                                   Why::kMoved};
+
+// All that movers do.
+template <typename Machine>
+RINGCOMM_DEVICE void move_data(Machine& machine) {
+  for (int turn = 0;; ++turn) {
+    machine.sync(Why::kReady);
+    const WorkItem& work_item = machine.work_item(turn);
+    if (work_item.ends) return;
+    machine.carry_out(work_item);
+    machine.sync(Why::kMoved);
+  }
+}
+
+template <typename Machine>
+class LaneControl {
+ public:
+  RINGCOMM_DEVICE LaneControl(Machine& machine, const Job& job, const Script& script, int lane)
+      : machine_(machine),
+        job_(job),
+        script_(script),
+        lane_(lane),
+        orders_(job, script, lane),
+        call_(calls()),
+        began_(static_cast<Progress>(call_) << kActionBits) {}
+
+  // All threads of the control. False: a wait was given up, and the ranks cannot go on together.
+  RINGCOMM_DEVICE bool run() {
+    if (machine_.thread() == 0) {
+      for (int turn = 0; turn < kWorkItems; ++turn)
+        machine_.work_item(turn).arguments.set_reduction(job_.reduction_arguments);
+    }
+    const bool came = take_steps();
+    if (machine_.thread() == 0) machine_.work_item(turn_).ends = true;
+    machine_.sync(Why::kReady);
+    if (!came) return false;
+    tell_all(static_cast<Progress>(call_ + 1) << kActionBits);
+    machine_.all(true);  // have read the number of the call
+    if (machine_.thread() == 0) calls() = call_ + 1;
+    return true;
+  }
+
+ private:
+  RINGCOMM_DEVICE bool take_steps() {
+    Progress done = began_;
+    for (std::size_t round = lane_; round < job_.num_rounds; round += job_.num_lanes) {
+      for (int s = 0; s < script_.num_steps; ++s) {
+        ++done;
+        if (!job_.has_slice(script_.steps[s].chunk, round)) continue;
+        if (!take_step(s, round)) return false;
+        last_ = {s, done};
+        ++turn_;
+      }
+    }
+    if (turn_ > 0) machine_.sync(Why::kMoved);
+    return true;
+  }
+
+  RINGCOMM_DEVICE bool take_step(int s, std::size_t round) {
+    if (machine_.thread() == 0) orders_.write(machine_.work_item(turn_), script_.steps[s], round);
+    const bool looks = turn_ > 0 && job_.looks_ahead;
+    const bool is_ready = looks && machine_.all(has_come(s, round));
+    if (turn_ > 0) machine_.sync(Why::kMoved);
+    if (is_ready) machine_.sync(Why::kReady);
+    if (turn_ > 0) tell_peers(script_.steps[last_.action], last_.done);
+    if (is_ready) return true;
+    if (!machine_.all(await(s, round))) return false;
+    machine_.sync(Why::kReady);
+    return true;
+  }
+
+  RINGCOMM_DEVICE std::uint32_t& calls() const {
+    return at<std::uint32_t>(job_.rank, job_.layout.calls_at(lane_));
+  }
+  template <typename T>
+  RINGCOMM_DEVICE T& at(int rank, std::size_t offset) const {
+    return *reinterpret_cast<T*>(job_.memory[rank] + offset);
+  }
+
+  // 1.
+
+  // visit(peer, progress, why) for each flag that this thread has to see, as long as it returns
+  // true. Returns whether it did.
+  template <typename Visit>
+  RINGCOMM_DEVICE bool each_awaited(int s, std::size_t round, Visit&& visit) {
+    return (turn_ > 0 || each_of_last_call(visit)) && each_slice(s, round, visit) &&
+           each_of_slot(s, round, visit);
+  }
+
+  template <typename Visit>
+  RINGCOMM_DEVICE bool each_of_last_call(Visit& visit) {
+    for (int peer = machine_.thread(); peer < job_.layout.world_size;
+         peer += machine_.num_threads()) {
+      if (peer != job_.rank && !visit(peer, began_, Why::kLastCall)) return false;
+    }
+    return true;
+  }
+
+  template <typename Visit>
+  RINGCOMM_DEVICE bool each_slice(int s, std::size_t round, Visit& visit) {
+    const Step& step = script_.steps[s];
+    for (int i = machine_.thread(); i < step.num_sources; i += machine_.num_threads()) {
+      const Peer& peer = script_.source(step, i);
+      if (!visit(peer.rank, done_by(peer, round), Why::kSlice)) return false;
+    }
+    return true;
+  }
+
+  template <typename Visit>
+  RINGCOMM_DEVICE bool each_of_slot(int s, std::size_t round, Visit& visit) {
+    const Step* const steps = script_.steps;
+    if (steps[s].num_readers == 0) return true;
+    Turn turn{s, round};
+    const bool was_used = go_back_in_slot(
+        turn, job_.num_lanes, [&](int action) { return steps[action].replaces; },
+        [&](int action, std::size_t r) { return job_.has_slice(steps[action].chunk, r); });
+    if (!was_used) return true;
+    const Step& writer = steps[turn.action];
+    for (int i = machine_.thread(); i < writer.num_readers; i += machine_.num_threads()) {
+      const Peer& peer = script_.reader(writer, i);
+      if (!visit(peer.rank, done_by(peer, turn.round), Why::kSlot)) return false;
+    }
+    return true;
+  }
+
+  RINGCOMM_DEVICE Progress done_by(const Peer& peer, std::size_t round) const {
+    return began_ + done_with({peer.action, round}, job_.num_lanes, peer.num_actions);
+  }
+
+  RINGCOMM_DEVICE bool has_come(int peer, Progress progress, Why why) {
+    Progress& flag = at<Progress>(job_.rank, job_.layout.flag_at(lane_, peer));
+    return static_cast<std::int64_t>(machine_.acquire(flag, why) - progress) >= 0;
+  }
+  RINGCOMM_DEVICE bool has_come(int s, std::size_t round) {
+    return each_awaited(s, round, [this](int peer, Progress progress, Why why) {
+      return has_come(peer, progress, why);
+    });
+  }
+  RINGCOMM_DEVICE bool await(int s, std::size_t round) {
+    return each_awaited(s, round, [this](int peer, Progress progress, Why why) {
+      for (std::uint32_t spins = 0; !has_come(peer, progress, why); ++spins) {
+        if (machine_.aborted(spins, peer)) return false;
+      }
+      machine_.waited();
+      return true;
+    });
+  }
+
+  // 3.
+
+  RINGCOMM_DEVICE void set_reduction(int peer, Progress progress) {
+    machine_.release(at<Progress>(peer, job_.layout.flag_at(lane_, job_.rank)), progress);
+  }
+  RINGCOMM_DEVICE void tell_peers(const Step& step, Progress done) {
+    for (int i = machine_.thread(); i < step.num_told; i += machine_.num_threads()) {
+      set_reduction(script_.reduction_arguments[step.first_told + i], done);
+    }
+  }
+  RINGCOMM_DEVICE void tell_all(Progress progress) {
+    for (int peer = machine_.thread(); peer < job_.layout.world_size;
+         peer += machine_.num_threads()) {
+      if (peer != job_.rank) set_reduction(peer, progress);
+    }
+  }
+
+  Machine& machine_;
+  const Job& job_;
+  const Script& script_;
+  const int lane_;
+  const WorkItemWriter orders_;
+  const std::uint32_t call_;
+  const Progress began_;
+  int turn_ = 0;  // how many orders have been given
+  struct {
+    int action;
+    Progress done;
+  } last_{};
+};
+
+}  // namespace ringcomm::fused

@@ -1,0 +1,86 @@
+// Whether bytes go where the memory of other ranks' devices seems to be.
+//
+// A driver may open memory of another device where the platform does not carry what is written or
+// read there (access control of PCI Express, an IOMMU that translates), or carries other bytes. So
+// before ranks use each other's memory, they prove it, by two kernels of each:
+//
+//   1. A rank writes a pattern into a line of every rank's memory that is there for it. What it
+//      writes into its own memory is what the others read.
+//   2. When all ranks have done so, it looks for the patterns of the others, in its own memory and
+//      in theirs.
+//
+// A pattern depends on a number that its writer has drawn, on the writer and on the reader: what
+// was there before is not taken for it. Neither kernel waits for anything.
+//
+// Plain C++: the machine has thread(), num_threads(), put() and look(), as in fused/inboxes.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpu/fused/layout.h"
+#include "reduce/host_device.h"
+
+namespace ringcomm::fused {
+
+// What a rank finds of another one.
+inline constexpr std::uint32_t kHasArrived = 1;  // what that one wrote into this rank's memory
+inline constexpr std::uint32_t kIsRead = 2;      // what is in that one's memory
+inline constexpr std::uint32_t kIsReached = kHasArrived | kIsRead;
+
+struct Probe {
+  int rank, world_size;
+  std::byte* lines[kMaxRanks];  // world_size lines in each rank's memory, as this rank sees it
+  std::uint64_t numbers[kMaxRanks];
+  std::uint32_t* findings;  // by rank, in the host's memory
+};
+
+inline constexpr int kWordsPerLine = kLine / sizeof(LLPacket);
+
+RINGCOMM_HOST_DEVICE LLPacket pattern(std::uint64_t number, int from, int to, int i) {
+  const auto mixed = [&](std::uint64_t which) {  // splitmix64's finalizer
+    std::uint64_t x = number + (static_cast<std::uint64_t>(from) << 48) +
+                      (static_cast<std::uint64_t>(to) << 32) + 2 * i + which;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  };
+  return {mixed(0), mixed(1)};
+}
+
+RINGCOMM_HOST_DEVICE LLPacket* probed_words(const Probe& probe, int at, int from, int i) {
+  return reinterpret_cast<LLPacket*>(probe.lines[at] + from * kLine) + i;
+}
+
+// All threads.
+template <typename Machine>
+RINGCOMM_DEVICE void write_patterns(Machine& machine, const Probe& probe) {
+  for (int to = machine.thread(); to < probe.world_size; to += machine.num_threads()) {
+    for (int i = 0; i < kWordsPerLine; ++i) {
+      machine.put(probed_words(probe, to, probe.rank, i),
+                  pattern(probe.numbers[probe.rank], probe.rank, to, i));
+    }
+  }
+}
+
+template <typename Machine>
+RINGCOMM_DEVICE bool has_pattern(Machine& machine, const Probe& probe, int at, int from, int to) {
+  bool has = true;
+  for (int i = 0; i < kWordsPerLine; ++i) {
+    const LLPacket found = machine.look(probed_words(probe, at, from, i));
+    const LLPacket wanted = pattern(probe.numbers[from], from, to, i);
+    has = has && found.first == wanted.first && found.second == wanted.second;
+  }
+  return has;
+}
+
+template <typename Machine>
+RINGCOMM_DEVICE void find_patterns(Machine& machine, const Probe& probe) {
+  for (int peer = machine.thread(); peer < probe.world_size; peer += machine.num_threads()) {
+    const bool arrived = has_pattern(machine, probe, probe.rank, peer, probe.rank);
+    const bool is_read = has_pattern(machine, probe, peer, peer, peer);
+    probe.findings[peer] = (arrived ? kHasArrived : 0) | (is_read ? kIsRead : 0);
+  }
+}
+
+}  // namespace ringcomm::fused

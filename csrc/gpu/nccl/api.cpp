@@ -1,0 +1,68 @@
+#include "gpu/nccl/api.h"
+
+#include <nvtx3/nvToolsExt.h>
+
+#include <array>
+#include <string>
+
+#include "gpu/nccl/handles.h"
+#include "reduce/device.h"
+
+namespace ringcomm::nccl {
+
+static_assert(streams::StreamApi<Api>);
+
+void Api::group_start() { RINGCOMM_CHECK(ncclGroupStart()); }
+
+void Api::send(const void* data, std::size_t nbytes, int peer, Comm comm, Stream stream) {
+  RINGCOMM_CHECK(ncclSend(data, nbytes, ncclUint8, peer, comm, stream));
+}
+
+void Api::recv(void* data, std::size_t nbytes, int peer, Comm comm, Stream stream) {
+  RINGCOMM_CHECK(ncclRecv(data, nbytes, ncclUint8, peer, comm, stream));
+}
+
+void Api::group_end() { RINGCOMM_CHECK(ncclGroupEnd()); }
+
+void Api::reduce(const Reduction& reduction, const void* const* inputs, int num_inputs,
+                 void* output, std::size_t count, Stream stream) {
+  RINGCOMM_CHECK(reduce_device(reduction, inputs, num_inputs, &output, 1, count, stream));
+}
+
+void Api::copy(void* to, const void* from, std::size_t nbytes, Stream stream) {
+  RINGCOMM_CHECK(cudaMemcpyAsync(to, from, nbytes, cudaMemcpyDeviceToDevice, stream));
+}
+
+void Api::record(Event event, Stream stream) { RINGCOMM_CHECK(cudaEventRecord(event, stream)); }
+
+void Api::wait(Stream stream, Event event, streams::Wait) {
+  RINGCOMM_CHECK(cudaStreamWaitEvent(stream, event, 0));
+}
+
+void Api::push_collective(Collective collective) {
+  static const auto kNames = [] {
+    nvtxInitialize(nullptr);  // once: its own way of being the first is a data race
+    std::array<std::string, kNumCollectives> names;
+    for (int c = 0; c < kNumCollectives; ++c) {
+      names[c] = std::string("ring:") + to_string(static_cast<Collective>(c));
+    }
+    return names;
+  }();
+  profiled_ = nvtxRangePushA(kNames[static_cast<std::size_t>(collective)].c_str()) >= 0;
+}
+
+void Api::push_range(const Pipeline& pipeline, int tick) {
+  if (!profiled_) return;
+  std::string name;
+  pipeline.at(tick, [&](int step, int first_slice, int) {
+    name += std::string(name.empty() ? "" : ", ") + "step " + std::to_string(step);
+    if (step < pipeline.num_sliced_steps) name += " slice " + std::to_string(first_slice);
+  });
+  nvtxRangePushA(name.c_str());
+}
+
+void Api::pop_range() {
+  if (profiled_) nvtxRangePop();
+}
+
+}  // namespace ringcomm::nccl

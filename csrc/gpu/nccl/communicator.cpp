@@ -1,0 +1,361 @@
+// How a communicator is made, what it enqueues while all is well, and how it ends.
+// communicator_connecting.cpp says how it connects its ranks.
+#include "gpu/nccl/communicator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpu/nccl/handles.h"
+#include "gpu/streams/device_collectives.h"
+
+namespace ringcomm::nccl {
+namespace {
+
+constexpr std::chrono::seconds kPatienceForAbort{2};
+constexpr std::chrono::seconds kPatienceForClose{5};
+
+constexpr int kGroupsAtOnce = 5;
+
+int max_ctas_of(const Options& options, int device) {
+  if (!options.shares_device) return options.max_ctas;
+  int num = 0;
+  RINGCOMM_CHECK(cudaDeviceGetAttribute(&num, cudaDevAttrMultiProcessorCount, device));
+  return std::clamp(num / kGroupsAtOnce, 1, options.max_ctas);
+}
+
+Options checked(Options options, int world_size, int device) {
+  // The most slots that one slice can take: premul_sum, all ranks' pieces and all scaled sends.
+  const std::size_t least = 2 * world_size * streams::kAlignment;
+  const streams::Layout& layout = options.layout;
+  if (layout.num_channels < 1) {
+    throw Error(ErrorKind::kInvalidArgument, "the number of channels (RINGCOMM_CHANNELS) is " +
+                                                 std::to_string(layout.num_channels) +
+                                                 "; it must be at least 1");
+  }
+  if (layout.slice_nbytes < least) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "slices (RINGCOMM_SLICE_BYTES) of " + std::to_string(layout.slice_nbytes) +
+                    " bytes are too small for " + std::to_string(world_size) +
+                    " ranks; they need at least " + std::to_string(least));
+  }
+  options.max_ctas = max_ctas_of(options, device);
+  return options;
+}
+
+}  // namespace
+
+Communicator::Communicator(Group& group, int device, const Options& options, Host host)
+    : DeviceCollectives(group.rank, group.world_size, options.selection),
+      group_(group),
+      board_(group.board()),
+      device_(device),
+      options_(checked(options, group.world_size, device)),
+      host_(std::move(host)),
+      reclaim_([this] {
+        if (!captured_) host_.reclaim();
+      }),
+      connections_(group, device, reclaim_) {
+  for (int c = 0; c < options_.layout.num_channels; ++c) {
+    ChannelResources& channel = channels_.emplace_back();
+    for (int e = 0; e < options_.layout.slices_in_flight; ++e) channel.reduced.emplace_back();
+  }
+  watchdog_.emplace(
+      group, device, [this] { look_around(); }, [this] { return captures_.alive() > 0; },
+      [this](const Error& error, bool under_way) { fail(with_waits(error), under_way); });
+}
+
+Communicator::~Communicator() {
+  watchdog_.reset();
+  at_the_end([this] {
+    end();
+    if (!ended_) leave();
+  });
+  // What was aborted still runs to its end, in scratch that is about to be freed.
+  const RelaxedCapture relaxed;
+  for (const ChannelResources& channel : channels_) {
+    if (!ended_) break;
+    cudaStreamSynchronize(channel.communication.get());
+    cudaStreamSynchronize(channel.reduction.get());
+  }
+}
+
+void Communicator::make_executor(const std::vector<ncclComm_t>& comms) {
+  std::vector<streams::Channel<Api>> channels;
+  for (std::size_t c = 0; c < channels_.size(); ++c) {
+    ChannelResources& own = channels_[c];
+    const cudaStream_t stream = own.communication.get();
+    if (!comms.empty()) {
+      own.scratch = allocate(options_.layout.channel_scratch_nbytes(world_size()), reclaim_);
+    }
+    streams::Channel<Api> channel{.comm = comms.empty() ? nullptr : comms[c],
+                                  .communication = stream,
+                                  .reduction = own.reduction.get(),
+                                  .scratch = static_cast<std::byte*>(own.scratch.get()),
+                                  .communicated = own.communicated.get(),
+                                  .reduced = {}};
+    for (const Event& event : own.reduced) channel.reduced.push_back(event.get());
+    channels.push_back(std::move(channel));
+  }
+  executor_.emplace(rank(), options_.layout, channels, began_.get());
+}
+
+// On the watchdog's thread. A rank that is busy answers by itself.
+void Communicator::look_around() {
+  connections_.check();
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock() && !closed_) connections_.answer();
+}
+
+// What was found wrong, and for whom this rank's kernels wait.
+Error Communicator::with_waits(const Error& error) const {
+  const FusedExecutor* fused = fused_for_all_.load(std::memory_order_acquire);
+  return fused == nullptr
+             ? error
+             : Error(error.kind(), error.what() + fused->describe_waits(group_.members));
+}
+
+void Communicator::fail(const Error& error, bool under_way) {
+  if (!failure_->set(error)) return;
+  if (!group_.broken()) group_.fail(error.kind(), error.what());
+  if (under_way) host_.on_lost_results(error);
+  end();
+}
+
+void Communicator::abort(const std::string& reason) {
+  if (failure_->set(Error(ErrorKind::kClosed, reason))) end();
+}
+
+// Ends what is under way, and frees what can be freed.
+void Communicator::end() {
+  if (FusedExecutor* fused = fused_for_all_.load(std::memory_order_acquire)) fused->give_up();
+  std::unique_lock lock(mutex_, std::defer_lock);
+  const auto is_mine = [&lock] { return lock.owns_lock() || lock.try_lock(); };
+  const Clock::time_point begin = Clock::now();
+  while (!is_mine() && Clock::now() - begin < kPatienceForAbort) {
+    std::this_thread::sleep_for(kPollEvery);
+  }
+  // A thread is inside NCCL and waits for a peer that will not come, or a graph holds on to the
+  // communicators, so that aborting them would wait.
+  const bool interrupts = !lock.owns_lock() || captures_.alive() > 0;
+  if (interrupts) ended_ = connections_.interrupt(is_mine) && ended_;
+  if (!lock.owns_lock()) return;
+  if (!ended_ || captures_.alive() > 0) return leave();
+  connections_.abort();
+}
+
+// What graphs refer to stays as long as the process.
+void Communicator::leave() {
+  connections_.leave();
+  keep_for_good(captures_.memory());
+  keep_for_good(fused_);
+  for (const ChannelResources& channel : channels_) keep_for_good(channel.scratch);
+}
+
+// Freeing communicators takes all who share them.
+bool Communicator::close_together() {
+  board_.close(captures_.alive() > 0 ? DeviceBoard::Closing::kHeld : DeviceBoard::Closing::kFree);
+  const Clock::time_point begin = Clock::now();
+  const auto all_closed = [this] {
+    std::lock_guard lock(mutex_);
+    connections_.answer();  // what a peer has begun ends before its communicators do
+    return connections_.all_met() && board_.least_closed(partners()) != DeviceBoard::Closing::kNot;
+  };
+  while (!all_closed()) {
+    if (group_.broken() || Clock::now() - begin > kPatienceForClose) return false;
+    std::this_thread::sleep_for(kPollEvery);
+  }
+  return true;
+}
+
+std::vector<int> Communicator::partners() const {
+  if (!fused_) return connections_.partners();
+  std::vector<int> all(world_size());
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// What other ranks may have open is freed when all have closed it; what is unused they have closed
+// before.
+void Communicator::free_memory() {
+  if (unused_memory_) unused_memory_->free();
+  if (!fused_) return;
+  const Clock::time_point begin = Clock::now();
+  while (!fused_->let_go()) {
+    if (group_.broken() || Clock::now() - begin > kPatienceForClose) return;
+    std::this_thread::sleep_for(kPollEvery);
+  }
+  fused_for_all_ = nullptr;
+  fused_.reset();
+}
+
+std::string Communicator::shut_down(Timeout timeout) {
+  const bool clean =
+      !failure_->get() && watchdog_ && watchdog_->drain(Deadline::in(timeout)) && close_together();
+  if (!clean) failure_->set(Error(ErrorKind::kClosed, "the process group is closed"));
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
+  watchdog_.reset();
+  const int held = captures_.alive();
+  {
+    std::lock_guard lock(mutex_);
+    if (clean && held > 0) {
+      leave();
+    } else if (clean && board_.most_closed(partners()) == DeviceBoard::Closing::kFree) {
+      connections_.destroy();
+      free_memory();
+    }
+  }
+  end();
+  if (held == 0) return "";
+  return std::to_string(held) + (held == 1 ? " CUDA graph that was" : " CUDA graphs that were") +
+         " captured with operations of this group still " + (held == 1 ? "exists" : "exist") +
+         ", so its NCCL communicators and its memory on device " + std::to_string(device_) +
+         " were not freed. Delete the graphs before the process group is destroyed";
+}
+
+void Communicator::check_open() const {
+  failure_->check();
+  if (closed_) throw Error(ErrorKind::kClosed, "the process group is closed");
+}
+
+// Runs `body` as the only one inside NCCL. What fails half way leaves the ranks with different
+// ideas of what was sent, so that breaks the group; a call that was refused does not.
+template <typename Body>
+auto Communicator::guarded(Body&& body) {
+  std::unique_lock lock(mutex_);
+  check_open();
+  if (group_.broken()) group_.check("a group on device " + std::to_string(device_));
+  try {
+    return body();
+  } catch (const Error& error) {
+    watchdog_->forget_unrecorded();
+    if (error.kind() == ErrorKind::kInvalidArgument) throw;
+    lock.unlock();
+    fail(error);
+    failure_->check();  // the first cause: what NCCL says may be but that all was ended for it
+    throw;
+  } catch (...) {  // not of ours: of what others enqueue beside it
+    watchdog_->forget_unrecorded();
+    throw;
+  }
+}
+
+void Communicator::connect(Timeout timeout) {
+  const Deadline deadline = Deadline::in(timeout);
+  guarded([&] {
+    connect_all(deadline);
+    std::vector<int> peers;
+    for (int r = 0; r < world_size() && !has_edge_.empty(); ++r) {
+      if (!has_edge_[r]) peers.push_back(r);
+    }
+    connect_edges(peers, deadline);
+  });
+}
+
+Enqueued Communicator::enqueue_behind(cudaStream_t user,
+                                      const std::function<void(Collectives&)>& body) {
+  return guarded([&] {
+    captured_ = captures_.note(user, stream());
+    RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
+    RINGCOMM_CHECK(cudaStreamWaitEvent(stream(), began_.get(), 0));
+    captures_.begin(stream(), captured_);
+    under_way_ = event_pool_.take();
+    body(*this);
+    captures_.end(stream(), captured_);
+    under_way_->record(stream(), captured_);
+    return Enqueued{std::move(under_way_), stream()};
+  });
+}
+
+void Communicator::announce(Call& call, const Deadline& deadline) {
+  connect_all(deadline);
+  call.sequence = ++sequence_;
+  board_.enqueue(call);
+}
+
+// By then it is known whether all ranks reach each other's memory.
+void Communicator::prepare_choice(Timeout timeout) { connect_all(Deadline::in(timeout)); }
+
+bool Communicator::goes_by_kernels() const {
+  return fused_ && streams::by_kernel(options_.executor, options_.auto_is_fused).lanes;
+}
+
+void Communicator::announce_refused(Call call, Timeout timeout) {
+  announce(call, Deadline::in(timeout));
+}
+
+void Communicator::enqueue_program(Call call, const Program& program, std::span<const Chunk> chunks,
+                                   const Reduction& reduction, Timeout timeout) {
+  const Deadline deadline = Deadline::in(timeout);
+  const bool is_eager = fused_ && fused_->is_eager(call, blocks());
+  if (!is_eager) connect_for(program, deadline);
+  announce(call, deadline);
+  if (!captured_) watchdog_->add({call, deadline, under_way_});
+  // Once the call is announced: where ranks call different ones, they would wait for each other.
+  if (!is_eager) {
+    connect_edges(unconnected(program), deadline);
+    connected_programs_.insert(&program);
+  }
+  telling([&] { return describe_numbered(call, group_.members); },
+          [&] {
+            api_.push_collective(call.collective);
+            if (is_eager) {
+              fused_->run_eagerly(call, blocks(), reduction, stream());
+            } else if (fused_ && fused_->takes(program)) {
+              fused_->run(call, program, chunks, reduction, stream());
+            } else {
+              executor_->run(api_, program, chunks, reduction);
+            }
+            api_.pop_range();
+          });
+}
+
+Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage>& messages,
+                                Timeout timeout,
+                                const std::function<void(std::size_t, cudaStream_t)>& after) {
+  const Deadline deadline = Deadline::in(timeout);
+  return guarded([&] {
+    captured_ = captures_.note(user, stream());
+    connect_pairs(messages, deadline);
+    RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
+    std::vector<Enqueued> ends;  // by stream
+    for (const PeerMessage& message : messages) {
+      const cudaStream_t stream = connections_.messages().stream_of(message);
+      const auto known = [&](const Enqueued& enqueued) { return enqueued.stream == stream; };
+      if (std::any_of(ends.begin(), ends.end(), known)) continue;
+      ends.push_back({event_pool_.take(), stream});
+      RINGCOMM_CHECK(cudaStreamWaitEvent(stream, began_.get(), 0));
+      if (!captured_) watchdog_->add({message, deadline, ends.back().end});
+    }
+    telling([&] { return describe(messages.front()); },
+            [&] { connections_.messages().enqueue(messages); });
+    for (std::size_t i = 0; i < messages.size(); ++i)
+      after(i, connections_.messages().stream_of(messages[i]));
+    for (const Enqueued& enqueued : ends) enqueued.end->record(enqueued.stream, captured_);
+    if (ends.size() == 1) return ends.back();
+    // One stream for whoever waits for all.
+    const Enqueued all{event_pool_.take(), ends.back().stream};
+    for (const Enqueued& enqueued : ends) {
+      if (enqueued.stream != all.stream) enqueued.end->make_wait(all.stream);
+    }
+    all.end->record(all.stream, captured_);
+    return all;
+  });
+}
+
+Enqueued Communicator::end_of_all() {
+  return guarded([&] {
+    const Enqueued enqueued{event_pool_.take(), stream()};
+    enqueued.end->record(stream(), captured_);
+    return enqueued;
+  });
+}
+
+}  // namespace ringcomm::nccl

@@ -1,0 +1,193 @@
+// One rank's view of a group on its GPU: NCCL's communicators, the streams, and what is under way.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/device_board.h"
+#include "core/group.h"
+#include "core/peer_message.h"
+#include "gpu/nccl/api.h"
+#include "gpu/nccl/await.h"
+#include "gpu/nccl/captures.h"
+#include "gpu/nccl/connections.h"
+#include "gpu/nccl/event_pool.h"
+#include "gpu/nccl/failure.h"
+#include "gpu/nccl/fused_executor.h"
+#include "gpu/nccl/handles.h"
+#include "gpu/nccl/watchdog.h"
+#include "gpu/streams/device_collectives.h"
+#include "gpu/streams/device_options.h"
+#include "gpu/streams/executor.h"
+
+namespace ringcomm::nccl {
+
+using Options = streams::DeviceOptions;
+
+// What has been enqueued ends on this stream.
+struct Enqueued {
+  std::shared_ptr<EventHandle> end;
+  cudaStream_t stream;
+};
+
+// What a communicator needs of its owner.
+struct Host {
+  // May be called by any method that enqueues, but not while the caller's stream is being captured.
+  Reclaim reclaim = [] {};
+  // Called by the watchdog when operations that are under way have failed, before they end on the
+  // device: what they were to compute will be wrong, and their callers have returned.
+  std::function<void(const Error&)> on_lost_results = [](const Error&) {};
+};
+
+// Everything is enqueued, and the host waits for nothing but connections: the first collective
+// makes them to the ranks that its plan goes to, a later one to those that its plan goes to
+// besides, and the first message of a pair between the two. Methods may be called by any thread
+// with the device as its current one. They throw Error; so they do, all of them, once the group has
+// failed.
+class Communicator : private streams::DeviceCollectives {
+ public:
+  using Collectives::rank;
+  using Collectives::Timeout;
+
+  // Waits for nobody. `group` must outlive it.
+  Communicator(Group& group, int device, const Options& options, Host host);
+  // Aborts what is not done.
+  ~Communicator() override;
+
+  int device() const { return device_; }
+  cudaStream_t stream() const { return channels_.front().communication.get(); }
+
+  // Connects this rank with each other one, which must do so, too, as far as that has not been
+  // done.
+  void connect(Timeout timeout);
+
+  // What body(collectives) enqueues through them, and by itself on stream(), comes behind what is
+  // on `user` now.
+  Enqueued enqueue_behind(cudaStream_t user, const std::function<void(Collectives&)>& body);
+
+  // Enqueues messages, at least one, that belong together: none of them waits for another. Behind
+  // message i, after(i, stream) may enqueue more.
+  Enqueued exchange(cudaStream_t user, const std::vector<PeerMessage>& messages, Timeout timeout,
+                    const std::function<void(std::size_t i, cudaStream_t stream)>& after);
+
+  // The end of all collectives so far.
+  Enqueued end_of_all();
+
+  // Why collectives go as messages though fused kernels were tried; empty: they do not.
+  const std::string& why_not_fused() const { return why_not_fused_; }
+
+  // What the group has failed of: results that are not confirmed by then cannot be trusted.
+  std::shared_ptr<const Failure> failure() const { return failure_; }
+
+  // Waits until all is done, and frees what NCCL holds. All ranks call it. Returns what had to be
+  // left behind, and why; as a rule nothing.
+  std::string shut_down(Timeout timeout);
+  // Ends what is under way; later calls raise `reason`.
+  void abort(const std::string& reason);
+
+ private:
+  using Executor = streams::Executor<Api>;
+
+  // What a channel holds.
+  struct ChannelResources {
+    std::shared_ptr<void> scratch;
+    Stream communication, reduction;
+    Event communicated;
+    std::vector<Event> reduced;
+  };
+
+  void enqueue_program(Call call, const Program& program, std::span<const Chunk> chunks,
+                       const Reduction& reduction, Timeout timeout) override;
+  void announce_refused(Call call, Timeout timeout) override;
+  void prepare_choice(Timeout timeout) override;
+  bool goes_by_kernels() const override;
+  void announce(Call& call, const Deadline& deadline);
+  void make_executor(const std::vector<ncclComm_t>& comms);
+  void connect_all(const Deadline& deadline);
+  void connect_for(const Program& program, const Deadline& deadline);
+  std::vector<int> unconnected(const Program& program) const;
+  void connect_edges(const std::vector<int>& peers, const Deadline& deadline);
+  bool may_be_fused() const;
+  void connect_memory(const Deadline& deadline);
+  void connect_channels(const Deadline& deadline);
+  std::vector<int> partners() const;
+  Error with_waits(const Error& error) const;
+  DeviceBoard::Settings settings() const;
+  bool all_joined();
+  void connect_pairs(const std::vector<PeerMessage>& messages, const Deadline& deadline);
+  void await_peers(const Deadline& deadline, const std::string& doing,
+                   const std::function<bool()>& progress, const std::function<Awaited()>& awaited);
+  Awaited who_is_not(const std::function<bool(int rank)>& done) const;
+  void look_around();
+
+  void check_open() const;
+  void check_may_connect(const std::string& what) const;
+  template <typename Body>
+  auto guarded(Body&& body);
+  template <typename Describe, typename Body>
+  void telling(Describe&& doing, Body&& body);
+  // Records what has failed, tells the other ranks and ends what is under way. `under_way`: results
+  // are lost of calls that have returned.
+  void fail(const Error& error, bool under_way = false);
+  void end();
+  void leave();
+  bool close_together();
+  void free_memory();
+
+  Group& group_;
+  DeviceBoard& board_;
+  const int device_;
+  const Options options_;
+  const Host host_;
+  const Reclaim reclaim_;
+  const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
+  // Held while this rank is inside NCCL, and while its communicators are freed; guards what
+  // follows.
+  std::mutex mutex_;
+  Api api_;
+  Event began_;
+  EventPool event_pool_;
+  Captures captures_;
+  std::vector<ChannelResources> channels_;
+  Connections connections_;
+  std::optional<Executor> executor_;  // once channels are connected
+  std::shared_ptr<FusedExecutor> fused_;
+  std::atomic<FusedExecutor*> fused_for_all_{nullptr};  // the same, for any thread
+  std::unique_ptr<FusedMemory> unused_memory_;          // where not all ranks reach all of it
+  std::string why_not_fused_;
+  bool connected_ = false;
+  std::vector<bool> has_edge_;  // by rank: of the channels, as far as they are connected
+  std::set<const Program*> connected_programs_;  // that use no other edges
+  std::uint64_t sequence_ = 0;
+  bool captured_ = false;                   // what is being enqueued
+  std::shared_ptr<EventHandle> under_way_;  // its end
+  bool closed_ = false;                     // in good order
+  bool ended_ = true;  // nothing goes on on the device that could not be interrupted
+
+  std::optional<Watchdog> watchdog_;
+};
+
+// body(), with the failures of libraries told as those of what this rank is doing.
+template <typename Describe, typename Body>
+void Communicator::telling(Describe&& doing, Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kLibrary) throw;
+    throw Error(ErrorKind::kLibrary, group_.members.name(rank()) + " in " + doing() +
+                                         " on device " + std::to_string(device_) + ": " +
+                                         error.what());
+  }
+}
+
+}  // namespace ringcomm::nccl

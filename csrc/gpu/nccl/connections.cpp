@@ -1,0 +1,197 @@
+#include "gpu/nccl/connections.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "gpu/nccl/handles.h"
+
+namespace ringcomm::nccl {
+namespace {
+
+constexpr int kMessageCtas = 4;
+
+}  // namespace
+
+std::string describe(const PeerMessage& message) {
+  return std::string(message.is_send ? "send" : "recv") +
+         "(nbytes=" + std::to_string(message.nbytes) + ", peer=" + std::to_string(message.peer) +
+         ")";
+}
+
+bool Messages::ready(int peer) {
+  if (!pairs_.contains(peer)) begin_to_meet(peer);
+  return find(peer) != nullptr;
+}
+
+bool Messages::answer() {
+  for (int peer = 0; peer < group_.world_size; ++peer) {
+    if (peer != group_.rank && !pairs_.contains(peer) && has_come(peer)) begin_to_meet(peer);
+  }
+  bool met = false;
+  for (auto& [peer, pair] : pairs_) {
+    if (pair.comms || !pair.meeting->progress()) continue;
+    pair.comms = pair.meeting->take();
+    pair.meeting.reset();
+    met = true;
+  }
+  return met;
+}
+
+// The lower rank chooses the id, which is its greeting; the other's says only that it comes.
+void Messages::begin_to_meet(int peer) {
+  const bool is_lower = group_.rank < peer;
+  const DeviceBoard::UniqueId own =
+      is_lower ? CommunicatorSetup::new_id() : DeviceBoard::UniqueId{};
+  Pair& pair = pairs_[peer];
+  pair.meeting = std::make_unique<CommunicatorSetup>(
+      CommunicatorSetup::Party{is_lower ? 0 : 1, 2, device_, kMessageCtas, {is_lower ? 1 : 0}}, 2,
+      [this, peer, is_lower, own] {
+        std::optional<DeviceBoard::UniqueId> theirs = board_.unique_id_of(peer);
+        return theirs && is_lower ? own : theirs;
+      },
+      reclaim_);
+  board_.send_unique_id(peer, own);
+}
+
+cudaStream_t Messages::stream_of(const PeerMessage& message) const {
+  return find(message.peer)->streams[direction_of(message)].get();
+}
+
+void Messages::enqueue(const std::vector<PeerMessage>& messages) {
+  RINGCOMM_CHECK(ncclGroupStart());
+  for (const PeerMessage& m : messages) {
+    const Pair& pair = *find(m.peer);
+    const ncclComm_t comm = pair.comms->get()[direction_of(m)];
+    const cudaStream_t stream = pair.streams[direction_of(m)].get();
+    const int peer = m.peer > group_.rank ? 1 : 0;  // in the pair
+    if (m.is_send) {
+      RINGCOMM_CHECK(ncclSend(m.data, m.nbytes, ncclUint8, peer, comm, stream));
+    } else {
+      RINGCOMM_CHECK(ncclRecv(m.data, m.nbytes, ncclUint8, peer, comm, stream));
+    }
+  }
+  RINGCOMM_CHECK(ncclGroupEnd());
+}
+
+const Messages::Pair* Messages::find(int peer) const {
+  const auto it = pairs_.find(peer);
+  return it == pairs_.end() || !it->second.comms ? nullptr : &it->second;
+}
+
+Messages::Direction Messages::direction_of(const PeerMessage& message) const {
+  return message.is_send == (group_.rank < message.peer) ? kUp : kDown;
+}
+
+std::vector<ncclComm_t> Messages::comms() const {
+  std::vector<ncclComm_t> all;
+  for (const auto& [peer, pair] : pairs_) {
+    if (pair.comms) all.insert(all.end(), pair.comms->get().begin(), pair.comms->get().end());
+  }
+  return all;
+}
+
+std::vector<int> Messages::peers() const {
+  std::vector<int> all;
+  for (const auto& [peer, pair] : pairs_) all.push_back(peer);
+  return all;
+}
+
+bool Messages::all_met() const {
+  return std::all_of(pairs_.begin(), pairs_.end(),
+                     [](const auto& pair) { return pair.second.comms != nullptr; });
+}
+
+void Messages::abort() {
+  for (auto& [peer, pair] : pairs_) {
+    pair.meeting.reset();
+    if (pair.comms) pair.comms->abort();
+  }
+}
+
+// In the order of the pairs, which is the same for both of each. Those that are still meeting have
+// never been used.
+void Messages::destroy() {
+  for (auto& [peer, pair] : pairs_) {
+    pair.meeting.reset();
+    if (pair.comms) pair.comms->destroy();
+  }
+}
+
+void Messages::leave() {
+  for (auto& [peer, pair] : pairs_) {
+    pair.meeting.reset();
+    if (pair.comms) pair.comms->leave();
+  }
+}
+
+void Connections::set_channels(std::unique_ptr<Comms> channels) {
+  channels_ = std::move(channels);
+  publish();
+}
+
+void Connections::answer() {
+  if (messages_.answer()) publish();
+}
+
+void Connections::publish() {
+  std::lock_guard lock(mutex_);
+  in_use_ = messages_.comms();
+  if (!channels_) return;
+  in_use_.insert(in_use_.end(), channels_->get().begin(), channels_->get().end());
+}
+
+std::vector<int> Connections::partners() const {
+  std::vector<int> ranks;
+  if (channels_) {
+    ranks.resize(group_.world_size);
+    std::iota(ranks.begin(), ranks.end(), 0);
+  } else {
+    ranks = messages_.peers();
+    ranks.push_back(group_.rank);
+  }
+  return ranks;
+}
+
+void Connections::check() {
+  std::lock_guard lock(mutex_);
+  check_async(in_use_);
+}
+
+bool Connections::interrupt(const std::function<bool()>& is_back) {
+  std::vector<ncclComm_t> comms;
+  {
+    std::lock_guard lock(mutex_);
+    comms = std::exchange(in_use_, {});
+  }
+  return comms.empty() || Interruption(std::move(comms), device_).succeeds(is_back);
+}
+
+void Connections::abort() {
+  {
+    std::lock_guard lock(mutex_);
+    in_use_.clear();
+  }
+  if (channels_) channels_->abort();
+  messages_.abort();
+}
+
+void Connections::destroy() {
+  {
+    std::lock_guard lock(mutex_);
+    in_use_.clear();
+  }
+  messages_.destroy();
+  if (channels_) channels_->destroy();
+}
+
+void Connections::leave() {
+  {
+    std::lock_guard lock(mutex_);
+    in_use_.clear();
+  }
+  if (channels_) channels_->leave();
+  messages_.leave();
+}
+
+}  // namespace ringcomm::nccl

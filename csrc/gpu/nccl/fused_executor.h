@@ -1,0 +1,75 @@
+// Carries programs out by fused kernels, one launch for a call.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/call.h"
+#include "core/chunks.h"
+#include "core/members.h"
+#include "gpu/fused/job.h"
+#include "gpu/nccl/fused_memory.h"
+#include "gpu/nccl/handles.h"
+
+namespace ringcomm::nccl {
+
+class FusedExecutor {
+ public:
+  // All ranks reach all memory. Loads the kernels: later, loading might wait for one that waits for
+  // a peer.
+  FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory, Reclaim reclaim);
+  FusedExecutor(const FusedExecutor&) = delete;
+  FusedExecutor& operator=(const FusedExecutor&) = delete;
+
+  // Whether it takes the program; the same on all ranks.
+  bool takes(const Program& program) const;
+
+  // Enqueues the call on `stream`, on which all calls go. The program stays where it is.
+  void run(const Call& call, const Program& program, std::span<const Chunk> chunks,
+           const Reduction& reduction, cudaStream_t stream);
+
+  // The same for a small call, whose blocks are not cut into a plan's chunks: by fused/eager.h, in
+  // one hop or two.
+  bool is_eager(const Call& call, std::span<const Chunk> blocks) const {
+    return fused::is_eager(call, blocks, memory_->layout()) ||
+           fused::takes_two_hops(call, blocks, memory_->layout());
+  }
+  void run_eagerly(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
+                   cudaStream_t stream);
+
+  // Any thread. Kernels end without their results.
+  void give_up();
+  // Any thread. For whom the kernels have long been waiting: " Its device waits for rank 2.", or
+  // nothing.
+  std::string describe_waits(const Members& members) const;
+
+  // As FusedMemory::let_go().
+  bool let_go() { return memory_->let_go(); }
+
+ private:
+  struct Uploaded {
+    std::shared_ptr<void> memory;
+    fused::Script script;
+  };
+
+  void find_memory(fused::Job& job) const;
+  const fused::Script& script_of(const Program& program);
+  std::byte* scratch_of(std::size_t nbytes);
+
+  const int rank_;
+  const std::unique_ptr<FusedMemory> memory_;
+  const Reclaim reclaim_;
+  int arch_ = 0;  // of the kernels: fused/threads.h
+  std::map<const Program*, Uploaded> scripts_;
+  // The last is in use; those before it may be by a graph.
+  std::vector<std::shared_ptr<void>> scratch_;
+  std::size_t scratch_nbytes_ = 0;
+};
+
+}  // namespace ringcomm::nccl

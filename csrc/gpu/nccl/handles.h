@@ -1,0 +1,117 @@
+// CUDA's and NCCL's failures as Errors, and what belongs to a device with an owner: streams, events
+// and memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <utility>
+
+namespace ringcomm::nccl {
+
+// Throw Error (kLibrary) unless the call succeeded. NCCL's "in progress" is no failure. CUDA's last
+// error is cleared: it belongs to the Error from then on.
+void check(cudaError_t result, const char* call);
+void check(ncclResult_t result, const char* call);
+
+// RINGCOMM_CHECK(cudaEventRecord(event, stream))
+#define RINGCOMM_CHECK(call) ::ringcomm::nccl::check((call), #call)
+
+// Makes a device current while it lives. Not for threads of our own: they have no device to go back
+// to, and cudaSetDevice makes a context, of hundreds of megabytes, on the device that it is given.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) : device_(device) {
+    RINGCOMM_CHECK(cudaGetDevice(&previous_));
+    if (previous_ != device_) RINGCOMM_CHECK(cudaSetDevice(device_));
+  }
+  ~DeviceGuard() {
+    if (previous_ != device_) cudaSetDevice(previous_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  const int device_;
+  int previous_ = 0;
+};
+
+// Lets this thread ask about events, and allocate, while it or another one captures a graph. Throws
+// nothing: if CUDA has failed, the call that it is made for says so.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() noexcept { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// A stream that does not wait for the legacy default stream, of the current device. Of the highest
+// priority, so that messages, which peers wait for, get in before the user's kernels.
+class Stream {
+ public:
+  Stream() {
+    int least = 0, greatest = 0;
+    RINGCOMM_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    RINGCOMM_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest));
+  }
+  ~Stream() {
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
+  Stream& operator=(Stream&&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { RINGCOMM_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  ~Event() {
+    if (event_ != nullptr) cudaEventDestroy(event_);
+  }
+  Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+  Event& operator=(Event&& other) noexcept {
+    std::swap(event_, other.event_);
+    return *this;
+  }
+  cudaEvent_t get() const { return event_; }
+
+  // Whether all that the event was recorded behind is done. Also during a capture, of which the
+  // event is no part.
+  bool happened() const {
+    const RelaxedCapture relaxed;
+    const cudaError_t result = cudaEventQuery(event_);
+    if (result == cudaErrorNotReady) return false;
+    check(result, "cudaEventQuery(event)");
+    return true;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// The rest is device memory of a group's own. It comes from CUDA and not from torch's allocator:
+// what torch allocates while a graph is captured or warmed up belongs to the pool of that graph,
+// and the group outlives the graph.
+
+// Makes other allocators that keep device memory for later use, as torch's does, give it back to
+// CUDA.
+using Reclaim = std::function<void()>;
+
+// On the current device; freed with its last holder, which waits for what the device is doing.
+// Where there is too little, it is tried once more after reclaim(). Throws Error (kLibrary).
+std::shared_ptr<void> allocate(std::size_t nbytes, const Reclaim& reclaim);
+
+// Keeps it as long as the process: the device, a graph or another rank may go on using it.
+void keep_for_good(std::shared_ptr<void> memory);
+
+}  // namespace ringcomm::nccl

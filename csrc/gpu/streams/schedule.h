@@ -1,0 +1,174 @@
+// A schedule: a program as the commands that one rank enqueues, in their order, for chunks of given
+// counts, wherever they lie. It is made once and then only carried out, call after call.
+//
+// Each channel has two streams. At each tick of the pipeline (plan/pipeline.h) the communication
+// streams run one group of sends and receives; what is to be added arrives in scratch, and the
+// reduction stream adds it afterwards, while the next group is under way. A ring whose windows have
+// two slices:
+//
+//      communication    | group 0 | group 1 | group 2: sends slice 0 | group 3: sends slice 1 |
+//                                 \         \ ^                        ^
+//      reduction                   | add 0  | '| add 1 |  -------------'
+//
+// A slice's value lies in the input, in the output, or, where it is no output of this rank, in
+// scratch. What is only copied is received right where it stays, unless something is sent from
+// there in the same step: then it is received in scratch and copied afterwards.
+//
+// Streams wait for each other only where they must (Wait in streams/channel.h says what for). Sums
+// with nothing to overlap, because a window has but one slice, run on the communication stream, and
+// channel 0's is the one that the caller's work lies on: a direct all-reduce of a small buffer is
+// two groups with a sum between them, all on one stream.
+//
+// Invariant: whatever two streams of a channel both touch is ordered by an event, directly or
+// through what was enqueued before it. The tests run schedules in random orders to see it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "core/chunks.h"
+#include "gpu/streams/api.h"
+#include "gpu/streams/layout.h"
+#include "plan/pipeline.h"
+#include "plan/program.h"
+#include "reduce/reduction.h"
+
+namespace ringcomm::streams {
+
+struct StreamId {
+  enum Kind : std::uint8_t { kCommunication, kReduction };
+  int channel;
+  Kind kind;
+
+  bool operator==(const StreamId&) const = default;
+};
+
+// The stream that a call begins and ends on.
+inline constexpr StreamId kOrigin{0, StreamId::kCommunication};
+
+struct EventId {
+  enum Kind : std::uint8_t { kBegan, kCommunicated, kReduced };
+  Kind kind;
+  int channel = 0;
+  int index = 0;  // of Channel::reduced
+
+  bool operator==(const EventId&) const = default;
+};
+
+// Where data lies.
+struct Place {
+  enum Where : std::uint8_t { kInput, kOutput, kScratch };
+  Where where;
+  int channel;
+  int chunk;
+  int slot;           // of the channel's scratch
+  std::size_t first;  // element of the chunk
+};
+
+// A piece of a chunk, to or from a peer.
+struct PieceTransfer {
+  bool is_send;
+  int peer;
+  Place place;
+  std::size_t count;  // elements
+};
+
+// The commands.
+struct BeginTick {
+  int tick;
+};
+struct EndTick {};
+struct Record {
+  EventId event;
+  StreamId stream;
+};
+struct AwaitEvent {
+  StreamId stream;
+  EventId event;
+  Wait why;
+};
+struct Group {
+  int first_transfer, num_transfers;
+};
+// A sum of several inputs, or a single one scaled.
+struct Sum {
+  StreamId stream;
+  int first_input, num_inputs;
+  Place output;
+  std::size_t count;
+  int scaled_input;  // or -1
+  bool finish;       // nothing more is added
+};
+struct Copy {
+  StreamId stream;
+  Place from, to;
+  std::size_t count;
+};
+// What begins here and stays here is copied, or scaled, from the input to the output.
+struct Keep {
+  StreamId stream;
+  int chunk;
+  Range range;
+};
+using Command = std::variant<BeginTick, EndTick, Record, AwaitEvent, Group, Sum, Copy, Keep>;
+
+struct Schedule {
+  Pipeline pipeline;
+  std::size_t slot_nbytes;
+  std::vector<Command> commands;
+  std::vector<PieceTransfer> transfers;  // of the groups
+  std::vector<Place> inputs;             // of the sums
+};
+
+// Of the addresses only whether a chunk's input is its output matters.
+// scales: every rank multiplies its input before it is added (premul_sum). Throws Error
+// (kInvalidArgument) for a plan that needs more scratch than the layout has; all ranks would throw.
+Schedule make_schedule(int rank, const Layout& layout, const Program& program,
+                       std::span<const Chunk> chunks, std::size_t element_nbytes, bool scales);
+
+// The schedules of one rank, each made when it is first wanted.
+//
+// Programs are known by their addresses, and must outlive this. Which chunks have an input and an
+// output on this rank is the program's affair.
+class Schedules {
+ public:
+  Schedules(int rank, const Layout& layout) : rank_(rank), layout_(layout) {}
+
+  // Stays as it is until the next call.
+  const Schedule& find(const Program& program, std::span<const Chunk> chunks,
+                       const Reduction& reduction);
+
+ private:
+  static constexpr std::size_t kMost = 64;
+
+  struct Shape {
+    std::size_t count;
+    bool in_place;  // the input is the output
+
+    bool operator==(const Shape&) const = default;
+  };
+  struct Entry {
+    const Program* program;
+    std::size_t element_nbytes;
+    bool scales;
+    std::vector<Shape> shapes;  // of the chunks
+    Schedule schedule;
+    std::uint64_t last_use;
+
+    bool is_for(const Program& wanted, std::span<const Chunk> chunks, std::size_t nbytes,
+                bool with_scaling) const;
+  };
+
+  static Shape shape_of(const Chunk& chunk) { return {chunk.count, chunk.input == chunk.output}; }
+  Entry& vacant();
+
+  const int rank_;
+  const Layout layout_;
+  std::vector<Entry> entries_;
+  std::uint64_t num_uses_ = 0;
+};
+
+}  // namespace ringcomm::streams
