@@ -55,7 +55,7 @@ def core_sources() -> list[Path]:
 
 @functools.cache
 def cuda_headers() -> list[Path]:
-    """Where cuda_runtime_api.h and nccl.h are, to test csrc/gpu/nccl/ on a host that plays the GPU."""
+    """Where cuda_runtime_api.h and nccl.h are, to test csrc/gpu/nccl/ without a GPU."""
     nvcc = _toolchain.find_nvcc()
     nccl = next(iter(_toolchain.in_wheels("nccl/include/nccl.h")), None)
     return [Path(_toolchain.toolkit_root(nvcc)) / "include", nccl.parent] if nvcc and nccl else []

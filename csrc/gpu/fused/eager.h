@@ -1,17 +1,18 @@
-// The eager way: a collective of few bytes as one exchange by fused/inboxes.h, whatever its plan.
+// The eager protocol: a collective of few bytes is one exchange through gpu/fused/inboxes.h,
+// whatever its plan is.
 //
 //   all-reduce      every rank sends its input to every other one, and adds all of them
 //   reduce-scatter  every rank sends each other one that rank's piece, and adds those of its own
 //   all-gather      every rank sends its piece to every other one
 //
-// A somewhat larger all-reduce goes in two hops: a reduce-scatter and an all-gather of a piece for
+// A somewhat larger all-reduce takes two hops: a reduce-scatter and an all-gather of a piece for
 // each rank, so that a rank sends 2(n-1)/n of the buffer and not n-1 buffers. A thread sends the
-// sum of a pack on as soon as it has it. No rank waits for ever: what the first hop awaits is sent
-// before anything is awaited, and what the second awaits is sent when the first has come.
+// sum of a pack as soon as it has it. Every wait ends: ranks send what the first hop awaits before
+// they await anything, and they send what the second hop awaits when the first has arrived.
 //
-// Each rank begins with the next one, so that not all write to the same rank at the same time. Sums
-// are added in rank order, with one rounding. The pieces of a job are the collective's blocks
-// (core/chunks.h): one, or one for each rank.
+// Each rank begins with the next one, so that they do not all write to the same rank at the same
+// time. Sums are added in rank order, with one rounding. The pieces of a job are the collective's
+// blocks (core/chunks.h): one, or one for each rank.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@
 
 namespace ringcomm::fused {
 
-// Of a piece, where less may be there than a pack, and nothing be aligned.
+// Loads and stores the packs of a piece. The last pack may be shorter, and nothing need be aligned.
 class PieceOfBytes {
  public:
   RINGCOMM_DEVICE PieceOfBytes(const Piece& piece, std::size_t element_nbytes)
@@ -70,7 +71,7 @@ class PieceOfBytes {
   const std::size_t nbytes_;
 };
 
-// An all-reduce, of one piece or in two hops, or a reduce-scatter.
+// An all-reduce (of one piece, or in two hops) or a reduce-scatter.
 template <DType dtype, ReduceOp op, typename Machine>
 class EagerSum {
  public:
@@ -80,7 +81,7 @@ class EagerSum {
         inboxes_(machine, job, lane),
         sums_(machine, job, lane, /*hop=*/1) {}
 
-  // All threads of the block. False: a wait was given up.
+  // All threads of the block call this. False: a wait was given up.
   RINGCOMM_DEVICE bool run() {
     if (job_.num_pieces == 1) {
       send_to_all();
@@ -111,7 +112,7 @@ class EagerSum {
     });
   }
 
-  // Its piece.
+  // Sends that rank its piece.
   RINGCOMM_DEVICE void send_to(int peer) {
     const PieceOfBytes sent = piece(peer);
     inboxes_.each_pack(sent.num_packs(), [&](std::size_t p) {
@@ -120,7 +121,7 @@ class EagerSum {
     });
   }
 
-  // As it is sent: premultiplied where that is wanted.
+  // A pack as it is sent: premultiplied if the reduction wants that.
   RINGCOMM_DEVICE Pack load(const PieceOfBytes& from, std::size_t p) const {
     const Pack pack = from.load(p);
     if (!job_.premultiplies) return pack;
@@ -132,8 +133,8 @@ class EagerSum {
 
   RINGCOMM_DEVICE bool reduce(const PieceOfBytes& own, std::size_t p) {
     typename V::T results[V::kCount]{};
-    const auto everybody = [](int) { return true; };
-    const bool came = inboxes_.receive_all(p, everybody, [&](int rank, const Pack& received) {
+    const auto all_ranks = [](int) { return true; };
+    const bool came = inboxes_.receive_all(p, all_ranks, [&](int rank, const Pack& received) {
       const Pack pack = rank == job_.rank ? load(own, p) : received;
       typename V::T values[V::kCount];
       V::load(values, pack, args_);
@@ -150,8 +151,8 @@ class EagerSum {
     return true;
   }
 
-  // The second hop. A thread has the same packs of all pieces, so that it has read what it stores
-  // over. No piece is larger than the first.
+  // The second hop. A thread has the same packs of all pieces, so it has read what it overwrites.
+  // No piece is larger than the first.
   RINGCOMM_DEVICE bool gather() {
     return sums_.each_pack(piece(0).num_packs(), [&](std::size_t p) {
       const auto has = [&](int rank) { return p < piece(rank).num_packs(); };
@@ -173,7 +174,7 @@ class EagerGather {
   RINGCOMM_DEVICE EagerGather(Machine& machine, const Job& job, int lane)
       : job_(job), inboxes_(machine, job, lane) {}
 
-  // All threads of the block. False: a wait was given up.
+  // All threads of the block call this. False: a wait was given up.
   RINGCOMM_DEVICE bool run() {
     const PieceOfBytes own = piece(job_.rank);
     const bool stays = job_.pieces[job_.rank].input == job_.pieces[job_.rank].output;

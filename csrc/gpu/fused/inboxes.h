@@ -1,21 +1,21 @@
-// How few bytes travel eagerly: without a fence or a barrier between data and flags.
+// Eager transfer of few bytes: there is no fence or barrier between data and flags.
 //
-// Each rank has inboxes at every other rank, and writes there what is for that rank. Data travel in
-// words of 8 bytes, 4 of them data and 4 the number of the call. A word is written and read as one,
-// so that whoever finds the number of this call finds its data, too, and nothing else has to be
-// ordered. That takes twice the bytes and one trip, where a flag behind the data takes two. Two
-// words go by one instruction, which may tear them apart.
+// Each rank has inboxes at every other rank, and writes its data for that rank there. Data travel
+// in words of 8 bytes, 4 of them data and 4 the number of the call. A word is written and read as
+// one, so a reader that finds the number of this call also finds its data, and nothing else has to
+// be ordered. This takes twice the bytes and one trip; a flag behind the data takes two trips. One
+// instruction moves two words, and they may arrive apart.
 //
-// A message is cut into packs of 16 bytes. They are dealt to the lanes in runs of the same length,
-// whatever kernel it is: a word always belongs to the same lane, which numbers its calls by itself,
-// so that no number is met twice within four billion calls. Each thread of a block sends packs and
-// awaits the same ones of the other ranks.
+// A message is cut into packs of 16 bytes. The lanes get runs of packs of the same length, in every
+// kernel: a word always belongs to the same lane, and each lane numbers its calls by itself, so no
+// number occurs twice within four billion calls. Each thread of a block sends packs and awaits the
+// same packs of the other ranks.
 //
-// Invariant: inboxes take turns, and what call s + 2 writes is where call s was. Whoever begins it
-// has taken something of everybody in call s + 1, which nobody begins before it is done with call
-// s. So nobody still waits for what is overwritten. For that, a message has at least one pack, even
-// if there are no data in it. (Low-latency protocols of this kind are described in "Demystifying
-// NCCL", Hu et al., 2025; shm/exchange.h has the same two turns.)
+// Invariant: inboxes take turns, and call s + 2 writes where call s was. A rank that begins it has
+// taken something from every other rank in call s + 1, and no rank begins that call before it is
+// done with call s. So no rank still waits for what is overwritten. Therefore a message has at
+// least one pack, even if there are no data in it. (Low-latency protocols of this kind are
+// described in "Demystifying NCCL", Hu et al., 2025; shm/exchange.h has the same two turns.)
 //
 // Plain C++, as lane.h; of the machine it needs thread(), num_threads(), any(), aborted(),
 // waited() and
@@ -34,19 +34,20 @@
 namespace ringcomm::fused {
 
 // Calls in two hops have inboxes of their own, one for each hop, and numbers of their own. They
-// need no turns, as each hop shows that the other one's inboxes have been read. Whoever begins a
-// call has taken all sums of the call before, for which their senders had taken all that was sent
-// to them. And a sum is sent only when something of the same call has come from everybody, each of
-// whom had ended the call before, and so had taken its sums.
+// need no turns, because each hop shows that the inboxes of the other one have been read. A rank
+// that begins a call has taken all sums of the call before, and before their senders sent them,
+// they had taken all that was sent to them. And a rank sends a sum only when it has received
+// something of the same call from every other rank; each of these had ended the call before, and so
+// had taken its sums.
 template <typename Machine>
 class Inboxes {
  public:
-  // hop: of a job that has two.
+  // `hop` is 0, or 1 for the second hop of a job that has two.
   RINGCOMM_DEVICE Inboxes(Machine& machine, const Job& job, int lane, int hop = 0)
       : machine_(machine), job_(job), lane_(lane), hop_(hop), call_(next(calls())) {}
 
-  // visit(pack) for this thread's of so many packs, as long as it returns true. Returns whether it
-  // did.
+  // Calls visit(pack) for each of this thread's packs, of `count` packs in all, until it returns
+  // false. Returns whether it always returned true.
   template <typename Visit>
   RINGCOMM_DEVICE bool each_pack(std::size_t count, Visit&& visit) const {
     const std::size_t run = job_.layout.eager_packs;
@@ -68,17 +69,17 @@ class Inboxes {
     }
   }
 
-  // To every other rank, the next one first.
+  // Sends to every other rank, to the next one first.
   RINGCOMM_DEVICE void send_all(std::size_t p, const Pack& pack) {
     for (int distance = 1; distance < job_.layout.world_size; ++distance) {
       send(job_.at_distance(distance), p, pack);
     }
   }
 
-  // receive(rank, pack) for each other rank of which awaits(rank) is true, and for this one,
-  // without a pack, in rank order. False: a wait was given up.
+  // Calls receive(rank, pack) in rank order: for each other rank for which awaits(rank) is true,
+  // and for this rank without a pack. False: a wait was given up.
   //
-  // Looks at the packs of some ranks before it needs the first, which takes as long as for one.
+  // It looks at the packs of several ranks at once, because this takes no longer than for one.
   template <typename Awaits, typename Receive>
   RINGCOMM_DEVICE bool receive_all(std::size_t p, Awaits&& awaits, Receive&& receive) {
     const int n = job_.layout.world_size;
@@ -105,7 +106,8 @@ class Inboxes {
     return true;
   }
 
-  // All threads of the block, `came` if this one has received all it awaited. Whether all have.
+  // All threads of the block call this. `came`: this thread has received all that it awaited.
+  // Returns whether all threads have.
   RINGCOMM_DEVICE bool end(bool came) {
     if (machine_.any(!came)) return false;
     if (machine_.thread() == 0) calls() = call_;
@@ -124,7 +126,7 @@ class Inboxes {
         job_.two_hops ? layout.hop_calls_at(lane_) : layout.eager_calls_at(lane_);
     return *reinterpret_cast<std::uint32_t*>(memory + at);
   }
-  // 0 is what inboxes hold at first.
+  // No call has the number 0: inboxes hold it at first.
   RINGCOMM_DEVICE static std::uint32_t next(std::uint32_t call) {
     return call == ~std::uint32_t{0} ? 2 : call + 1;
   }
@@ -147,7 +149,8 @@ class Inboxes {
   RINGCOMM_DEVICE bool is_of_this_call(const LLPacket& words) const {
     return words.first >> 32 == call_ && words.second >> 32 == call_;
   }
-  // The first halves of a row of packs, and then the second ones: a warp writes them side by side.
+  // The first halves of a row of packs lie before the second halves, so that a warp writes each
+  // side by side.
   RINGCOMM_DEVICE LLPacket* words(int at, int from, std::size_t pack, int half) const {
     const Layout& layout = job_.layout;
     const std::size_t inbox_at = job_.two_hops

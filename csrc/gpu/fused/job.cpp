@@ -9,10 +9,10 @@
 namespace ringcomm::fused {
 namespace {
 
-// More packs than a lane has movers: less gives some of them nothing to do.
+// These are more packs than a lane has movers. With fewer, some movers would have nothing to do.
 constexpr std::size_t kMinSliceNbytes = 8 << 10;
 
-// A look at a flag takes as long as movers do with so many.
+// Movers move this many bytes in the time that one look at a flag takes.
 constexpr std::size_t kWorthLooking = 64 << 10;
 
 std::size_t round_up(std::size_t n, std::size_t multiple) {
@@ -23,12 +23,12 @@ std::size_t slot_nbytes(const Program& program, const Layout& layout) {
   return layout.outbox_nbytes / std::max(program.num_slots, 1) / kLine * kLine;
 }
 
-// Those of an all-to-all are not known to all.
+// In an all-to-all no rank knows all counts.
 bool counts_are_known(const Call& call) { return call.collective != Collective::kAllToAll; }
 
-// The largest slices that fit into slots, and of those the ones that leave all lanes with as many.
+// The largest slices that fit into slots and give all lanes the same number of them.
 std::size_t slice_nbytes(const Call& call, std::size_t slot, std::size_t most, int num_lanes) {
-  const std::size_t fits = slot - kPackBytes;  // and room for the skew
+  const std::size_t fits = slot - kPackBytes;  // leaves room for the skew
   if (!counts_are_known(call)) return fits;
   const std::size_t lanes = num_lanes;
   const std::size_t rounds = std::max<std::size_t>(1, (most + lanes * fits - 1) / (lanes * fits));
@@ -42,7 +42,7 @@ std::size_t most_elements(std::span<const Chunk> chunks) {
   return most;
 }
 
-Job reduction_arguments(const Reduction& reduction, const Layout& layout, int rank) {
+Job common_job(const Reduction& reduction, const Layout& layout, int rank) {
   Job job{};
   job.layout = layout;
   job.rank = rank;
@@ -54,8 +54,8 @@ Job reduction_arguments(const Reduction& reduction, const Layout& layout, int ra
   return job;
 }
 
-// Elements of a rank's part of an all-reduce in two hops: whole packs, so that the last ranks may
-// have fewer, or none.
+// Elements of a rank's part of an all-reduce in two hops. Parts are whole packs, so the last ranks
+// may have fewer elements, or none.
 std::size_t part_count(const Call& call, const Layout& layout) {
   const std::size_t ranks = layout.world_size;
   return round_up((call.count + ranks - 1) / ranks, kPackBytes / element_size(call.dtype));
@@ -81,14 +81,14 @@ ScriptText::ScriptText(const Program& program, int rank) {
   };
   for (const Action& action : program.actions) {
     const auto first_peer = static_cast<std::int32_t>(peers.size());
-    const auto first_told = static_cast<std::int32_t>(reduction_arguments.size());
+    const auto first_concerned = static_cast<std::int32_t>(concerned.size());
     for (const Source& source : action.from) add(source.peer, source.action, source.slot);
     for (const Reader& reader : action.to) add(reader.peer, reader.action, -1);
-    std::set<int> concerned;
-    for (const Source& source : action.from) concerned.insert(source.peer);
-    for (const Reader& reader : action.to) concerned.insert(reader.peer);
-    reduction_arguments.insert(reduction_arguments.end(), concerned.begin(), concerned.end());
-    // In rank order, so that a sum does not depend on who computes it.
+    std::set<int> ranks;
+    for (const Source& source : action.from) ranks.insert(source.peer);
+    for (const Reader& reader : action.to) ranks.insert(reader.peer);
+    concerned.insert(concerned.end(), ranks.begin(), ranks.end());
+    // Inputs are added in rank order, so that a sum does not depend on which rank computes it.
     const auto before = std::ranges::count_if(
         action.from, [&](const Source& source) { return source.peer < rank; });
     const bool uses_own = action.own.kind != Location::kNowhere;
@@ -96,8 +96,8 @@ ScriptText::ScriptText(const Program& program, int rank) {
                      .first_peer = first_peer,
                      .num_sources = static_cast<std::int32_t>(action.from.size()),
                      .num_readers = static_cast<std::int32_t>(action.to.size()),
-                     .first_told = first_told,
-                     .num_told = static_cast<std::int32_t>(concerned.size()),
+                     .first_concerned = first_concerned,
+                     .num_concerned = static_cast<std::int32_t>(ranks.size()),
                      .own_input = uses_own ? static_cast<std::int32_t>(before) : -1,
                      .slot = action.slot,
                      .replaces = action.replaces,
@@ -109,13 +109,13 @@ ScriptText::ScriptText(const Program& program, int rank) {
 
 Script ScriptText::write(std::byte* memory, const std::byte* address) const {
   const std::size_t peers_at = steps.size() * sizeof(Step);
-  const std::size_t told_at = peers_at + peers.size() * sizeof(Peer);
+  const std::size_t concerned_at = peers_at + peers.size() * sizeof(Peer);
   std::memcpy(memory, steps.data(), peers_at);
-  std::memcpy(memory + peers_at, peers.data(), told_at - peers_at);
-  std::memcpy(memory + told_at, reduction_arguments.data(), nbytes() - told_at);
+  std::memcpy(memory + peers_at, peers.data(), concerned_at - peers_at);
+  std::memcpy(memory + concerned_at, concerned.data(), nbytes() - concerned_at);
   return {.steps = reinterpret_cast<const Step*>(address),
           .peers = reinterpret_cast<const Peer*>(address + peers_at),
-          .reduction_arguments = reinterpret_cast<const std::int32_t*>(address + told_at),
+          .concerned = reinterpret_cast<const std::int32_t*>(address + concerned_at),
           .num_steps = static_cast<std::int32_t>(steps.size()),
           .nbytes = static_cast<std::uint32_t>(nbytes())};
 }
@@ -133,7 +133,7 @@ std::string why_not(const Program& program, const Layout& layout) {
 }
 
 bool is_eager(const Call& call, std::span<const Chunk> blocks, const Layout& layout) {
-  // In which everybody hears of everybody, as fused/inboxes.h needs it.
+  // In these every rank receives from every other one, which gpu/fused/inboxes.h needs.
   const bool is_mutual = call.collective == Collective::kAllReduce ||
                          call.collective == Collective::kReduceScatter ||
                          call.collective == Collective::kAllGather;
@@ -149,7 +149,7 @@ bool takes_two_hops(const Call& call, std::span<const Chunk> blocks, const Layou
 
 Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
                    const Layout& layout, int rank) {
-  Job job = reduction_arguments(reduction, layout, rank);
+  Job job = common_job(reduction, layout, rank);
   job.reduction_arguments.scaled_input = job.premultiplies ? 0 : -1;
   job.gathers = call.collective == Collective::kAllGather;
   job.two_hops = takes_two_hops(call, blocks, layout);
@@ -168,7 +168,7 @@ Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduct
 
 Job make_job(const Call& call, const Program& program, std::span<const Chunk> chunks,
              const Reduction& reduction, const Layout& layout, int rank) {
-  Job job = reduction_arguments(reduction, layout, rank);
+  Job job = common_job(reduction, layout, rank);
   job.num_pieces = static_cast<int>(chunks.size());
   std::size_t before = 0;  // bytes
   for (std::size_t c = 0; c < chunks.size(); ++c) {

@@ -15,8 +15,8 @@
 
 namespace ringcomm::fused {
 
-// What threads tell other ranks and the host. Flags and the host's word are for all devices and the
-// host: system scope.
+// How threads signal to other ranks and to the host. All devices and the host use the flags and the
+// words of the host, so they have system scope.
 class Signals {
  public:
   RINGCOMM_DEVICE Signals(Control* control, int lane) : control_(control), lane_(lane) {}
@@ -43,16 +43,16 @@ class Signals {
     return words;
   }
 
-  // The host's word is far away: a look at it takes as long as many at a flag.
+  // The words of the host are far away: a look at one takes as long as many at a flag.
   RINGCOMM_DEVICE bool aborted(std::uint32_t spins, int peer) {
     if (spins % kSpinsPerLook != kSpinsPerLook - 1) return false;
-    tells_ = true;
+    is_reporting_ = true;
     waits_for().store(peer + 1, cuda::memory_order_relaxed);
     return System<std::uint32_t>(control_->aborted).load(cuda::memory_order_relaxed) != 0;
   }
   RINGCOMM_DEVICE void waited() {
-    if (tells_) waits_for().store(0, cuda::memory_order_relaxed);
-    tells_ = false;
+    if (is_reporting_) waits_for().store(0, cuda::memory_order_relaxed);
+    is_reporting_ = false;
   }
 
  private:
@@ -67,7 +67,7 @@ class Signals {
 
   Control* const control_;
   const int lane_;
-  bool tells_ = false;
+  bool is_reporting_ = false;
 };
 
 #ifdef __CUDA_ARCH__
@@ -85,20 +85,20 @@ inline constexpr int kThreads = threads_per_block({dtype, op}, kArch);
 template <DType dtype, ReduceOp op>
 inline constexpr int kEagerThreads = eager_threads({dtype, op});
 
-// A thread of a lane, as lane.h wants it: of the control, or a mover.
+// A thread of a lane, of the control or a mover, as lane.h needs it.
 template <DType dtype, ReduceOp op>
 class LaneMachine : public Signals {
  public:
-  // The lane's number in its block.
-  RINGCOMM_DEVICE LaneMachine(WorkItem* orders, fused::Control* control, int lane, int number)
-      : Signals(control, lane), orders_(orders), barrier_(1 + number) {}
+  // `number` is the lane's in its block.
+  RINGCOMM_DEVICE LaneMachine(WorkItem* work_items, fused::Control* control, int lane, int number)
+      : Signals(control, lane), work_items_(work_items), barrier_(1 + number) {}
 
   RINGCOMM_DEVICE int thread() const { return static_cast<int>(threadIdx.x) % kControlThreads; }
   RINGCOMM_DEVICE int num_threads() const { return kControlThreads; }
   RINGCOMM_DEVICE bool all(bool value) const { return __all_sync(~0u, value) != 0; }
-  RINGCOMM_DEVICE WorkItem& work_item(int turn) const { return orders_[turn % kWorkItems]; }
-  // At kReady it would do for the control to arrive and go on, and at kMoved for the movers, but
-  // racecheck does not see that order.
+  RINGCOMM_DEVICE WorkItem& work_item(int turn) const { return work_items_[turn % kWorkItems]; }
+  // At kReady the control could arrive and go on, and at kMoved the movers could, but racecheck
+  // does not see that order.
   RINGCOMM_DEVICE void sync(Why) const {
     __syncwarp();
     asm volatile("bar.sync %0, %1;" ::"r"(barrier_), "n"(kLaneThreads<dtype, op>) : "memory");
@@ -111,11 +111,11 @@ class LaneMachine : public Signals {
   }
 
  private:
-  WorkItem* const orders_;
+  WorkItem* const work_items_;
   const int barrier_;  // 0 is the block's
 };
 
-// A thread of a block that goes eagerly.
+// A thread of a block in the eager kernel.
 class EagerMachine : public Signals {
  public:
   RINGCOMM_DEVICE EagerMachine(const DeviceArguments& arguments, fused::Control* control, int lane)
@@ -130,7 +130,8 @@ class EagerMachine : public Signals {
   const DeviceArguments& arguments_;
 };
 
-// All threads of the block. The script where it is read faster, if there is room.
+// All threads of the block call this. It copies the script to memory that is read faster, if there
+// is room.
 RINGCOMM_DEVICE Script copied(const Script& script, std::byte* memory) {
   if (script.nbytes > kMostSharedBytes) return script;
   for (std::size_t at = 4 * threadIdx.x; at < script.nbytes; at += 4 * blockDim.x) {
@@ -145,10 +146,10 @@ __global__ void __launch_bounds__(kThreads<dtype, op>, 1)
     fused_kernel(const __grid_constant__ Job job) {
   constexpr int kLane = kLaneThreads<dtype, op>;
   extern __shared__ __align__(16) std::byte memory[];
-  __shared__ WorkItem orders[kLanesPerBlock][kWorkItems];
+  __shared__ WorkItem work_items[kLanesPerBlock][kWorkItems];
   const int number = static_cast<int>(threadIdx.x) / kLane;
   const int lane = static_cast<int>(blockIdx.x) * kLanesPerBlock + number;
-  LaneMachine<dtype, op> machine(orders[number], job.control, lane, number);
+  LaneMachine<dtype, op> machine(work_items[number], job.control, lane, number);
   const Script script = copied(job.script, memory);
   if (lane >= job.num_lanes) {
     __syncthreads();

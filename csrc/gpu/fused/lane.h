@@ -2,40 +2,40 @@
 //
 // It is core/lanes.h's schedule, that of shm/executor.h, on memory of a device. A step
 //
-//   1. waits until the slices that it takes are published, and until its slot has been read by all
-//      who were to read what lay in it;
+//   1. waits until the slices that it takes are published, and until all readers of its slot have
+//      read what lay in it;
 //   2. reads the slices in the outboxes of the peers, adds the own value, and writes the result to
 //      the output, to the own outbox, or to both: one pass over the data;
-//   3. tells those whose slices it has taken, and those for whom it has published one, how many
-//      steps are done.
+//   3. writes the number of its finished steps to the flags of the ranks whose slices it has taken
+//      and of the ranks for which it has published a slice.
 //
 // Most of a lane's threads are movers: they do 2 and nothing else. A few, the control, do 1 and 3
-// for them, and ahead of them: while a step's data move, the control writes the order for the next
-// one and looks whether that may begin. If so, it does before the flags of the last one are on
-// their way, as the fence in front of a flag takes as long as many a step.
+// for them, and ahead of them: while a step's data move, the control writes the work item of the
+// next step and looks whether that step may begin. If so, the step begins before the flags of the
+// last one are written, because the fence in front of a flag takes as long as many steps do.
 //
-//   control  | write 1, await | give 1 | write 2, look | give 2 | tell of 1 | write 3, look | ...
-//   movers                             | move 1        |        | move 2                    | ...
-//                                    kReady          kMoved   kReady                      kMoved
+//   control  | write 1, await | give 1 | write 2, look | give 2 | flag 1 | write 3, look | ...
+//   movers                             | move 1        |        | move 2                 | ...
+//                                    kReady          kMoved   kReady                   kMoved
 //
-// Calls follow each other without the host: what lies in the outboxes may still be read by a rank
-// that is not done with the last call. So whoever is done with a call tells everybody, and before a
-// lane writes anything it waits until everybody has told so of the call before. That word has been
-// on its way since the last call ended, and as a rule it is there.
+// Calls follow each other without the host: a rank that is still in the last call may still read
+// the outboxes. So a rank that has finished a call writes that to the flags of all others, and
+// before a lane writes anything it waits until all others have written so for the call before.
+// These flags have been on their way since the last call ended, and usually they have arrived.
 //
 // Invariant: a flag says n only when the slices that the first n steps of its writer publish can be
 // read, and those that they take are not read any more, as far as they concern the flag's owner.
-// The control waits for a step's flags only when it has told of all steps before. So that nobody
-// waits for ever is plan/slots.h's proof: the waits are the same.
+// The control waits for a step's flags only when it has written the flags of all steps before. So
+// the proof of plan/slots.h that every wait ends holds here, too: the waits are the same.
 //
 // Plain C++: the machine is some threads of a block, or, for the proof, threads of the host. It has
 //
 //   sync(why)                 a barrier of the whole lane, kReady and kMoved by turns
-//   order(turn)               that step's order, in memory that all threads share
+//   work_item(turn)           the work item of that step, in memory that all threads share
 //
 // for movers
 //
-//   carry_out(order)          this thread's share of it
+//   carry_out(work_item)      this thread's share of it
 //
 // and for the control
 //
@@ -43,7 +43,7 @@
 //   all(value)                whether the value is true for all threads of the control
 //   acquire(flag, why)        the flag's value, and all that was done before it was written
 //   release(flag, value)      the reverse; flags are in the memory of any rank
-//   aborted(spins, peer)     whether to end a wait that has looked so many times in vain
+//   aborted(spins, peer)      whether to end a wait that has looked so many times without success
 //   waited()                  a wait is over
 #pragma once
 
@@ -56,12 +56,12 @@
 
 namespace ringcomm::fused {
 
-// Why a machine is asked to order what threads do; what a proof leaves out.
+// The reasons for each order between threads. The proof on the host leaves them out one by one.
 enum class Why { kLastCall, kSlice, kSlot, kReady, kMoved };
 inline constexpr Why kReasons[] = {Why::kLastCall, Why::kSlice, Why::kSlot, Why::kReady,
                                    Why::kMoved};
 
-// All that movers do.
+// This is all that movers do.
 template <typename Machine>
 RINGCOMM_DEVICE void move_data(Machine& machine) {
   for (int turn = 0;; ++turn) {
@@ -81,11 +81,12 @@ class LaneControl {
         job_(job),
         script_(script),
         lane_(lane),
-        orders_(job, script, lane),
+        writer_(job, script, lane),
         call_(calls()),
         began_(static_cast<Progress>(call_) << kActionBits) {}
 
-  // All threads of the control. False: a wait was given up, and the ranks cannot go on together.
+  // All threads of the control call this. False: a wait was given up, and the ranks cannot go on
+  // together.
   RINGCOMM_DEVICE bool run() {
     if (machine_.thread() == 0) {
       for (int turn = 0; turn < kWorkItems; ++turn)
@@ -95,8 +96,8 @@ class LaneControl {
     if (machine_.thread() == 0) machine_.work_item(turn_).ends = true;
     machine_.sync(Why::kReady);
     if (!came) return false;
-    tell_all(static_cast<Progress>(call_ + 1) << kActionBits);
-    machine_.all(true);  // have read the number of the call
+    publish_to_all(static_cast<Progress>(call_ + 1) << kActionBits);
+    machine_.all(true);  // every thread has read the number of the call
     if (machine_.thread() == 0) calls() = call_ + 1;
     return true;
   }
@@ -118,12 +119,12 @@ class LaneControl {
   }
 
   RINGCOMM_DEVICE bool take_step(int s, std::size_t round) {
-    if (machine_.thread() == 0) orders_.write(machine_.work_item(turn_), script_.steps[s], round);
+    if (machine_.thread() == 0) writer_.write(machine_.work_item(turn_), script_.steps[s], round);
     const bool looks = turn_ > 0 && job_.looks_ahead;
     const bool is_ready = looks && machine_.all(has_come(s, round));
     if (turn_ > 0) machine_.sync(Why::kMoved);
     if (is_ready) machine_.sync(Why::kReady);
-    if (turn_ > 0) tell_peers(script_.steps[last_.action], last_.done);
+    if (turn_ > 0) publish_to_peers(script_.steps[last_.action], last_.done);
     if (is_ready) return true;
     if (!machine_.all(await(s, round))) return false;
     machine_.sync(Why::kReady);
@@ -138,10 +139,10 @@ class LaneControl {
     return *reinterpret_cast<T*>(job_.memory[rank] + offset);
   }
 
-  // 1.
+  // Part 1 of a step.
 
-  // visit(peer, progress, why) for each flag that this thread has to see, as long as it returns
-  // true. Returns whether it did.
+  // Calls visit(peer, progress, why) for each flag that this thread has to see, until it returns
+  // false. Returns whether it always returned true.
   template <typename Visit>
   RINGCOMM_DEVICE bool each_awaited(int s, std::size_t round, Visit&& visit) {
     return (turn_ > 0 || each_of_last_call(visit)) && each_slice(s, round, visit) &&
@@ -207,20 +208,20 @@ class LaneControl {
     });
   }
 
-  // 3.
+  // Part 3 of a step.
 
-  RINGCOMM_DEVICE void set_reduction(int peer, Progress progress) {
+  RINGCOMM_DEVICE void publish(int peer, Progress progress) {
     machine_.release(at<Progress>(peer, job_.layout.flag_at(lane_, job_.rank)), progress);
   }
-  RINGCOMM_DEVICE void tell_peers(const Step& step, Progress done) {
-    for (int i = machine_.thread(); i < step.num_told; i += machine_.num_threads()) {
-      set_reduction(script_.reduction_arguments[step.first_told + i], done);
+  RINGCOMM_DEVICE void publish_to_peers(const Step& step, Progress done) {
+    for (int i = machine_.thread(); i < step.num_concerned; i += machine_.num_threads()) {
+      publish(script_.concerned[step.first_concerned + i], done);
     }
   }
-  RINGCOMM_DEVICE void tell_all(Progress progress) {
+  RINGCOMM_DEVICE void publish_to_all(Progress progress) {
     for (int peer = machine_.thread(); peer < job_.layout.world_size;
          peer += machine_.num_threads()) {
-      if (peer != job_.rank) set_reduction(peer, progress);
+      if (peer != job_.rank) publish(peer, progress);
     }
   }
 
@@ -228,10 +229,10 @@ class LaneControl {
   const Job& job_;
   const Script& script_;
   const int lane_;
-  const WorkItemWriter orders_;
+  const WorkItemWriter writer_;
   const std::uint32_t call_;
   const Progress began_;
-  int turn_ = 0;  // how many orders have been given
+  int turn_ = 0;  // how many work items have been given to the movers
   struct {
     int action;
     Progress done;

@@ -11,14 +11,15 @@
 
 namespace ringcomm::fused {
 
-// Of a script, that a block copies.
+// The most bytes of a script that a block copies to shared memory.
 inline constexpr std::size_t kMostSharedBytes = 32 << 10;
 
-// Loads all kernels for the current device, and finds out what they were compiled for: `arch` of
-// threads.h. Otherwise the first launch of each would, and wait for kernels that run.
+// Loads all kernels for the current device, and finds the architecture that they were compiled for:
+// `arch` of threads.h. Otherwise the first launch of each kernel would load it, and wait for
+// kernels that run.
 cudaError_t load_kernels(int* arch);
 
-// Enqueued on `stream` of the current device. Return what the launch returned.
+// These enqueue a kernel on `stream` of the current device, and return what the launch returned.
 cudaError_t launch(const Job& job, const Reduction& reduction, int arch, cudaStream_t stream);
 cudaError_t launch_eager(const Job& job, const Reduction& reduction, cudaStream_t stream);
 // The two kernels of a probe.

@@ -1,15 +1,15 @@
-// The memory on a device by which the ranks of one host meet: each has one such block, and all can
-// reach all of them.
+// The memory on a device through which the ranks of one host exchange data. Each rank has one such
+// block, and all ranks can reach all blocks.
 //
 //   flags     [lanes][ranks]   how far each other rank has come in the lane; it writes that itself
 //   calls     [lanes]          how many calls the lane has carried out, and how many eagerly
-//   inboxes   [2][ranks]       what other ranks send eagerly (fused/inboxes.h)
-//   hops      [2][ranks]       the same for each of the two hops of what goes in two
+//   inboxes   [2][ranks]       what other ranks send eagerly (inboxes.h)
+//   hops      [2][ranks]       the same for each hop of calls in two hops
 //   outboxes  [lanes]          slots that the other ranks read
-//   probes    [ranks]          what ranks write to prove that they reach the memory (fused/probe.h)
+//   probes    [ranks]          what ranks write to prove that they reach the memory (probe.h)
 //
-// Flags lie where they are waited for, so that a wait never crosses the link between devices. What
-// one rank writes and another reads does not share a line.
+// Flags lie in the memory of the rank that waits for them, so that a wait never crosses the link
+// between devices. What one rank writes and another reads does not share a line.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ struct alignas(2 * sizeof(Word)) LLPacket {
 };
 inline constexpr int kInboxes = 2;
 inline constexpr int kHops = 2;
-// What a warp sends of a pack each.
+// The bytes that a warp sends at once, one pack for each thread.
 inline constexpr std::size_t kEagerUnit = 32 * 16;
 
 struct Layout {
@@ -44,9 +44,10 @@ struct Layout {
   int num_lanes = 0;
   std::size_t outbox_nbytes = 0;  // of one lane; a multiple of kLine
   int eager_lanes = 0;            // no more than that
-  std::size_t eager_nbytes = 0;   // the most that a rank sends another so; a multiple of kEagerUnit
+  std::size_t eager_nbytes =
+      0;  // the most that a rank sends to another eagerly; a multiple of kEagerUnit
   std::size_t eager_packs = 512;  // that are dealt to a lane at once
-  std::size_t hop_nbytes = 0;     // as eager_nbytes, in each of two hops; 0: nothing goes so
+  std::size_t hop_nbytes = 0;     // as eager_nbytes, in each of two hops; 0: no call takes two hops
 
   RINGCOMM_HOST_DEVICE std::size_t flag_at(int lane, int from) const {
     return (static_cast<std::size_t>(lane) * world_size + from) * kLine;
@@ -73,9 +74,9 @@ struct Layout {
   RINGCOMM_HOST_DEVICE std::size_t outbox_at(int lane) const {
     return hop_inbox_at(kHops, 0) + lane * outbox_nbytes;
   }
-  // A line of each rank: see fused/probe.h.
+  // One line for each rank: see probe.h.
   std::size_t probe_at() const { return outbox_at(num_lanes); }
-  // All but outboxes is zero before the first call.
+  // All before the outboxes is zero before the first call.
   std::size_t counters_nbytes() const { return outbox_at(0); }
   std::size_t nbytes() const { return probe_at() + world_size * kLine; }
 };

@@ -1,18 +1,18 @@
-// Whether bytes go where the memory of other ranks' devices seems to be.
+// The proof that bytes written to other ranks' memory arrive there.
 //
-// A driver may open memory of another device where the platform does not carry what is written or
-// read there (access control of PCI Express, an IOMMU that translates), or carries other bytes. So
-// before ranks use each other's memory, they prove it, by two kernels of each:
+// A driver may open memory of another device although the platform loses what is written or read
+// there (access control of PCI Express, an IOMMU that translates), or carries other bytes. So
+// before ranks use each other's memory, each runs two kernels to prove that it works:
 //
-//   1. A rank writes a pattern into a line of every rank's memory that is there for it. What it
-//      writes into its own memory is what the others read.
+//   1. A rank writes a pattern into its own line in every rank's memory. The others read what it
+//      writes into its own memory.
 //   2. When all ranks have done so, it looks for the patterns of the others, in its own memory and
 //      in theirs.
 //
-// A pattern depends on a number that its writer has drawn, on the writer and on the reader: what
-// was there before is not taken for it. Neither kernel waits for anything.
+// A pattern depends on a random number of its writer, on the writer and on the reader, so that old
+// bytes cannot be mistaken for it. Neither kernel waits for anything.
 //
-// Plain C++: the machine has thread(), num_threads(), put() and look(), as in fused/inboxes.h.
+// Plain C++: the machine has thread(), num_threads(), put() and look(), as in gpu/fused/inboxes.h.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +23,9 @@
 
 namespace ringcomm::fused {
 
-// What a rank finds of another one.
-inline constexpr std::uint32_t kHasArrived = 1;  // what that one wrote into this rank's memory
-inline constexpr std::uint32_t kIsRead = 2;      // what is in that one's memory
+// What a rank finds out about another one.
+inline constexpr std::uint32_t kHasArrived = 1;  // that rank's pattern in this rank's memory
+inline constexpr std::uint32_t kIsRead = 2;      // that rank's pattern in its own memory
 inline constexpr std::uint32_t kIsReached = kHasArrived | kIsRead;
 
 struct Probe {
@@ -52,7 +52,7 @@ RINGCOMM_HOST_DEVICE LLPacket* probed_words(const Probe& probe, int at, int from
   return reinterpret_cast<LLPacket*>(probe.lines[at] + from * kLine) + i;
 }
 
-// All threads.
+// All threads call this, and find_patterns().
 template <typename Machine>
 RINGCOMM_DEVICE void write_patterns(Machine& machine, const Probe& probe) {
   for (int to = machine.thread(); to < probe.world_size; to += machine.num_threads()) {

@@ -1,9 +1,9 @@
-// How the threads of a fused kernel share a multiprocessor, of which a block has all registers.
+// How the threads of a fused kernel share a multiprocessor. A block has all of its registers.
 //
-// Those are in four parts, among which warps take turns: with 16 warps a thread has 128 registers,
-// with 20 only 96, and with 12 it has 168. What is on its way takes registers, too, so that an
-// architecture has as many movers, and as many packs of each in flight, as its compiler places
-// without a spill. `arch` is __CUDA_ARCH__ of the code that runs.
+// The registers are in four parts, and warps are dealt to the parts in turn: with 16 warps a thread
+// has 128 registers, with 20 only 96, and with 12 it has 168. Data in flight take registers, too,
+// so an architecture has as many movers, and as many packs of each in flight, as its compiler
+// places without a spill. `arch` is __CUDA_ARCH__ of the code that runs.
 #pragma once
 
 #include "gpu/fused/layout.h"
@@ -12,7 +12,7 @@
 
 namespace ringcomm::fused {
 
-// Of the kernels for data that are but moved, too.
+// The kernels for data that are only moved use this key, too.
 inline constexpr KernelKey kBits{DType::kUInt8, ReduceOp::kBor};
 
 inline constexpr int kBlackwell = 1000, kHopper = 900;
@@ -20,7 +20,7 @@ inline constexpr int kBlackwell = 1000, kHopper = 900;
 // 8-bit types have 16 values to a pack.
 constexpr bool is_wide(KernelKey key) { return element_size(key.dtype) == 1 && key != kBits; }
 
-// Of a lane.
+// Threads of a lane.
 inline constexpr int kControlThreads = 32;
 constexpr int movers_per_lane(KernelKey key, int arch) {
   if (is_wide(key)) return 160;
@@ -30,10 +30,10 @@ constexpr int threads_per_block(KernelKey key, int arch) {
   return kLanesPerBlock * (movers_per_lane(key, arch) + kControlThreads);
 }
 
-// Of a block that goes eagerly.
+// Threads of a block of the eager kernel.
 constexpr int eager_threads(KernelKey key) { return is_wide(key) ? 384 : 512; }
 
-// Packs of a mover, of 16 bytes each.
+// Packs of 16 bytes that a mover has in flight.
 RINGCOMM_HOST_DEVICE constexpr int moved_in_flight(int arch) { return arch >= kBlackwell ? 6 : 8; }
 RINGCOMM_HOST_DEVICE constexpr int summed_in_flight(DType dtype, int arch) {
   const bool is_converted =
@@ -45,9 +45,8 @@ inline constexpr int kSmallestBatch = kBatches[0];
 template <ReduceOp op>
 inline constexpr bool kTakesSmallestBatch = has_batch(op, 0);
 
-// One thread's share of what a step does to data.
-//
-// kernel_key(dtype, op) is the kernel's. `moves`: the bits of the one input, whatever the type.
+// One thread's share of what a step does to data. kernel_key(dtype, op) is the kernel's. `moves`:
+// the step copies the bits of the one input, whatever the type.
 template <DType dtype, ReduceOp op, int arch>
 RINGCOMM_HOST_DEVICE void carry_out_share(const DeviceArguments& args, bool moves,
                                           const Worker& worker) {

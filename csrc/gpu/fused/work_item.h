@@ -10,11 +10,11 @@ namespace ringcomm::fused {
 
 struct WorkItem {
   DeviceArguments arguments;
-  bool moves;  // the bits of the one input, whatever the type
+  bool moves;  // it copies the bits of the one input, whatever the type
   bool ends;   // no step is left
 };
 
-// One is carried out while the next is written.
+// The movers carry out one while the control writes the next.
 inline constexpr int kWorkItems = 2;
 
 // Writes a step as a work item: where its inputs and outputs lie.
@@ -23,7 +23,7 @@ class WorkItemWriter {
   RINGCOMM_DEVICE WorkItemWriter(const Job& job, const Script& script, int lane)
       : job_(job), script_(script), lane_(lane) {}
 
-  // Of an order whose arguments have been told what all steps have in common. By one thread.
+  // One thread calls this. The arguments already hold what all steps have in common.
   RINGCOMM_DEVICE void write(WorkItem& work_item, const Step& step, std::size_t round) const {
     DeviceArguments& args = work_item.arguments;
     args.num_inputs = args.num_outputs = 0;
@@ -55,7 +55,7 @@ class WorkItemWriter {
   RINGCOMM_DEVICE bool scales(const Step& step) const {
     return job_.premultiplies && step.own.kind == Location::kInput;
   }
-  // Whether the result has the bits of the one value that is used.
+  // Whether the result has the bits of the only value that is used.
   RINGCOMM_DEVICE bool moves(const Step& step) const {
     const int num_inputs = step.num_sources + (step.own_input >= 0 ? 1 : 0);
     return num_inputs == 1 && !scales(step) &&
@@ -65,7 +65,7 @@ class WorkItemWriter {
   RINGCOMM_DEVICE static void add_input(DeviceArguments& args, const std::byte* input) {
     args.inputs[args.num_inputs++] = input;
   }
-  // In place, what stays where it is need not be copied.
+  // In place, a value that stays where it is need not be copied.
   RINGCOMM_DEVICE static void add_output(DeviceArguments& args, std::byte* output,
                                          const std::byte* stays) {
     if (output != stays) args.outputs[args.num_outputs++] = output;

@@ -41,7 +41,7 @@ void Api::wait(Stream stream, Event event, streams::Wait) {
 
 void Api::push_collective(Collective collective) {
   static const auto kNames = [] {
-    nvtxInitialize(nullptr);  // once: its own way of being the first is a data race
+    nvtxInitialize(nullptr);  // once: NVTX initializes itself with a data race
     std::array<std::string, kNumCollectives> names;
     for (int c = 0; c < kNumCollectives; ++c) {
       names[c] = std::string("ring:") + to_string(static_cast<Collective>(c));

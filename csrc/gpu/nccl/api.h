@@ -1,4 +1,4 @@
-// The calls of streams/api.h, made to CUDA and NCCL.
+// The calls of gpu/streams/api.h, made to CUDA and NCCL.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,7 +31,7 @@ class Api {
   void wait(Stream stream, Event event, streams::Wait why);
 
   // NVTX ranges: "ring:all_reduce", and in it "step 0 slice 2" for each tick. Without a profiler
-  // only the outer one is asked for.
+  // only the outer one is attempted.
   void push_collective(Collective collective);
   void push_range(const Pipeline& pipeline, int tick);
   void pop_range();

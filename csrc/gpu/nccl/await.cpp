@@ -9,7 +9,7 @@
 namespace ringcomm::nccl {
 namespace {
 
-// Behind "Timed out after 3 s".
+// The words after "Timed out after 3 s".
 std::string describe(const Awaited& awaited, const Members& members) {
   const auto those = [&members](const std::vector<int>& ranks) {
     return ", waiting for " + members.names(ranks) +

@@ -1,5 +1,5 @@
-// Waiting on the host for what NCCL does in the background, without ever waiting for a rank that
-// will not come.
+// Waiting on the host for what NCCL does in the background. The wait ends if a rank that it needs
+// is gone.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,14 @@ namespace ringcomm::nccl {
 // How often the host looks at what the GPU or NCCL does.
 inline constexpr std::chrono::milliseconds kPollEvery{1};
 
-// The ranks that are waited for.
+// The ranks that a wait needs.
 struct Awaited {
-  std::vector<int> absent;  // they have not come so far
-  std::vector<int> busy;    // they have come, and are not done
+  std::vector<int> absent;  // they have not begun
+  std::vector<int> busy;    // they have begun, and are not done
 };
 
-// Waits until progress() is true, and throws Error when time is up, the group broken, or one of
-// those that awaited() names gone. `doing`: "connecting ...".
+// Waits until progress() is true. Throws Error when the time is up, when the group is broken, or
+// when a rank that awaited() names is gone. `doing`: "connecting ...".
 void await(Group& group, const Deadline& deadline, const std::string& doing,
            const std::function<bool()>& progress, const std::function<Awaited()>& awaited);
 

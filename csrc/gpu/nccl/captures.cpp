@@ -14,7 +14,7 @@ bool Captures::note(cudaStream_t user, cudaStream_t own) {
   if (status != cudaStreamCaptureStatusActive) return false;
   if (id == last_id_) return true;
   auto held = std::make_unique<Count>(alive_);
-  // Runs when the last graph goes, on a thread of CUDA's that must not call CUDA.
+  // CUDA calls this when the last graph is destroyed, on a thread that must not call CUDA.
   const cudaHostFn_t forget = [](void* count) {
     const std::unique_ptr<Count> held(static_cast<Count*>(count));
     (*held)->fetch_sub(1, std::memory_order_release);
@@ -27,7 +27,7 @@ bool Captures::note(cudaStream_t user, cudaStream_t own) {
   RINGCOMM_CHECK(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
   last_id_ = id;
   if (!std::exchange(ever_, true)) {
-    // What was enqueued before the first capture has left no record.
+    // Calls that were enqueued before the first capture have not recorded the event.
     RINGCOMM_CHECK(cudaEventRecord(order_->get(), own));
   }
   return true;

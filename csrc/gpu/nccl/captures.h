@@ -1,12 +1,13 @@
-// CUDA graphs in which calls of a group have been captured.
+// CUDA graphs in which users have captured calls of a group.
 //
-// A graph and its replays use the group's memory, and NCCL frees no communicator that one of them
-// refers to: finalising or aborting it would wait, for ever if the graph stays. So they are counted
-// for as long as CUDA keeps them (a user object goes with the last graph that holds it).
+// A graph and its replays use the group's memory, and NCCL frees no communicator that a graph
+// refers to: finalising or aborting it would wait until the graph is gone, which may be never. So
+// graphs are counted for as long as CUDA keeps them (CUDA destroys a user object with the last
+// graph that holds it).
 //
 // Replays run on any stream, and share scratch with calls that are not captured. One event orders
-// all of them: each call waits for it and records it anew, in a graph by external nodes, which
-// happen at every replay.
+// all of them: each call waits for it and records it again. In a graph both are external nodes,
+// which run at every replay.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,17 +22,17 @@ namespace ringcomm::nccl {
 
 class Captures {
  public:
-  // Whether `user`, behind which `own` is about to be enqueued, is being captured; if so, its graph
-  // is one of ours from now on.
+  // Whether `user` is being captured. If so, its graph is counted from now on. `own` is about to be
+  // enqueued behind `user`.
   bool note(cudaStream_t user, cudaStream_t own);
 
-  // How many graphs there are that hold something of the group.
+  // The number of graphs that hold something of the group.
   int alive() const { return alive_->load(std::memory_order_acquire); }
 
-  // What graphs refer to.
+  // The memory that graphs refer to.
   std::shared_ptr<void> memory() const { return order_; }
 
-  // Around what is enqueued on `own`, once that waits for the user's stream.
+  // Called before and after a call is enqueued on `own`, which waits for the user's stream by then.
   void begin(cudaStream_t own, bool captured);
   void end(cudaStream_t own, bool captured);
 

@@ -22,32 +22,32 @@ namespace ringcomm::nccl {
 
 // Several communicators of the same ranks, made without ever blocking.
 //
-// A blocking communicator cannot be given up while it is being made. A non-blocking one starts a
+// A rank cannot give up on a blocking communicator while NCCL makes it. A non-blocking one starts a
 // thread for every group of messages, which costs more than the messages. So a non-blocking one is
 // made first, and the blocking ones are split off it one after the other, which does not block
-// either. It is freed then: a communicator takes memory, even one that does nothing.
+// either. Then the first one is freed, because a communicator takes memory even if it does nothing.
 class Comms {
  public:
-  // On the current device. Needs the other ranks, but does not wait for them.
+  // Begins on the current device. The other ranks must do the same; this does not wait for them.
   Comms(const ncclUniqueId& id, int rank, int world_size, int number, int max_ctas);
   ~Comms() { abort(); }
   Comms(const Comms&) = delete;
   Comms& operator=(const Comms&) = delete;
 
-  // True once all are made; to be called until then. Throws Error (kLibrary).
+  // True once all are made. Call it until then. Throws Error (kLibrary).
   bool progress();
 
   const std::vector<ncclComm_t>& get() const { return comms_; }
 
-  // Ends what they are doing on the device, and frees them, whatever the other ranks do. No thread
-  // may be inside NCCL for one of them, and no captured graph may refer to one: NCCL would use what
-  // it has freed, or wait for ever.
+  // Ends what the communicators do on the device and frees them, whatever the other ranks do. No
+  // thread may be inside NCCL for one of them, and no captured graph may refer to one: NCCL would
+  // use freed memory, or hang.
   void abort();
 
-  // Frees them; they are idle. All ranks must do so. Throws Error (kLibrary).
+  // Frees the communicators, which are idle. All ranks must do so. Throws Error (kLibrary).
   void destroy();
 
-  // Forgets them, and frees nothing: something goes on using them.
+  // Forgets the communicators and frees nothing, because something still uses them.
   void leave();
 
   // Keeps the memory as long as this object.
@@ -63,16 +63,16 @@ class Comms {
   std::vector<ncclComm_t> comms_;
 };
 
-// Ends what communicators are doing, and makes threads that are inside NCCL for one of them come
-// back with an error. Nothing but aborting them may follow. From a thread of its own, as NCCL waits
-// there for the peers on this host to do the same.
+// Ends what communicators are doing, and makes threads inside NCCL return with an error. Afterwards
+// the communicators may only be aborted. It runs on a thread of its own, because NCCL waits until
+// the peers on this host do the same.
 class Interruption {
  public:
   Interruption(std::vector<ncclComm_t> comms, int device);
 
-  // Waits until it is over and `is_back` true, but not for long. False: the communicators must be
-  // left as they are (or NCCL is older than 2.28.7, and cannot do it, or there is no thread to be
-  // had).
+  // Waits a short time until the interruption is over and is_back() is true. False: the
+  // communicators must be left as they are. It is also false if NCCL is older than 2.28.7, which
+  // cannot interrupt, or if no thread could be started.
   bool succeeds(const std::function<bool()>& is_back);
 
  private:
@@ -92,8 +92,8 @@ void check_async(const std::vector<ncclComm_t>& comms);
 // ranks may both send first from the beginning.
 class Edges {
  public:
-  // `memory`, on the device, is memory_nbytes() long. Needs the peers, which connect with this
-  // rank, but does not wait for them. `device` is the current one.
+  // `memory`, on the device, has memory_nbytes() bytes. The peers must connect with this rank, too;
+  // this does not wait for them. `device` is the current one.
   Edges(std::vector<ncclComm_t> comms, std::vector<int> peers, int device,
         std::shared_ptr<void> memory);
   ~Edges() { stop(); }
@@ -107,18 +107,18 @@ class Edges {
   // Whether all are connected. Throws Error (kLibrary).
   bool connected() const;
 
-  // Interrupts what is not done; the communicators can only be aborted then. False: a thread is
-  // still inside NCCL for them, and they must be left.
+  // Interrupts connections that are not made yet; then the communicators can only be aborted.
+  // False: a thread is still inside NCCL for them, and they must be left.
   bool stop();
 
  private:
-  // Of the thread, too, which may have to be left to itself.
+  // The thread owns it, too, because it may have to be left behind.
   struct State {
     const std::vector<ncclComm_t> comms;
     const std::vector<int> peers;
     const std::shared_ptr<void> memory;
-    // By communicator. No streams on which anything waits for the caller's: what that waits for may
-    // need this rank to go on.
+    // By communicator. Nothing on these streams waits for the caller's stream: that stream may wait
+    // for something that needs this rank.
     std::vector<Stream> streams;
     std::vector<Event> used;
     std::exception_ptr error = nullptr;
@@ -136,14 +136,14 @@ class Edges {
 class CommunicatorSetup {
  public:
   struct Party {
-    int rank, world_size;    // among those that meet
+    int rank, world_size;    // among the ranks of the communicators
     int device;              // the current one, whenever progress() is called
     int max_ctas;            // of each communicator
-    std::vector<int> peers;  // to be connected with, too; the others that meet may be later
+    std::vector<int> peers;  // to be connected now; other ranks may be connected later
   };
 
-  // `find_id` returns the id that one of the ranks has chosen, or nothing as long as not all have
-  // said that they come.
+  // `find_id` returns the id that one of the ranks has chosen, or nothing until all ranks have
+  // announced that they take part.
   CommunicatorSetup(const Party& party, int num_comms,
                     std::function<std::optional<DeviceBoard::UniqueId>()> find_id,
                     const Reclaim& reclaim)
@@ -153,7 +153,7 @@ class CommunicatorSetup {
         memory_(party.peers.empty()
                     ? nullptr
                     : allocate(Edges::memory_nbytes(num_comms_, party.peers.size()), reclaim)) {}
-  // Gives up what is not done.
+  // Interrupts connections that are not made yet.
   ~CommunicatorSetup();
   CommunicatorSetup(const CommunicatorSetup&) = delete;
   CommunicatorSetup& operator=(const CommunicatorSetup&) = delete;
@@ -161,12 +161,12 @@ class CommunicatorSetup {
   // An id for one of the ranks to choose.
   static DeviceBoard::UniqueId new_id();
 
-  // True once all are made, and connected with those peers; to be called until then. Throws Error
-  // (kLibrary).
+  // True once all communicators are made and connected with those peers. Call it until then. Throws
+  // Error (kLibrary).
   bool progress();
 
-  // Afterwards. They hold the memory: to free it now would wait for all that the device is doing,
-  // which may wait for this rank.
+  // Call it afterwards. The communicators hold the memory: to free it now would wait for all that
+  // the device is doing, which may wait for this rank.
   std::unique_ptr<Comms> take() {
     comms_->hold(memory_);
     return std::move(comms_);

@@ -29,7 +29,7 @@ int max_ctas_of(const Options& options, int device) {
 }
 
 Options checked(Options options, int world_size, int device) {
-  // The most slots that one slice can take: premul_sum, all ranks' pieces and all scaled sends.
+  // premul_sum needs the most slots for one slice: all ranks' pieces and all scaled sends.
   const std::size_t least = 2 * world_size * streams::kAlignment;
   const streams::Layout& layout = options.layout;
   if (layout.num_channels < 1) {
@@ -75,7 +75,7 @@ Communicator::~Communicator() {
     end();
     if (!ended_) leave();
   });
-  // What was aborted still runs to its end, in scratch that is about to be freed.
+  // Aborted work still runs to its end, in scratch that is about to be freed.
   const RelaxedCapture relaxed;
   for (const ChannelResources& channel : channels_) {
     if (!ended_) break;
@@ -104,14 +104,14 @@ void Communicator::make_executor(const std::vector<ncclComm_t>& comms) {
   executor_.emplace(rank(), options_.layout, channels, began_.get());
 }
 
-// On the watchdog's thread. A rank that is busy answers by itself.
+// The watchdog's thread calls this. If the rank is inside NCCL, it answers by itself.
 void Communicator::look_around() {
   connections_.check();
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (lock.owns_lock() && !closed_) connections_.answer();
 }
 
-// What was found wrong, and for whom this rank's kernels wait.
+// The error, and the ranks that this rank's kernels wait for.
 Error Communicator::with_waits(const Error& error) const {
   const FusedExecutor* fused = fused_for_all_.load(std::memory_order_acquire);
   return fused == nullptr
@@ -139,7 +139,7 @@ void Communicator::end() {
   while (!is_mine() && Clock::now() - begin < kPatienceForAbort) {
     std::this_thread::sleep_for(kPollEvery);
   }
-  // A thread is inside NCCL and waits for a peer that will not come, or a graph holds on to the
+  // A thread is inside NCCL and waits for a peer that does not answer, or a graph refers to the
   // communicators, so that aborting them would wait.
   const bool interrupts = !lock.owns_lock() || captures_.alive() > 0;
   if (interrupts) ended_ = connections_.interrupt(is_mine) && ended_;
@@ -148,7 +148,7 @@ void Communicator::end() {
   connections_.abort();
 }
 
-// What graphs refer to stays as long as the process.
+// Keeps what graphs refer to as long as the process.
 void Communicator::leave() {
   connections_.leave();
   keep_for_good(captures_.memory());
@@ -156,14 +156,15 @@ void Communicator::leave() {
   for (const ChannelResources& channel : channels_) keep_for_good(channel.scratch);
 }
 
-// Freeing communicators takes all who share them.
+// All ranks that share communicators must free them together.
 bool Communicator::close_together() {
   board_.close(captures_.alive() > 0 ? DeviceBoard::Closing::kHeld : DeviceBoard::Closing::kFree);
   const Clock::time_point begin = Clock::now();
   const auto all_closed = [this] {
     std::lock_guard lock(mutex_);
-    connections_.answer();  // what a peer has begun ends before its communicators do
-    return connections_.all_met() && board_.least_closed(partners()) != DeviceBoard::Closing::kNot;
+    connections_.answer();  // connections that a peer has begun are made before it closes
+    return connections_.all_connected() &&
+           board_.least_closed(partners()) != DeviceBoard::Closing::kNot;
   };
   while (!all_closed()) {
     if (group_.broken() || Clock::now() - begin > kPatienceForClose) return false;
@@ -179,8 +180,8 @@ std::vector<int> Communicator::partners() const {
   return all;
 }
 
-// What other ranks may have open is freed when all have closed it; what is unused they have closed
-// before.
+// Memory that other ranks may have open is freed when all of them have closed it. Unused memory
+// they have closed before.
 void Communicator::free_memory() {
   if (unused_memory_) unused_memory_->free();
   if (!fused_) return;
@@ -225,8 +226,8 @@ void Communicator::check_open() const {
   if (closed_) throw Error(ErrorKind::kClosed, "the process group is closed");
 }
 
-// Runs `body` as the only one inside NCCL. What fails half way leaves the ranks with different
-// ideas of what was sent, so that breaks the group; a call that was refused does not.
+// Runs `body` while no other thread is inside NCCL. After a call that fails half way the ranks
+// disagree about what was sent, so it breaks the group. A call that was refused does not.
 template <typename Body>
 auto Communicator::guarded(Body&& body) {
   std::unique_lock lock(mutex_);
@@ -239,9 +240,9 @@ auto Communicator::guarded(Body&& body) {
     if (error.kind() == ErrorKind::kInvalidArgument) throw;
     lock.unlock();
     fail(error);
-    failure_->check();  // the first cause: what NCCL says may be but that all was ended for it
+    failure_->check();  // throws the first cause: NCCL's error may only be a consequence of it
     throw;
-  } catch (...) {  // not of ours: of what others enqueue beside it
+  } catch (...) {  // an error of code that enqueues through `body`, not of this library
     watchdog_->forget_unrecorded();
     throw;
   }
@@ -280,7 +281,7 @@ void Communicator::announce(Call& call, const Deadline& deadline) {
   board_.enqueue(call);
 }
 
-// By then it is known whether all ranks reach each other's memory.
+// Once all are connected, it is known whether all ranks reach each other's memory.
 void Communicator::prepare_choice(Timeout timeout) { connect_all(Deadline::in(timeout)); }
 
 bool Communicator::goes_by_kernels() const {
@@ -298,23 +299,24 @@ void Communicator::enqueue_program(Call call, const Program& program, std::span<
   if (!is_eager) connect_for(program, deadline);
   announce(call, deadline);
   if (!captured_) watchdog_->add({call, deadline, under_way_});
-  // Once the call is announced: where ranks call different ones, they would wait for each other.
+  // Edges are connected after the call is announced: ranks whose calls differ would wait for each
+  // other here, and the announcements show the difference.
   if (!is_eager) {
     connect_edges(unconnected(program), deadline);
     connected_programs_.insert(&program);
   }
-  telling([&] { return describe_numbered(call, group_.members); },
-          [&] {
-            api_.push_collective(call.collective);
-            if (is_eager) {
-              fused_->run_eagerly(call, blocks(), reduction, stream());
-            } else if (fused_ && fused_->takes(program)) {
-              fused_->run(call, program, chunks, reduction, stream());
-            } else {
-              executor_->run(api_, program, chunks, reduction);
-            }
-            api_.pop_range();
-          });
+  naming([&] { return describe_numbered(call, group_.members); },
+         [&] {
+           api_.push_collective(call.collective);
+           if (is_eager) {
+             fused_->run_eagerly(call, blocks(), reduction, stream());
+           } else if (fused_ && fused_->takes(program)) {
+             fused_->run(call, program, chunks, reduction, stream());
+           } else {
+             executor_->run(api_, program, chunks, reduction);
+           }
+           api_.pop_range();
+         });
 }
 
 Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage>& messages,
@@ -334,13 +336,13 @@ Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage
       RINGCOMM_CHECK(cudaStreamWaitEvent(stream, began_.get(), 0));
       if (!captured_) watchdog_->add({message, deadline, ends.back().end});
     }
-    telling([&] { return describe(messages.front()); },
-            [&] { connections_.messages().enqueue(messages); });
+    naming([&] { return describe(messages.front()); },
+           [&] { connections_.messages().enqueue(messages); });
     for (std::size_t i = 0; i < messages.size(); ++i)
       after(i, connections_.messages().stream_of(messages[i]));
     for (const Enqueued& enqueued : ends) enqueued.end->record(enqueued.stream, captured_);
     if (ends.size() == 1) return ends.back();
-    // One stream for whoever waits for all.
+    // A caller that waits for all messages waits for one stream.
     const Enqueued all{event_pool_.take(), ends.back().stream};
     for (const Enqueued& enqueued : ends) {
       if (enqueued.stream != all.stream) enqueued.end->make_wait(all.stream);

@@ -34,7 +34,7 @@ namespace ringcomm::nccl {
 
 using Options = streams::DeviceOptions;
 
-// What has been enqueued ends on this stream.
+// The end of what has been enqueued, and the stream that it is on.
 struct Enqueued {
   std::shared_ptr<EventHandle> end;
   cudaStream_t stream;
@@ -42,63 +42,62 @@ struct Enqueued {
 
 // What a communicator needs of its owner.
 struct Host {
-  // May be called by any method that enqueues, but not while the caller's stream is being captured.
+  // Any method that enqueues may call it, but not while the caller's stream is being captured.
   Reclaim reclaim = [] {};
-  // Called by the watchdog when operations that are under way have failed, before they end on the
-  // device: what they were to compute will be wrong, and their callers have returned.
+  // The watchdog calls it when operations under way have failed, before they end on the device:
+  // their results will be wrong, and their callers have returned.
   std::function<void(const Error&)> on_lost_results = [](const Error&) {};
 };
 
-// Everything is enqueued, and the host waits for nothing but connections: the first collective
-// makes them to the ranks that its plan goes to, a later one to those that its plan goes to
-// besides, and the first message of a pair between the two. Methods may be called by any thread
-// with the device as its current one. They throw Error; so they do, all of them, once the group has
-// failed.
+// Everything is enqueued, and the host waits only for connections. The first collective connects
+// this rank with the ranks in its plan, a later collective with the new ranks in its plan, and the
+// first message of a pair connects the two. Any thread with the device as its current one may call
+// the methods. They throw Error, and all of them do once the group has failed.
 class Communicator : private streams::DeviceCollectives {
  public:
   using Collectives::rank;
   using Collectives::Timeout;
 
-  // Waits for nobody. `group` must outlive it.
+  // Does not wait for other ranks. `group` must outlive it.
   Communicator(Group& group, int device, const Options& options, Host host);
-  // Aborts what is not done.
+  // Aborts what is still under way.
   ~Communicator() override;
 
   int device() const { return device_; }
   cudaStream_t stream() const { return channels_.front().communication.get(); }
 
-  // Connects this rank with each other one, which must do so, too, as far as that has not been
-  // done.
+  // Connects this rank with all others with which it is not connected yet. All ranks must call it.
   void connect(Timeout timeout);
 
-  // What body(collectives) enqueues through them, and by itself on stream(), comes behind what is
-  // on `user` now.
+  // Calls body(collectives). What it enqueues, through them or by itself on stream(), runs behind
+  // what is on `user` now.
   Enqueued enqueue_behind(cudaStream_t user, const std::function<void(Collectives&)>& body);
 
-  // Enqueues messages, at least one, that belong together: none of them waits for another. Behind
-  // message i, after(i, stream) may enqueue more.
+  // Enqueues one or more messages that belong together: none of them waits for another. after(i,
+  // stream) may enqueue more behind message i.
   Enqueued exchange(cudaStream_t user, const std::vector<PeerMessage>& messages, Timeout timeout,
                     const std::function<void(std::size_t i, cudaStream_t stream)>& after);
 
-  // The end of all collectives so far.
+  // The end of all collectives that were enqueued so far.
   Enqueued end_of_all();
 
-  // Why collectives go as messages though fused kernels were tried; empty: they do not.
+  // Why collectives are messages although fused kernels were tried. Empty: they are not.
   const std::string& why_not_fused() const { return why_not_fused_; }
 
-  // What the group has failed of: results that are not confirmed by then cannot be trusted.
+  // The error that the group has failed with. Results that were not confirmed before it cannot be
+  // trusted.
   std::shared_ptr<const Failure> failure() const { return failure_; }
 
-  // Waits until all is done, and frees what NCCL holds. All ranks call it. Returns what had to be
-  // left behind, and why; as a rule nothing.
+  // Waits until all work is done, and frees what NCCL holds. All ranks call it. Returns what could
+  // not be freed, and why; this is usually empty.
   std::string shut_down(Timeout timeout);
-  // Ends what is under way; later calls raise `reason`.
+  // Ends what is under way. Later calls throw `reason`.
   void abort(const std::string& reason);
 
  private:
   using Executor = streams::Executor<Api>;
 
-  // What a channel holds.
+  // The resources of a channel.
   struct ChannelResources {
     std::shared_ptr<void> scratch;
     Stream communication, reduction;
@@ -127,7 +126,7 @@ class Communicator : private streams::DeviceCollectives {
   void connect_pairs(const std::vector<PeerMessage>& messages, const Deadline& deadline);
   void await_peers(const Deadline& deadline, const std::string& doing,
                    const std::function<bool()>& progress, const std::function<Awaited()>& awaited);
-  Awaited who_is_not(const std::function<bool(int rank)>& done) const;
+  Awaited ranks_not(const std::function<bool(int rank)>& done) const;
   void look_around();
 
   void check_open() const;
@@ -135,9 +134,9 @@ class Communicator : private streams::DeviceCollectives {
   template <typename Body>
   auto guarded(Body&& body);
   template <typename Describe, typename Body>
-  void telling(Describe&& doing, Body&& body);
-  // Records what has failed, tells the other ranks and ends what is under way. `under_way`: results
-  // are lost of calls that have returned.
+  void naming(Describe&& doing, Body&& body);
+  // Records the failure, reports it to the other ranks and ends what is under way. `under_way`:
+  // results of calls that have returned are lost.
   void fail(const Error& error, bool under_way = false);
   void end();
   void leave();
@@ -151,8 +150,8 @@ class Communicator : private streams::DeviceCollectives {
   const Host host_;
   const Reclaim reclaim_;
   const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
-  // Held while this rank is inside NCCL, and while its communicators are freed; guards what
-  // follows.
+  // Held while this rank is inside NCCL, and while its communicators are freed. It guards the
+  // members below.
   std::mutex mutex_;
   Api api_;
   Event began_;
@@ -163,23 +162,23 @@ class Communicator : private streams::DeviceCollectives {
   std::optional<Executor> executor_;  // once channels are connected
   std::shared_ptr<FusedExecutor> fused_;
   std::atomic<FusedExecutor*> fused_for_all_{nullptr};  // the same, for any thread
-  std::unique_ptr<FusedMemory> unused_memory_;          // where not all ranks reach all of it
+  std::unique_ptr<FusedMemory> unused_memory_;          // set if not all ranks reach all memory
   std::string why_not_fused_;
   bool connected_ = false;
-  std::vector<bool> has_edge_;  // by rank: of the channels, as far as they are connected
-  std::set<const Program*> connected_programs_;  // that use no other edges
+  std::vector<bool> has_edge_;  // by rank: whether its edge of the channels is connected
+  std::set<const Program*> connected_programs_;  // they use only edges that are connected
   std::uint64_t sequence_ = 0;
-  bool captured_ = false;                   // what is being enqueued
-  std::shared_ptr<EventHandle> under_way_;  // its end
-  bool closed_ = false;                     // in good order
-  bool ended_ = true;  // nothing goes on on the device that could not be interrupted
+  bool captured_ = false;                   // the call that is being enqueued
+  std::shared_ptr<EventHandle> under_way_;  // the end of that call
+  bool closed_ = false;                     // without an error
+  bool ended_ = true;  // false: work that could not be interrupted still runs on the device
 
   std::optional<Watchdog> watchdog_;
 };
 
-// body(), with the failures of libraries told as those of what this rank is doing.
+// Runs body(). An error of a library names what this rank was doing.
 template <typename Describe, typename Body>
-void Communicator::telling(Describe&& doing, Body&& body) {
+void Communicator::naming(Describe&& doing, Body&& body) {
   try {
     body();
   } catch (const Error& error) {

@@ -1,5 +1,5 @@
-// How a communicator connects its ranks: their memory for kernels, NCCL's communicators and edges
-// for messages, each when it is needed first.
+// How a communicator connects its ranks: it opens their memory for kernels, and makes NCCL's
+// communicators and edges for messages. It does each when it is first needed.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -17,7 +17,7 @@ DeviceBoard::Settings Communicator::settings() const {
           static_cast<std::uint64_t>(options_.executor)};
 }
 
-// Ranks with other settings than this one would wait for each other in vain.
+// If settings differ, ranks would wait for each other until the timeout.
 bool Communicator::all_joined() {
   constexpr std::array kNames = {"RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES", "RINGCOMM_MAX_CTAS",
                                  "RINGCOMM_EXECUTOR"};
@@ -37,7 +37,8 @@ bool Communicator::all_joined() {
   return true;
 }
 
-// NCCL may allocate memory when ranks connect, and waits for them on the host.
+// When ranks connect, NCCL may allocate memory and waits for peers on the host. A capture allows
+// neither.
 void Communicator::check_may_connect(const std::string& what) const {
   if (!captured_) return;
   throw Error(ErrorKind::kInvalidArgument,
@@ -55,12 +56,12 @@ void Communicator::connect_all(const Deadline& deadline) {
   connected_ = true;
 }
 
-// Memory is for eager calls at least.
+// Eager calls need the memory; whatever uses lanes uses eager calls, too.
 bool Communicator::may_be_fused() const {
   return streams::by_kernel(options_.executor, options_.auto_is_fused).eager;
 }
 
-// What a kernel does not take goes as messages.
+// Programs that a kernel cannot carry out are messages, which need connections.
 void Communicator::connect_for(const Program& program, const Deadline& deadline) {
   connect_all(deadline);
   if (fused_ && fused_->takes(program)) return;
@@ -73,8 +74,8 @@ void Communicator::connect_for(const Program& program, const Deadline& deadline)
   }
 }
 
-// The peers that it exchanges something with, and that are not connected. Peers are so to each
-// other: all ranks carry out the same programs.
+// The peers that the program exchanges something with and that are not connected. The peers find
+// the same, because all ranks carry out the same programs.
 std::vector<int> Communicator::unconnected(const Program& program) const {
   std::vector<int> peers;
   if (has_edge_.empty() || connected_programs_.contains(&program)) return peers;
@@ -89,8 +90,8 @@ std::vector<int> Communicator::unconnected(const Program& program) const {
   return peers;
 }
 
-// Of all channels. Communicators exist by then, so that they have to be left where a thread cannot
-// be brought back from NCCL.
+// Connects the edges of all channels. The communicators exist by then. So they must be left if a
+// thread does not return from NCCL.
 void Communicator::connect_edges(const std::vector<int>& peers, const Deadline& deadline) {
   if (peers.empty()) return;
   Comms& channels = *connections_.channels();
@@ -137,7 +138,7 @@ void Communicator::connect_memory(const Deadline& deadline) {
   await_peers(
       deadline, "sharing its device's memory with all ranks",
       [&] { return all_joined() && memory->progress(); },
-      [this] { return who_is_not([this](int r) { return board_.has_found(r); }); });
+      [this] { return ranks_not([this](int r) { return board_.has_found(r); }); });
   why_not_fused_ = memory->why_not();
   if (!why_not_fused_.empty()) {
     unused_memory_ = std::move(memory);
@@ -153,15 +154,15 @@ void Communicator::connect_channels(const Deadline& deadline) {
     board_.send_unique_id_to_all(CommunicatorSetup::new_id());
   const int num_channels = options_.layout.num_channels;
   const int ctas = std::max(1, options_.max_ctas / num_channels);
-  CommunicatorSetup meeting(
+  CommunicatorSetup setup(
       {rank(), world_size(), device_, ctas, {}}, num_channels,
       [this] { return board_.unique_id_to_all(0); }, reclaim_);
   const std::string doing = "connecting its device with those of all ranks";
   await_peers(
-      deadline, doing, [&] { return all_joined() && meeting.progress(); },
-      [this] { return who_is_not([this](int r) { return board_.is_connected(r); }); });
+      deadline, doing, [&] { return all_joined() && setup.progress(); },
+      [this] { return ranks_not([this](int r) { return board_.is_connected(r); }); });
   board_.tell_connected();
-  std::unique_ptr<Comms> channels = meeting.take();
+  std::unique_ptr<Comms> channels = setup.take();
   make_executor(channels->get());
   connections_.set_channels(std::move(channels));
   has_edge_.assign(world_size(), false);
@@ -194,8 +195,8 @@ void Communicator::connect_pairs(const std::vector<PeerMessage>& messages,
       });
 }
 
-// Of those that have joined, the ones that are not done.
-Awaited Communicator::who_is_not(const std::function<bool(int rank)>& done) const {
+// The ranks for which done() is false: those that have not joined, and those that have.
+Awaited Communicator::ranks_not(const std::function<bool(int rank)>& done) const {
   Awaited awaited{.absent = board_.not_joined(), .busy = {}};
   for (int r = 0; r < group_.world_size; ++r) {
     if (board_.joined(r) && !done(r)) awaited.busy.push_back(r);
@@ -203,7 +204,7 @@ Awaited Communicator::who_is_not(const std::function<bool(int rank)>& done) cons
   return awaited;
 }
 
-// Goes on answering others meanwhile, who may be what the awaited ranks wait for.
+// Meanwhile this rank goes on answering other ranks, because the awaited ranks may wait for those.
 void Communicator::await_peers(const Deadline& deadline, const std::string& doing,
                                const std::function<bool()>& progress,
                                const std::function<Awaited()>& awaited) {
@@ -212,7 +213,7 @@ void Communicator::await_peers(const Deadline& deadline, const std::string& doin
     connections_.answer();
     return progress();
   };
-  telling([&] { return doing; }, [&] { await(group_, deadline, doing, answering, awaited); });
+  naming([&] { return doing; }, [&] { await(group_, deadline, doing, answering, awaited); });
 }
 
 }  // namespace ringcomm::nccl

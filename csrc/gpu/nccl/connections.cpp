@@ -20,31 +20,32 @@ std::string describe(const PeerMessage& message) {
 }
 
 bool Messages::ready(int peer) {
-  if (!pairs_.contains(peer)) begin_to_meet(peer);
+  if (!pairs_.contains(peer)) begin_setup(peer);
   return find(peer) != nullptr;
 }
 
 bool Messages::answer() {
   for (int peer = 0; peer < group_.world_size; ++peer) {
-    if (peer != group_.rank && !pairs_.contains(peer) && has_come(peer)) begin_to_meet(peer);
+    if (peer != group_.rank && !pairs_.contains(peer) && has_come(peer)) begin_setup(peer);
   }
-  bool met = false;
+  bool connected = false;
   for (auto& [peer, pair] : pairs_) {
-    if (pair.comms || !pair.meeting->progress()) continue;
-    pair.comms = pair.meeting->take();
-    pair.meeting.reset();
-    met = true;
+    if (pair.comms || !pair.setup->progress()) continue;
+    pair.comms = pair.setup->take();
+    pair.setup.reset();
+    connected = true;
   }
-  return met;
+  return connected;
 }
 
-// The lower rank chooses the id, which is its greeting; the other's says only that it comes.
-void Messages::begin_to_meet(int peer) {
+// The lower rank chooses the id and sends it. The id that the higher rank sends is empty and means
+// only that this rank takes part.
+void Messages::begin_setup(int peer) {
   const bool is_lower = group_.rank < peer;
   const DeviceBoard::UniqueId own =
       is_lower ? CommunicatorSetup::new_id() : DeviceBoard::UniqueId{};
   Pair& pair = pairs_[peer];
-  pair.meeting = std::make_unique<CommunicatorSetup>(
+  pair.setup = std::make_unique<CommunicatorSetup>(
       CommunicatorSetup::Party{is_lower ? 0 : 1, 2, device_, kMessageCtas, {is_lower ? 1 : 0}}, 2,
       [this, peer, is_lower, own] {
         std::optional<DeviceBoard::UniqueId> theirs = board_.unique_id_of(peer);
@@ -97,30 +98,30 @@ std::vector<int> Messages::peers() const {
   return all;
 }
 
-bool Messages::all_met() const {
+bool Messages::all_connected() const {
   return std::all_of(pairs_.begin(), pairs_.end(),
                      [](const auto& pair) { return pair.second.comms != nullptr; });
 }
 
 void Messages::abort() {
   for (auto& [peer, pair] : pairs_) {
-    pair.meeting.reset();
+    pair.setup.reset();
     if (pair.comms) pair.comms->abort();
   }
 }
 
-// In the order of the pairs, which is the same for both of each. Those that are still meeting have
+// Both ranks of a pair destroy it in the order of the pairs. Pairs that are not connected yet have
 // never been used.
 void Messages::destroy() {
   for (auto& [peer, pair] : pairs_) {
-    pair.meeting.reset();
+    pair.setup.reset();
     if (pair.comms) pair.comms->destroy();
   }
 }
 
 void Messages::leave() {
   for (auto& [peer, pair] : pairs_) {
-    pair.meeting.reset();
+    pair.setup.reset();
     if (pair.comms) pair.comms->leave();
   }
 }

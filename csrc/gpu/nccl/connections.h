@@ -39,38 +39,39 @@ class Messages {
   Messages(Group& group, int device, Reclaim reclaim)
       : group_(group), board_(group.board()), device_(device), reclaim_(std::move(reclaim)) {}
 
-  // Whether the peer can be sent to. Begins to meet it if not.
+  // Whether messages can be exchanged with the peer. If not, begins to connect with it.
   bool ready(int peer);
-  // Whether the peer has anything to say to this rank yet.
+  // Whether the peer has begun to connect with this rank.
   bool has_come(int peer) { return board_.unique_id_of(peer).has_value(); }
-  // Goes on meeting peers that this rank wants to meet, or that want to meet it. True: there are
-  // communicators that were not there before. Throws Error (kLibrary).
+  // Makes progress with the peers that this rank connects with, and with those that have begun to
+  // connect with it. True: there are new communicators. Throws Error (kLibrary).
   bool answer();
 
-  // Of a message with a peer that is ready. Those of one pair and direction have the same.
+  // The stream of a message with a peer that is ready. All messages of one pair and direction have
+  // the same stream.
   cudaStream_t stream_of(const PeerMessage& message) const;
   // Enqueues messages on their streams, as one group: none of them waits for another.
   void enqueue(const std::vector<PeerMessage>& messages);
 
   std::vector<ncclComm_t> comms() const;
-  // Those that have met this rank, or are about to.
+  // The ranks that are connected with this one, or about to be.
   std::vector<int> peers() const;
-  bool all_met() const;
+  bool all_connected() const;
   void abort();
   void destroy();
-  // Forgets all, and frees nothing.
+  // Forgets all communicators, and frees nothing.
   void leave();
 
  private:
-  // Up leads from the lower rank to the higher one.
+  // Up is from the lower rank to the higher one.
   enum Direction { kUp, kDown };
   struct Pair {
-    Stream streams[2];                           // by direction, as all that follows
-    std::unique_ptr<Comms> comms;                // once they have met
-    std::unique_ptr<CommunicatorSetup> meeting;  // until then
+    Stream streams[2];                         // by direction, as are the communicators
+    std::unique_ptr<Comms> comms;              // once they are connected
+    std::unique_ptr<CommunicatorSetup> setup;  // until then
   };
 
-  void begin_to_meet(int peer);
+  void begin_setup(int peer);
   const Pair* find(int peer) const;
   Direction direction_of(const PeerMessage& message) const;
 
@@ -81,8 +82,8 @@ class Messages {
   std::map<int, Pair> pairs_;
 };
 
-// Its methods are called one at a time, with the device as the current one, but for those that say
-// "any thread".
+// Its methods are called one at a time with the device as the current one, except for those that
+// any thread may call.
 class Connections {
  public:
   Connections(Group& group, int device, Reclaim reclaim)
@@ -93,25 +94,25 @@ class Connections {
   // Null before they are made, and for one rank alone.
   Comms* channels() const { return channels_.get(); }
 
-  // Goes on meeting peers for their first messages.
+  // Makes progress with peers that connect for their first messages.
   void answer();
-  bool all_met() const { return messages_.all_met(); }
+  bool all_connected() const { return messages_.all_connected(); }
 
-  // Those that share a communicator with this rank, and the rank itself.
+  // The ranks that share a communicator with this rank, and the rank itself.
   std::vector<int> partners() const;
 
-  // Any thread. Throws Error (kLibrary) if NCCL has seen one of them fail.
+  // Any thread may call this. Throws Error (kLibrary) if NCCL has seen a communicator fail.
   void check();
 
-  // Any thread. Ends what they are doing and makes a thread that is inside NCCL come back, which
-  // is_back() tells. Nothing but abort() may follow; if it returns false, nothing but leave().
+  // Any thread may call this. Ends what the communicators do and makes a thread inside NCCL return;
+  // is_back() is true once it has. Only abort() may follow, or only leave() if this returns false.
   bool interrupt(const std::function<bool()>& is_back);
 
-  // Frees all that are left, whatever the other ranks do. See Comms::abort.
+  // Frees all communicators that are left, whatever the other ranks do. See Comms::abort.
   void abort();
-  // Frees them; the partners do, too.
+  // Frees all communicators. The partners must do so, too.
   void destroy();
-  // Forgets them, and frees nothing.
+  // Forgets all communicators, and frees nothing.
   void leave();
 
  private:

@@ -1,5 +1,5 @@
-// The end of what has been enqueued: one event for all who ask for it, which are the work that the
-// user holds, the watchdog, and whoever keeps its memory.
+// The end of what has been enqueued: one event for all that ask for it, which are the work that the
+// user holds, the watchdog, and the stash that keeps the tensors.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@ namespace ringcomm::nccl {
 
 class EventHandle {
  public:
-  // Behind what is on the stream now. `captured`: that is being captured in a graph, and so the
-  // host can never ask whether it happened.
+  // Records the event behind what is on the stream now. `captured`: the stream is being captured in
+  // a graph, so the host can never ask whether the event happened.
   void record(cudaStream_t stream, bool captured) {
     RINGCOMM_CHECK(cudaEventRecord(event_.get(), stream));
     state_.store(captured ? kCaptured : kRecorded, std::memory_order_release);
@@ -23,14 +23,14 @@ class EventHandle {
   bool is_recorded() const { return state_.load(std::memory_order_acquire) != kUnrecorded; }
   bool is_captured() const { return state_.load(std::memory_order_acquire) == kCaptured; }
 
-  // False for what is captured.
+  // It is false for a captured event.
   bool happened() const {
     const State state = state_.load(std::memory_order_acquire);
     if (state != kRecorded) return state == kConfirmed;
     return event_.happened();
   }
 
-  // It happened, and nothing had failed by then: what fails later does not concern it.
+  // The event happened, and nothing had failed by then: a later failure does not concern it.
   void confirm() { state_.store(kConfirmed, std::memory_order_release); }
   bool is_confirmed() const { return state_.load(std::memory_order_acquire) == kConfirmed; }
 
@@ -45,7 +45,7 @@ class EventHandle {
   std::atomic<State> state_{kUnrecorded};
 };
 
-// Ends that are used again as soon as nobody else holds them.
+// Events that are used again as soon as only the pool holds them.
 class EventPool {
  public:
   std::shared_ptr<EventHandle> take() {
@@ -59,7 +59,7 @@ class EventPool {
   }
 
  private:
-  // The one behind the last taken is the oldest, and most likely free.
+  // The event after the last taken one is the oldest, and most likely free.
   static constexpr std::size_t kTries = 4;
   std::vector<std::shared_ptr<EventHandle>> all_;
   std::size_t next_ = 0;

@@ -1,4 +1,4 @@
-// What a group on a device has failed of. Works refer to it, and may outlive the group.
+// The error that a group on a device has failed with. Works refer to it, and may outlive the group.
 #pragma once
 
 #include <unistd.h>
@@ -41,8 +41,8 @@ class Failure {
   std::exception_ptr error_;
 };
 
-// Says why, and ends the process at once: no destructor may wait for the device, and no line of the
-// user's may run on.
+// Prints the reason and ends the process at once: no destructor may wait for the device, and the
+// user's program must not go on.
 [[noreturn]] inline void end_process(const Error& error) {
   const std::string text =
       "ring: " + std::string(error.what()) +

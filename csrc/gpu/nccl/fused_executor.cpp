@@ -40,7 +40,8 @@ void FusedExecutor::find_memory(fused::Job& job) const {
   job.control = &memory_->control();
 }
 
-// A capture that is under way must not get it: it would be there only once that is replayed.
+// The script is copied on a stream of its own: if a capture recorded the copy, the script would be
+// there only after a replay.
 const fused::Script& FusedExecutor::script_of(const Program& program) {
   const auto [found, is_new] = scripts_.try_emplace(&program);
   if (!is_new) return found->second.script;

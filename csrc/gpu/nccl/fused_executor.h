@@ -1,4 +1,4 @@
-// Carries programs out by fused kernels, one launch for a call.
+// Carries out programs with fused kernels, one launch for each call.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,21 +21,22 @@ namespace ringcomm::nccl {
 
 class FusedExecutor {
  public:
-  // All ranks reach all memory. Loads the kernels: later, loading might wait for one that waits for
-  // a peer.
+  // All ranks reach all memory by now. Loads the kernels: if they were loaded later, that might
+  // wait for a kernel that waits for a peer.
   FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory, Reclaim reclaim);
   FusedExecutor(const FusedExecutor&) = delete;
   FusedExecutor& operator=(const FusedExecutor&) = delete;
 
-  // Whether it takes the program; the same on all ranks.
+  // Whether a kernel can carry out the program. It is the same on all ranks.
   bool takes(const Program& program) const;
 
-  // Enqueues the call on `stream`, on which all calls go. The program stays where it is.
+  // Enqueues the call on `stream`, which is the same for all calls. The program must stay where it
+  // is.
   void run(const Call& call, const Program& program, std::span<const Chunk> chunks,
            const Reduction& reduction, cudaStream_t stream);
 
-  // The same for a small call, whose blocks are not cut into a plan's chunks: by fused/eager.h, in
-  // one hop or two.
+  // The same for a small call, whose blocks are not cut into a plan's chunks: gpu/fused/eager.h
+  // carries it out in one hop or two.
   bool is_eager(const Call& call, std::span<const Chunk> blocks) const {
     return fused::is_eager(call, blocks, memory_->layout()) ||
            fused::takes_two_hops(call, blocks, memory_->layout());
@@ -43,13 +44,13 @@ class FusedExecutor {
   void run_eagerly(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
                    cudaStream_t stream);
 
-  // Any thread. Kernels end without their results.
+  // Any thread may call this. Kernels end without their results.
   void give_up();
-  // Any thread. For whom the kernels have long been waiting: " Its device waits for rank 2.", or
-  // nothing.
+  // Any thread may call this. The ranks that the kernels have long been waiting for: " Its device
+  // waits for rank 2.", or nothing.
   std::string describe_waits(const Members& members) const;
 
-  // As FusedMemory::let_go().
+  // See FusedMemory::let_go().
   bool let_go() { return memory_->let_go(); }
 
  private:
@@ -67,7 +68,7 @@ class FusedExecutor {
   const Reclaim reclaim_;
   int arch_ = 0;  // of the kernels: fused/threads.h
   std::map<const Program*, Uploaded> scripts_;
-  // The last is in use; those before it may be by a graph.
+  // The last is in use. Graphs may use those before it.
   std::vector<std::shared_ptr<void>> scratch_;
   std::size_t scratch_nbytes_ = 0;
 };

@@ -17,7 +17,7 @@
 namespace ringcomm::nccl {
 namespace {
 
-constexpr long kLeastThatAllowsAll = 4;  // of the levels that are numbers
+constexpr long kLeastThatAllowsAll = 4;  // for levels that are numbers
 
 P2pLimit::Kind kind_of_level(std::string_view level) {
   constexpr std::string_view kPartly[] = {"NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB"};
@@ -31,7 +31,7 @@ P2pLimit::Kind kind_of_level(std::string_view level) {
 
 constexpr std::chrono::seconds kProbePatience{2};
 
-// Its address on the PCI bus, which all processes of a host call the same: "0000:3b:00.0".
+// A device's address on the PCI bus, which is the same in all processes of a host: "0000:3b:00.0".
 using DeviceId = std::array<char, 16>;
 
 DeviceId id_of(int device) {
@@ -40,7 +40,7 @@ DeviceId id_of(int device) {
   return id;
 }
 
-// False, too, where this process does not see the other device.
+// It is also false if this process does not see the other device.
 bool has_native_atomics(int device, const DeviceId& other) {
   int theirs = 0, native = 0;
   if (cudaDeviceGetByPCIBusId(&theirs, other.data()) != cudaSuccess) {
@@ -109,11 +109,11 @@ std::string MemoryProbe::describe(const Members& members) const {
   return "";
 }
 
-// What a rank shows of its memory.
+// What a rank publishes about its memory.
 struct FusedMemory::IpcHandle {
   Process process;
   std::byte* address;
-  std::int64_t device;  // as its process counts them
+  std::int64_t device;  // as its process numbers them
   cudaIpcMemHandle_t handle;
   std::uint64_t number;  // drawn for the probe
   DeviceId id;
@@ -171,7 +171,7 @@ void FusedMemory::allocate() {
   board_.publish_ipc_handle(ipc_handle.bytes());
 }
 
-// False: not all ranks have shown theirs.
+// False: not all ranks have published their handles.
 bool FusedMemory::open_all() {
   for (int r = 0; r < group_.world_size; ++r) {
     if (memory_[r] != nullptr) continue;
@@ -197,13 +197,13 @@ void FusedMemory::open(int rank, const IpcHandle& ipc_handle) {
   if (device == device_) return;
   const cudaError_t enabled = cudaDeviceEnablePeerAccess(device, 0);
   if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
-    cudaGetLastError();  // which would be found by whoever asks next
+    cudaGetLastError();  // clears the error, which a later query would find
   } else {
     check(enabled, "cudaDeviceEnablePeerAccess(device, 0)");
   }
 }
 
-// Throws Error (kLibrary) if the user wants no such memory.
+// Throws Error (kLibrary) if the user forbids such memory.
 void FusedMemory::check_allowed() const {
   const P2pLimit limit = p2p_limit();
   if (limit.kind != P2pLimit::Kind::kForbidden) return;
@@ -211,7 +211,7 @@ void FusedMemory::check_allowed() const {
               limit.variable + " forbids that devices reach each other's memory");
 }
 
-// Throws Error (kLibrary) if the path to that rank's device is not to be used.
+// Throws Error (kLibrary) if the path to that rank's device must not be used.
 void FusedMemory::check_path(int rank, const IpcHandle& ipc_handle) const {
   const P2pLimit limit = p2p_limit();
   if (paths_ == Paths::kAll && limit.kind == P2pLimit::Kind::kNone) return;
@@ -244,7 +244,8 @@ bool FusedMemory::any_refuses() const {
   return false;
 }
 
-// Whether it is known that this rank reaches all memory. Throws Error (kLibrary) if it does not.
+// True once this rank has proved that it reaches all memory. Throws Error (kLibrary) if it does
+// not.
 bool FusedMemory::reaches_all() {
   if (own_ == nullptr) allocate();
   if (!open_all()) return false;
@@ -262,8 +263,8 @@ bool FusedMemory::reaches_all() {
   return true;
 }
 
-// Whether this rank has said what it has found. Where another one refuses, its own finding does not
-// matter.
+// Whether this rank has published what it has found. If another rank refuses, this rank's own
+// finding does not matter.
 bool FusedMemory::decide() {
   if (board_.has_found(group_.rank)) return true;
   const auto is_idle = [this] { return !probe_ || probe_->has_ended(); };
@@ -275,9 +276,9 @@ bool FusedMemory::decide() {
       why_not_ = error.what();
     }
   }
-  // A kernel that takes long may still write where other ranks would free the memory.
-  bool may_tell = false;
-  if (error_of([&] { may_tell = is_idle(); }) || !may_tell) return false;
+  // A kernel that takes long may still write to memory that other ranks would free.
+  bool may_publish = false;
+  if (error_of([&] { may_publish = is_idle(); }) || !may_publish) return false;
   board_.set_access(why_not_.empty() ? DeviceBoard::Access::kAll : DeviceBoard::Access::kNotAll);
   return true;
 }
@@ -295,7 +296,7 @@ bool FusedMemory::progress() {
   return true;
 }
 
-// A kernel of the probe that hangs may still use what is open.
+// If a kernel of the probe hangs, it may still use the open memory.
 void FusedMemory::close_others() {
   if (probe_ && probe_->hangs()) return;
   for (const int rank : std::exchange(opened_, {})) {
@@ -310,7 +311,7 @@ void FusedMemory::free() {
   control_.reset();
 }
 
-// Whoever has memory of another process open must close it before that is freed.
+// A process must close memory of another process before that process frees it.
 bool FusedMemory::let_go() {
   close_others();
   board_.set_access(DeviceBoard::Access::kReleased);

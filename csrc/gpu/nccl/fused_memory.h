@@ -1,10 +1,10 @@
-// The memory by which the fused kernels of a group's ranks meet (fused/layout.h): how each rank
-// gets at that of all others.
+// The memory through which the fused kernels of a group's ranks exchange data (gpu/fused/layout.h):
+// how each rank gets access to the memory of all others.
 //
-// Every rank allocates its own and shows where it is. Ranks of one process take the address; others
-// open the memory by CUDA's handle for other processes. What was opened is not trusted: each rank
-// proves that its writes arrive and that it reads what is there. Either all ranks reach all memory
-// and use it, or none does.
+// Every rank allocates its own memory and publishes its handle. Ranks of one process use the
+// address; other ranks open the memory with CUDA's handle for other processes. An opened handle is
+// no proof of access: each rank proves that its writes arrive and that it reads what is there.
+// Either all ranks reach all memory and use it, or no rank does.
 #pragma once
 
 #include <cstddef>
@@ -32,29 +32,30 @@ struct P2pLimit {
   std::string variable;  // "NCCL_P2P_LEVEL=NVL"; empty for kNone
 };
 
-// From NCCL_P2P_DISABLE and NCCL_P2P_LEVEL. Levels that allow some paths over PCI Express count as
-// NVL: which path two GPUs have there is not looked for.
+// Reads NCCL_P2P_DISABLE and NCCL_P2P_LEVEL. Levels that allow some paths over PCI Express count as
+// NVL, because the path between two GPUs is not looked up.
 P2pLimit p2p_limit();
 
 // One rank's part in the proof that all ranks reach each other's memory: gpu/fused/probe.h.
 class MemoryProbe {
  public:
-  // Before any rank's find(). `probe` refers to memory that stays as long as this object, and if
-  // hangs(), as long as the process.
+  // Made before any rank's find(). `probe` refers to memory that stays as long as this object, or
+  // if hangs() as long as the process.
   explicit MemoryProbe(const fused::Probe& probe) : probe_(probe) {}
 
-  // Each is to be called until it returns true, and find() when all ranks have written. They do not
-  // wait. Throw Error (kLibrary), also if a kernel takes longer than 2 s.
+  // Call each until it returns true, and find() once all ranks have written. They do not wait. They
+  // throw Error (kLibrary), also if a kernel takes longer than 2 s.
   bool write();
   bool find();
 
-  // In place of them, where their result does not matter any more: no kernel is under way.
+  // Called instead of write() and find() when their result does not matter any more. True: no
+  // kernel is under way.
   bool has_ended();
 
-  // After find(). What the rank does not reach, and how that shows; empty: it reaches all.
+  // After find(): what the rank does not reach, and what shows it. Empty: it reaches all memory.
   std::string describe(const Members& members) const;
 
-  // Whether a kernel has begun, and not been seen to end.
+  // Whether a kernel has begun and is not known to have ended.
   bool hangs() const { return is_under_way_; }
 
  private:
@@ -64,40 +65,40 @@ class MemoryProbe {
   const fused::Probe probe_;
   const Stream stream_;
   Event ended_;
-  bool is_under_way_ = false;  // a kernel, as far as is known
+  bool is_under_way_ = false;  // a kernel, as far as the host knows
   Clock::time_point began_{};
 };
 
 class FusedMemory {
  public:
-  // Over which paths: all that carry bytes, or NVLink alone, which is where CUDA reports atomic
-  // operations between devices.
+  // Which paths are used: all that carry bytes, or only NVLink, for which CUDA reports native
+  // atomic operations between devices.
   enum class Paths { kAll, kNvlink };
 
-  // `device` is the current one, in all methods. `process` is this one.
+  // `device` is the current one in all methods. `process` is this process.
   FusedMemory(Group& group, int device, const fused::Layout& layout, Paths paths, Reclaim reclaim,
               const Process& process = Process::self());
   FusedMemory(const FusedMemory&) = delete;
   FusedMemory& operator=(const FusedMemory&) = delete;
-  // What is not freed stays as long as the process: others may still read it.
+  // Memory that is not freed by then stays as long as the process: other ranks may still read it.
   ~FusedMemory();
 
-  // True once it is known whether all ranks reach all memory; to be called until then. Does not
-  // wait for them. Throws Error (kLibrary).
+  // True once it is known whether all ranks reach all memory. Call it until then. It does not wait
+  // for other ranks. Throws Error (kLibrary).
   bool progress();
-  // Afterwards. Why they do not; empty: they do. If they do not, nobody has others' memory open any
-  // more.
+  // Afterwards: why not all ranks reach all memory. Empty: they do. If they do not, no rank has
+  // memory of another one open any more.
   const std::string& why_not() const { return why_not_; }
 
   const fused::Layout& layout() const { return layout_; }
   std::byte* of(int rank) const { return memory_[rank]; }
-  // Between this rank's kernels and the host.
+  // What this rank's kernels and the host exchange.
   fused::Control& control() const { return *control_; }
 
-  // This rank's kernels have ended, and no graph holds one. To be called until it returns true: all
-  // ranks have let go then, and the memory is freed.
+  // Call it when this rank's kernels have ended and no graph holds one, until it returns true: then
+  // all ranks have released the memory, and it is freed.
   bool let_go();
-  // Frees what nobody else has open.
+  // Frees memory that no other rank has open.
   void free();
 
  private:

@@ -12,16 +12,16 @@
 
 namespace ringcomm::nccl {
 
-// Throw Error (kLibrary) unless the call succeeded. NCCL's "in progress" is no failure. CUDA's last
-// error is cleared: it belongs to the Error from then on.
+// These throw Error (kLibrary) unless the call succeeded. NCCL's "in progress" is no failure.
+// CUDA's last error is cleared, because the Error reports it.
 void check(cudaError_t result, const char* call);
 void check(ncclResult_t result, const char* call);
 
 // RINGCOMM_CHECK(cudaEventRecord(event, stream))
 #define RINGCOMM_CHECK(call) ::ringcomm::nccl::check((call), #call)
 
-// Makes a device current while it lives. Not for threads of our own: they have no device to go back
-// to, and cudaSetDevice makes a context, of hundreds of megabytes, on the device that it is given.
+// Makes a device current while it lives. Threads of our own must not use it: they have no device to
+// go back to, and cudaSetDevice makes a context of hundreds of megabytes on the device it is given.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) : device_(device) {
@@ -39,8 +39,8 @@ class DeviceGuard {
   int previous_ = 0;
 };
 
-// Lets this thread ask about events, and allocate, while it or another one captures a graph. Throws
-// nothing: if CUDA has failed, the call that it is made for says so.
+// Lets this thread ask about events, and allocate, while it or another thread captures a graph. It
+// throws nothing: if CUDA has failed, the next call reports that.
 class RelaxedCapture {
  public:
   RelaxedCapture() noexcept { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -52,8 +52,8 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// A stream that does not wait for the legacy default stream, of the current device. Of the highest
-// priority, so that messages, which peers wait for, get in before the user's kernels.
+// A stream of the current device that does not wait for the legacy default stream. It has the
+// highest priority, so that messages, which peers wait for, run before the user's kernels.
 class Stream {
  public:
   Stream() {
@@ -85,8 +85,8 @@ class Event {
   }
   cudaEvent_t get() const { return event_; }
 
-  // Whether all that the event was recorded behind is done. Also during a capture, of which the
-  // event is no part.
+  // Whether all is done that was enqueued before the event was recorded. This works during a
+  // capture, too, if the event is no part of it.
   bool happened() const {
     const RelaxedCapture relaxed;
     const cudaError_t result = cudaEventQuery(event_);
@@ -107,11 +107,12 @@ class Event {
 // CUDA.
 using Reclaim = std::function<void()>;
 
-// On the current device; freed with its last holder, which waits for what the device is doing.
-// Where there is too little, it is tried once more after reclaim(). Throws Error (kLibrary).
+// Allocates memory on the current device. It is freed with its last holder, and that waits for what
+// the device is doing. If there is too little memory, the allocation is tried once more after
+// reclaim(). Throws Error (kLibrary).
 std::shared_ptr<void> allocate(std::size_t nbytes, const Reclaim& reclaim);
 
-// Keeps it as long as the process: the device, a graph or another rank may go on using it.
+// Keeps the memory as long as the process: the device, a graph or another rank may still use it.
 void keep_for_good(std::shared_ptr<void> memory);
 
 }  // namespace ringcomm::nccl

@@ -1,9 +1,10 @@
-// Who keeps memory until a device is done with it.
+// Keeps memory until a device is done with it.
 //
-// An allocator of device memory may give away at once what is freed on the stream it was allocated
-// for. c10's recordStream would tell it of our streams, too; but it keeps asking about them for as
-// long as the process, and a group's go with the group. So what an operation uses is held until the
-// stream that it was called on waits for its end.
+// When device memory is freed, its allocator may at once give it to another user on the stream that
+// it was allocated for. c10's recordStream would announce our streams to the allocator, but c10
+// asks about these streams as long as the process runs, and a group destroys its streams. So the
+// memory of an operation is held until the stream that the operation was called on waits for its
+// end.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,7 +21,7 @@
 
 namespace ringcomm::nccl {
 
-// What nobody has waited for yet, and nobody holds any more.
+// Memory of operations that no stream has waited for and that no work holds any more.
 template <typename Memory>
 class TensorStash {
  public:
@@ -29,15 +30,16 @@ class TensorStash {
     std::shared_ptr<const EventHandle> end;
   };
 
-  // A list of one, so that nothing is allocated.
+  // `one` is a list of one element, so that nothing is allocated.
   void keep(std::list<Kept> one) noexcept {
     std::lock_guard lock(mutex_);
     kept_.splice(kept_.end(), one);
   }
 
-  // Lets go of what is done. What was captured stays with the shelf: nobody can tell.
+  // Releases the memory of operations that are done. Memory of captured operations stays in the
+  // stash, because the host cannot know when they are done.
   void sweep() {
-    std::list<Kept> done;  // freed without the lock: that may run anything
+    std::list<Kept> done;  // freed without the lock, because that may run any code
     std::lock_guard lock(mutex_);
     for (auto kept = kept_.begin(); kept != kept_.end();) {
       const auto next = std::next(kept);
@@ -51,11 +53,11 @@ class TensorStash {
   std::list<Kept> kept_;
 };
 
-// What one operation uses.
+// The memory that one operation uses.
 template <typename Memory>
 class StashedTensors {
  public:
-  // `user` is the stream that the operation is called on, and the memory allocated for.
+  // `user` is the stream that the operation is called on, and that the memory was allocated for.
   StashedTensors(std::vector<Memory> memory, cudaStream_t user,
                  std::shared_ptr<TensorStash<Memory>> stash)
       : user_(user), stash_(std::move(stash)) {
@@ -67,10 +69,10 @@ class StashedTensors {
   StashedTensors(const StashedTensors&) = delete;
   StashedTensors& operator=(const StashedTensors&) = delete;
 
-  // Where the operation, which is enqueued by now, ends.
+  // `end` is the end of the operation, which is enqueued by now.
   void until(std::shared_ptr<const EventHandle> end) { end_ = std::move(end); }
 
-  // Makes the stream wait for the end. Any thread.
+  // Makes the stream wait for the end. Any thread may call this.
   void make_wait(cudaStream_t stream) {
     end_->make_wait(stream);
     if (stream != user_) return;
@@ -80,7 +82,7 @@ class StashedTensors {
   }
 
  private:
-  // False if CUDA fails: its next call reports that.
+  // It is false if CUDA fails: the next call of CUDA reports that.
   bool is_done() const noexcept {
     try {
       return end_->happened();

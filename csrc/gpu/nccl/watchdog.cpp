@@ -67,7 +67,7 @@ void Watchdog::run() {
     }
   } catch (const Error& error) {
     fail(lock, error);
-  } catch (const std::exception& error) {  // of the allocator's or of torch's
+  } catch (const std::exception& error) {  // an error of the allocator or of torch
     fail(lock, Error(ErrorKind::kSystem, error.what()));
   }
 }
@@ -75,7 +75,7 @@ void Watchdog::run() {
 void Watchdog::fail(std::unique_lock<std::mutex>& lock, const Error& error) {
   if (!lock.owns_lock()) lock.lock();
   failed_ = true;
-  // Where one is still being enqueued, its caller gets the error.
+  // If an operation is still being enqueued, its caller gets the error.
   const auto is_under_way = [](const Pending& pending) { return pending.end->is_recorded(); };
   const bool under_way =
       std::any_of(pending_.begin(), pending_.end(), is_under_way) || may_replay_();
@@ -132,7 +132,8 @@ std::string Watchdog::describe_awaited(const Pending& pending) {
                          : group_.describe_peer(std::get<PeerMessage>(pending.operation).peer);
 }
 
-// Also of what is done: NCCL may not notice that ranks sent each other something else.
+// Operations that are done are checked, too: NCCL may not notice that ranks sent each other
+// something else.
 void Watchdog::check_agreement(const Pending& pending) {
   const Call* call = std::get_if<Call>(&pending.operation);
   if (call == nullptr) return;
@@ -153,8 +154,8 @@ void Watchdog::check_peers(const Pending& pending) {
   }
 }
 
-// A replay waits for its peers as a call does, but is not announced. A rank that has closed in good
-// order takes part in none.
+// A replay waits for its peers as a call does, but it is not announced. A rank that has closed
+// without an error takes part in no replay.
 void Watchdog::check_replays() {
   for (int peer = 0; peer < group_.world_size; ++peer) {
     if (board_.least_closed({peer}) != DeviceBoard::Closing::kNot) continue;

@@ -1,5 +1,5 @@
-// Looks after what has been enqueued on a device, from a thread of its own: nothing on a device
-// notices that a peer is late, dead, or does something else.
+// Watches what has been enqueued on a device, from a thread of its own: nothing on a device notices
+// that a peer is late, dead, or does something else.
 #pragma once
 
 #include <condition_variable>
@@ -20,7 +20,7 @@
 
 namespace ringcomm::nccl {
 
-// Added before it is enqueued, since that may wait, too.
+// An operation is added before it is enqueued, because enqueueing may wait, too.
 struct Pending {
   std::variant<Call, PeerMessage> operation;
   Deadline deadline;
@@ -29,10 +29,10 @@ struct Pending {
 
 class Watchdog {
  public:
-  // look_around is called all the time, on the watchdog's thread with `device` as the current one,
-  // and throws what it finds wrong. on_failure is called there once, with what was found and
-  // whether anything was under way; nothing is looked after any more then. may_replay: whether
-  // graphs exist that may wait for any peer.
+  // The watchdog's thread, with `device` as the current one, calls look_around all the time, which
+  // throws an error that it finds. It calls on_failure once, with the error and whether anything
+  // was under way, and watches nothing afterwards. may_replay: whether graphs exist, which may wait
+  // for any peer.
   using OnFailure = std::function<void(const Error&, bool under_way)>;
   Watchdog(Group& group, int device, std::function<void()> look_around,
            std::function<bool()> may_replay, OnFailure on_failure);
@@ -41,16 +41,16 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   void add(Pending pending);
-  // Those were not enqueued.
+  // Forgets the operations that were not enqueued.
   void forget_unrecorded();
 
-  // Whether all that was added is done, by then.
+  // Waits until all that was added is done. False: it is not done by the deadline.
   bool drain(const Deadline& deadline);
 
  private:
   void run();
   void fail(std::unique_lock<std::mutex>& lock, const Error& error);
-  // Forgets what is done; throws what is wrong with the rest.
+  // Forgets what is done. Throws an error that it finds in the rest.
   void look();
   bool is_done(const Pending& pending);
   void check_deadline(const Pending& pending);
@@ -75,7 +75,7 @@ class Watchdog {
   bool draining_ = false;
   bool failed_ = false;
   bool stop_ = false;
-  // Since when a peer that is gone has been waited for: the end of its part may be on its way.
+  // When this rank first missed a peer that is gone. The end of that peer's part may still arrive.
   Clock::time_point missed_since_{};
   std::thread thread_;
 };

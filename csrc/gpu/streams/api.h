@@ -11,7 +11,7 @@
 
 namespace ringcomm::streams {
 
-// What waits for what. The tests take each of them away and see the sums go wrong.
+// The reasons for each wait. The tests leave each of them out and see wrong sums.
 enum class Wait {
   kBegin,            // nothing begins before the caller's stream has come this far
   kArrived,          // no slice is added before it has arrived
@@ -29,7 +29,7 @@ concept StreamApi =
     requires(T& api, typename T::Stream stream, typename T::Event event, typename T::Comm comm,
              std::byte* data, const void* const* inputs, std::size_t size, int number,
              const Reduction& reduction, Wait why, const Pipeline& pipeline) {
-      // Between the two, messages of one or more channels, none of which waits for another.
+      // The messages between the two are of one or more channels, and none waits for another.
       api.group_start();
       api.send(data, /*nbytes=*/size, /*peer=*/number, comm, stream);
       api.recv(data, /*nbytes=*/size, /*peer=*/number, comm, stream);
@@ -40,7 +40,7 @@ concept StreamApi =
       api.record(event, stream);
       api.wait(stream, event, why);
 
-      // What a profiler shows around a tick.
+      // A profiler shows this range around a tick.
       api.push_range(pipeline, /*tick=*/number);
       api.pop_range();
     };

@@ -40,7 +40,8 @@ ChannelScheduler::ChannelScheduler(const Work& work, int channel, Schedule& sche
   for (int s = 0; s < static_cast<int>(slots_.size()); ++s) free_slots_.push_back(s);
 }
 
-// What is kept goes beside the messages only where that saves more time than its events take.
+// Pieces that are kept are copied beside the messages only if this saves more time than its events
+// take.
 void ChannelScheduler::begin() {
   if (communication() != kOrigin) {
     schedule_.commands.push_back(AwaitEvent{communication(), {EventId::kBegan}, Wait::kBegin});
@@ -86,8 +87,8 @@ void ChannelScheduler::look_at(int tick) {
   });
 }
 
-// Between two ranks messages are told apart by their order alone, and programs change it: what is
-// sent on is an action before what is sent for the first time.
+// Two ranks identify messages by their order alone, and programs change the order: data that is
+// passed on is an action before data that is sent for the first time.
 void ChannelScheduler::in_order_of_numbers(std::vector<Numbered>& found) {
   std::ranges::stable_sort(found, {}, &Numbered::number);
   for (const Numbered& each : found) transfers_.push_back(each.transfer);
@@ -223,7 +224,7 @@ void ChannelScheduler::enqueue(const Aside& aside) {
                                     place(aside.piece, copied), aside.piece.range.count});
 }
 
-// In the order of the ranks, so that a sum does not depend on who computes it.
+// Inputs are added in rank order, so that a sum does not depend on which rank computes it.
 void ChannelScheduler::enqueue(const Addition& sum) {
   const Action& action = *sum.action;
   const Value own = value_of(sum.piece);
@@ -273,8 +274,8 @@ void ChannelScheduler::await_group(int group, Wait why) {
   reduction_began_ = true;
 }
 
-// The communication stream waits for a batch of sums. An event that was recorded again since stands
-// for a later batch, and so for this one, too.
+// The communication stream waits for a batch of sums. If the event was recorded again since, it
+// stands for a later batch, and so for this one, too.
 void ChannelScheduler::await_batch(int batch, Wait why) {
   if (batch <= awaited_batch_) return;
   schedule_.commands.push_back(AwaitEvent{communication(), reduced(batch), why});
@@ -306,7 +307,8 @@ ChannelScheduler::Value& ChannelScheduler::value_of(const Piece& piece) {
                  piece.slice];
 }
 
-// The last slice's value stands for the whole: the others are where it is, and were there before.
+// The last slice's value stands for the whole: the other slices are in the same place, and were
+// there before.
 void ChannelScheduler::store(const Piece& piece, const Value& value) {
   value_of(piece) = value;
   wholes_[piece.chunk] = value;

@@ -1,5 +1,5 @@
-// One channel of a schedule while it is made: where its values are, which scratch is free, and how
-// far its two streams have come.
+// Schedules one channel: it knows where the values are, which scratch is free, and how far the two
+// streams have come.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace ringcomm::streams {
 
-// What a schedule is made for.
+// The input of a schedule.
 struct Work {
   Work(int rank, const Layout& layout, const Program& program, std::span<const Chunk> chunks,
        std::size_t element_nbytes, bool scales);
@@ -34,8 +34,8 @@ class ChannelScheduler {
 
   void begin();
 
-  // All of one tick: what is sent and received, then what comes before that group of transfers, and
-  // after it.
+  // The three parts of one tick: finding what is sent and received, then the commands before that
+  // group of transfers, and those after it.
   void look_at(int tick);
   const std::vector<PieceTransfer>& transfers() const { return transfers_; }
   void before_group();
@@ -44,7 +44,7 @@ class ChannelScheduler {
   void end();
 
  private:
-  // Sums are numbered in batches, those of one tick; groups of messages, too.
+  // The sums of one tick are a batch. Batches are numbered, and so are groups of messages.
   static constexpr int kNone = -1;
   static constexpr int kWhole = -1;  // instead of a slice: all of them
 
@@ -53,7 +53,7 @@ class ChannelScheduler {
     int slice;
     Range range;
   };
-  // Where the value of a piece is.
+  // The place of a piece's value.
   struct Value {
     Place::Where where = Place::kInput;
     int slot = -1;      // of the scratch
@@ -74,7 +74,7 @@ class ChannelScheduler {
     Piece piece;
     std::vector<int> slots;
   };
-  // What came in `slot` is copied to the output.
+  // The data received in `slot` are copied to the output.
   struct Aside {
     Piece piece;
     int slot;
@@ -127,7 +127,7 @@ class ChannelScheduler {
   int awaited_group_ = kNone;     // the last that the reduction stream waits for
   bool reduction_began_ = false;  // it has waited for something of this call
 
-  // Of the tick looked at.
+  // The members below describe the tick that look_at() looked at.
   std::vector<PieceTransfer> transfers_;
   std::vector<Numbered> found_;  // of one step, in one direction
   std::vector<Scaling> scalings_;

@@ -1,4 +1,4 @@
-// What a collective costs the host: the calls it makes, and what each is taken to cost.
+// What a collective costs the host: the calls that it makes, and an estimate of what each costs.
 //
 //      host seconds  =  kCallSeconds  +  sum over the calls of  number * seconds
 //
@@ -11,7 +11,7 @@
 
 namespace ringcomm::streams {
 
-// Of one rank.
+// The calls of one rank.
 struct Calls {
   int groups = 0;
   int launches = 0;  // communicators in each group, summed: NCCL launches a kernel for each
@@ -23,11 +23,12 @@ struct Calls {
   bool operator==(const Calls&) const = default;
 };
 
-// A collective but for what is counted: arguments are checked, ranks told, the caller's stream and
-// the group's made to wait for each other, the watchdog told.
+// The part of a collective that is not counted: it checks arguments, announces the call to the
+// ranks, makes the caller's stream and the group's wait for each other, and adds the call to the
+// watchdog.
 inline constexpr double kCallSeconds = 15e-6;
-// One communicator's part of a group, with its messages: for NCCL it is two queries about capture,
-// two records, two waits and a launch.
+// One communicator's part of a group, with its messages. NCCL makes two queries about capture, two
+// records, two waits and a launch.
 inline constexpr double kLaunchSeconds = 7e-6;
 inline constexpr double kReductionSeconds = 3.5e-6;
 inline constexpr double kCopySeconds = 3.5e-6;
@@ -38,7 +39,7 @@ constexpr double host_seconds(const Calls& calls) {
          kCopySeconds * calls.copies + kEventSeconds * (calls.records + calls.waits);
 }
 
-// What one rank sends in a second over NVSwitch, in bytes; an H100's links carry 450e9 at most.
+// The bytes that one rank sends in a second over NVSwitch. An H100's links carry 450e9 at most.
 inline constexpr double kWireBandwidth = 400e9;
 
 // Cutting is worth it for slices that take longer on the wire than a slice's calls on the host: a

@@ -49,7 +49,7 @@ class CountingApi {
   std::vector<Comm> comms_;  // of the group
 };
 
-// Addresses that nobody reads or writes, far enough from each other for any buffer.
+// Addresses that are never read or written, far enough from each other for any buffer.
 std::byte* nowhere(std::uintptr_t which) { return reinterpret_cast<std::byte*>((which + 1) << 44); }
 
 class CountedRank : public DeviceCollectives {

@@ -1,5 +1,5 @@
-// Counts the calls of a collective without a device: the executor runs, and every call that it
-// makes is counted and nothing else.
+// Counts the calls of a collective without a device: the executor runs, and its calls do nothing
+// but count.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@ struct Workload {
   ReduceOp op = ReduceOp::kSum;
 };
 
-// All-reduce, reduce and broadcast in place, the others from one buffer to another. Throws Error
-// for what the collective itself would refuse.
+// All-reduce, reduce and broadcast are in place, the others go from one buffer to another. Throws
+// Error if the collective itself would.
 Calls count_calls(const Workload& workload, const Layout& layout);
 
 }  // namespace ringcomm::streams

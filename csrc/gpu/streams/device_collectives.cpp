@@ -58,10 +58,11 @@ AlgorithmFamily family_by_kernel(Collective collective, std::size_t count, DType
   return found == std::end(kKernelChoices) ? AlgorithmFamily::kDirect : found->family;
 }
 
-// A direct plan takes 2 latencies and 2 groups of messages where a ring takes 2 (n-1), and rounds
-// 16- and 8-bit floats once; a ring keeps to two neighbours. Where a step of the ring takes less
-// time on the wire than its calls on the host, the calls decide. A direct broadcast's root sends
-// the buffer n-1 times, where a chain's sends it once, but needs slices that are worth their calls.
+// A direct plan takes 2 latencies and 2 groups of messages, and a ring takes 2 (n-1). A direct plan
+// rounds 16- and 8-bit floats once; a ring exchanges only with two neighbours. If a step of the
+// ring takes less time on the wire than its calls on the host, the calls decide. The root of a
+// direct broadcast sends the buffer n-1 times. The root of a chain sends it once, but a chain needs
+// slices that are worth their calls.
 AlgorithmFamily family_by_messages(Collective collective, std::size_t count, DType dtype,
                                    int world_size) {
   const std::size_t nbytes = count * element_size(dtype);  // of the whole buffer

@@ -16,8 +16,8 @@
 
 namespace ringcomm::streams {
 
-// A line of the table for kernels: of those for the collective, the first that allows the sums, the
-// ranks and the bytes counts. Collectives without a line have one algorithm.
+// A line of the table for kernels. The first line of the collective that allows the sums, the ranks
+// and the bytes is used. Collectives without a line have one algorithm.
 struct KernelChoice {
   enum class Sums { kAny, kRoundedOnce };  // floats of less than 4 bytes
   static constexpr int kAllRanks = std::numeric_limits<int>::max();
@@ -36,8 +36,8 @@ AlgorithmFamily family_by_kernel(Collective collective, std::size_t count, DType
 AlgorithmFamily family_by_messages(Collective collective, std::size_t count, DType dtype,
                                    int world_size);
 
-// What goes by kernels, where all ranks reach each other's memory: calls of few bytes, eagerly, and
-// the others, in lanes. What does not goes as messages.
+// Which calls are kernels if all ranks reach each other's memory: calls of few bytes (eager), and
+// the others (lanes). All other calls are messages.
 struct ByKernel {
   bool eager, lanes;
 
@@ -55,11 +55,11 @@ constexpr ByKernel by_kernel(DeviceExecutor executor, bool auto_is_fused) {
   return {};
 }
 
-// The same in words, and how to ask for something else: for the log, and for who asks.
+// The same in words, and how to ask for something else. The log has it, and so has the doctor.
 std::string describe(DeviceExecutor executor, bool auto_is_fused);
 
-// On device memory and asynchronous: what the methods do is enqueued, and the memory must stay
-// until it is done.
+// Collectives on device memory. They are asynchronous: the methods enqueue their work, and the
+// memory must stay until the work is done.
 class DeviceCollectives : public ringcomm::Collectives {
  protected:
   using Collectives::Collectives;
@@ -68,11 +68,10 @@ class DeviceCollectives : public ringcomm::Collectives {
   // Enqueues the program on the chunks. `call` has no sequence number yet.
   virtual void enqueue_program(Call call, const Program& program, std::span<const Chunk> chunks,
                                const Reduction& reduction, Timeout timeout) = 0;
-  // The call's plan is refused: nothing is enqueued, and the other ranks, if there are any, are
-  // to know.
+  // The call's plan is refused: nothing is enqueued, and this announces the refusal to the other
+  // ranks, if there are any.
   virtual void announce_refused(Call /*call*/, Timeout /*timeout*/) {}
-  // Whether a call that is not eager goes by one kernel, and not as messages; the same on all
-  // ranks.
+  // Whether a call that is not eager is one kernel, and not messages. It is the same on all ranks.
   virtual bool goes_by_kernels() const { return false; }
 
   AlgorithmFamily family_of(Collective collective, std::size_t count, DType dtype) const override;

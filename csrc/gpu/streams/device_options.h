@@ -1,5 +1,5 @@
-// What a group's part on a device is told. What it holds at first is the default, here and nowhere
-// else.
+// The options of a group's part on a device. The initial values are the defaults, and are said only
+// here.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace ringcomm::streams {
 
-// How collectives are carried out there: as messages, each a call to NCCL, or by one kernel each on
-// memory that all ranks reach, where they are on one host and do. kAuto: see kAutoIsFused, and
-// by_kernel() in streams/choice.h.
+// How collectives are carried out there: as messages, each a call to NCCL, or as one kernel each,
+// if all ranks are on one host and reach each other's memory. kAuto: see kAutoIsFused, and
+// by_kernel() in gpu/streams/device_collectives.h.
 enum class DeviceExecutor : std::uint8_t { kAuto, kMessages, kFused };
 
 // "auto", "messages" or "fused". Throws Error (kInvalidArgument) for anything else.
@@ -25,11 +25,12 @@ inline DeviceExecutor executor_named(const std::string& name) {
               "the executor is \"" + name + "\"; it must be auto, messages or fused");
 }
 
-// The switch: whether kAuto takes kernels for what they are best at. Off until a first run on
-// several GPUs; the environment's executor=fused asks for them by name.
+// Whether kAuto uses kernels for the calls they are best at. It is off until a first run on several
+// GPUs. RINGCOMM_EXECUTOR=fused asks for kernels by name.
 inline constexpr bool kAutoIsFused = false;
-// What happens when operations fail that are under way on a device, whose callers have gone on long
-// ago: the process ends, or later calls raise the error.
+
+// What happens when operations under way on a device fail after their callers have gone on: the
+// process ends, or later calls raise the error.
 enum class AsyncErrors : std::uint8_t { kExit, kRaise };
 
 // "exit" or "raise". Throws Error (kInvalidArgument) for anything else.
@@ -46,17 +47,18 @@ struct DeviceOptions {
   DeviceExecutor executor = DeviceExecutor::kAuto;
   bool auto_is_fused = kAutoIsFused;
   Layout layout;
-  // Of one lane of fused kernels. All lanes' together stay in a device's level 2 cache.
+  // Bytes of one lane of fused kernels. The outboxes of all lanes stay in a device's level 2 cache.
   std::size_t outbox_nbytes = 256 << 10;
-  // The most that a rank sends all others together eagerly: see fused/eager.h. Twice as much is
-  // written.
+  // The most that a rank sends eagerly to all others together: see gpu/fused/eager.h. It writes
+  // twice as many bytes.
   std::size_t eager_nbytes = 1 << 20;
-  // The largest all-reduce that goes in two hops where it is too large for one; meant to be 2 MiB.
-  // Takes four times as much memory. Off: it has not been measured.
+  // The largest all-reduce that takes two hops if it is too large for one; 2 MiB is intended. It
+  // needs four times as much memory. It is off, because it has not been measured.
   std::size_t two_hop_nbytes = 0;
-  int max_ctas = 32;  // of one rank: of messages, in all channels; of a fused kernel
-  // No more than a fifth of the device's multiprocessors, even if that is less: kernels of groups
-  // that run at once wait for peers, and must all fit the device, or may wait for each other.
+  int max_ctas = 32;  // of one rank: for messages, in all channels; for a fused kernel
+  // Uses at most a fifth of the device's multiprocessors, even if that is fewer than max_ctas:
+  // kernels of groups that run at once wait for peers. All of them must fit on the device, or they
+  // may wait for each other.
   bool shares_device = true;
 };
 

@@ -1,8 +1,8 @@
-// Carries out programs on streams: messages by NCCL, sums by reduction kernels.
+// Carries out programs on streams: NCCL sends messages, reduction kernels add.
 //
-// A program becomes a schedule (streams/schedule.h) when it is first run on chunks of given counts.
-// From then on a call is a walk over its commands, in which places become addresses and nothing is
-// allocated. Everything is enqueued, and nothing is waited for by the host.
+// A program becomes a schedule (gpu/streams/schedule.h) when it is first run on chunks of given
+// counts. From then on a call walks over its commands, computes addresses from places, and
+// allocates nothing. Everything is enqueued, and the host waits for nothing.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace ringcomm::streams {
 
-// One rank's. All ranks run the same programs in the same order.
+// The executor of one rank. All ranks run the same programs in the same order.
 template <StreamApi Api>
 class Executor {
  public:
@@ -28,7 +28,7 @@ class Executor {
       : schedules_(rank, layout), channels_(std::move(channels)), began_(began) {}
 
   // Enqueues the program behind what is on channel 0's communication stream, and makes that stream
-  // wait for its end. For a collective that only moves data reduction.op is ignored.
+  // wait for its end. A collective that only moves data ignores reduction.op.
   void run(Api& api, const Program& program, std::span<const Chunk> chunks,
            const Reduction& reduction) {
     const Call call{api, schedules_.find(program, chunks, reduction), chunks, reduction};
@@ -115,7 +115,7 @@ class Executor {
       return channels_[place.channel].scratch + place.slot * call.schedule.slot_nbytes +
              address % kPackBytes;
     }
-    // What is given as an input is only read.
+    // Inputs are only read.
     std::byte* data =
         place.where == Place::kOutput ? chunk.output : const_cast<std::byte*>(chunk.input);
     return data + place.first * call.element_nbytes();

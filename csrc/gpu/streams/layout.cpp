@@ -8,8 +8,8 @@
 namespace ringcomm::streams {
 namespace {
 
-// A relay is as long as its way through the group: its slices are small, so that the last rank
-// waits for few bytes.
+// A relay passes data through the whole group. Its slices are small, so that the last rank waits
+// for few bytes.
 constexpr std::size_t kRelaySlices = 16;
 
 std::size_t divide_up(std::size_t count, std::size_t by) { return (count + by - 1) / by; }
@@ -39,8 +39,8 @@ Pieces::Pieces(const Layout& layout, const Program& program, std::span<const Chu
   pipeline = Pipeline::of(program, cut_into_slices(layout, program), layout.slices_in_flight);
 }
 
-// As few slices as fit into their slots, and as many as a window holds where they are large enough
-// for it: one group of messages brings max_added of them. Returns their number.
+// Makes as few slices as fit into their slots, but as many as a window holds if they are large
+// enough: one group of messages brings max_added of them. Returns their number.
 int Pieces::cut_into_slices(const Layout& layout, const Program& program) {
   if (largest_part_count_ == 0) return 0;
   slice_count_ = largest_part_count_;
@@ -71,7 +71,8 @@ int Pieces::cut_into_slices(const Layout& layout, const Program& program) {
   return static_cast<int>(divide_up(largest_part_count_, slice_count_));
 }
 
-// A smaller chunk may be spread over more channels, as parts are whole multiples of kAlignment.
+// All chunks are looked at: a smaller chunk may be spread over more channels, because parts are
+// whole multiples of kAlignment.
 int Pieces::num_channels() const {
   int channels = 0;
   for (const Chunk& chunk : chunks_) {

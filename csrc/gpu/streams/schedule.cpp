@@ -9,7 +9,7 @@
 namespace ringcomm::streams {
 namespace {
 
-// One group for the messages of all channels: their kernels are launched together.
+// The messages of all channels are one group, so that their kernels are launched together.
 void add_tick(std::vector<ChannelScheduler>& channels, int tick, Schedule& schedule) {
   int num_transfers = 0;
   for (ChannelScheduler& channel : channels) {
@@ -29,7 +29,7 @@ void add_tick(std::vector<ChannelScheduler>& channels, int tick, Schedule& sched
   schedule.commands.push_back(EndTick{});
 }
 
-// A record that nothing waits for before the event is recorded again is of no use.
+// A record is useless if nothing waits for the event before it is recorded again.
 void drop_unawaited_records(std::vector<Command>& commands) {
   std::vector<EventId> awaited;
   std::vector<Command> kept;
@@ -85,7 +85,7 @@ bool Schedules::Entry::is_for(const Program& wanted, std::span<const Chunk> chun
              [](const Shape& shape, const Chunk& chunk) { return shape == shape_of(chunk); });
 }
 
-// A new one, or the one that was not used for the longest time.
+// A new entry, or the one that has not been used for the longest time.
 Schedules::Entry& Schedules::vacant() {
   if (entries_.size() < kMost) return entries_.emplace_back();
   return *std::min_element(entries_.begin(), entries_.end(),

@@ -1,5 +1,5 @@
-// A schedule: a program as the commands that one rank enqueues, in their order, for chunks of given
-// counts, wherever they lie. It is made once and then only carried out, call after call.
+// A schedule: a program as the ordered commands that one rank enqueues, for chunks of given counts
+// at any addresses. It is made once and then carried out call after call.
 //
 // Each channel has two streams. At each tick of the pipeline (plan/pipeline.h) the communication
 // streams run one group of sends and receives; what is to be added arrives in scratch, and the
@@ -10,14 +10,14 @@
 //                                 \         \ ^                        ^
 //      reduction                   | add 0  | '| add 1 |  -------------'
 //
-// A slice's value lies in the input, in the output, or, where it is no output of this rank, in
-// scratch. What is only copied is received right where it stays, unless something is sent from
+// A slice's value lies in the input, in the output, or, if it is no output of this rank, in
+// scratch. Data that is only copied is received in its final place, unless something is sent from
 // there in the same step: then it is received in scratch and copied afterwards.
 //
-// Streams wait for each other only where they must (Wait in streams/channel.h says what for). Sums
-// with nothing to overlap, because a window has but one slice, run on the communication stream, and
-// channel 0's is the one that the caller's work lies on: a direct all-reduce of a small buffer is
-// two groups with a sum between them, all on one stream.
+// Streams wait for each other only where they must (Wait in gpu/streams/api.h says why). If a
+// window has only one slice, sums have nothing to overlap with and run on the communication stream.
+// The caller's work is on channel 0's communication stream: a direct all-reduce of a small buffer
+// is two groups with a sum between them, all on one stream.
 //
 // Invariant: whatever two streams of a channel both touch is ordered by an event, directly or
 // through what was enqueued before it. The tests run schedules in random orders to see it.
@@ -58,7 +58,7 @@ struct EventId {
   bool operator==(const EventId&) const = default;
 };
 
-// Where data lies.
+// The place of data.
 struct Place {
   enum Where : std::uint8_t { kInput, kOutput, kScratch };
   Where where;
@@ -107,7 +107,7 @@ struct Copy {
   Place from, to;
   std::size_t count;
 };
-// What begins here and stays here is copied, or scaled, from the input to the output.
+// A piece that begins and stays on this rank is copied, or scaled, from the input to the output.
 struct Keep {
   StreamId stream;
   int chunk;
@@ -123,21 +123,21 @@ struct Schedule {
   std::vector<Place> inputs;             // of the sums
 };
 
-// Of the addresses only whether a chunk's input is its output matters.
+// The addresses do not matter, except whether a chunk's input is its output.
 // scales: every rank multiplies its input before it is added (premul_sum). Throws Error
 // (kInvalidArgument) for a plan that needs more scratch than the layout has; all ranks would throw.
 Schedule make_schedule(int rank, const Layout& layout, const Program& program,
                        std::span<const Chunk> chunks, std::size_t element_nbytes, bool scales);
 
-// The schedules of one rank, each made when it is first wanted.
+// The schedules of one rank, each made when it is first needed.
 //
-// Programs are known by their addresses, and must outlive this. Which chunks have an input and an
-// output on this rank is the program's affair.
+// A program is identified by its address, and must outlive this object. The program decides which
+// chunks have an input and an output on this rank.
 class Schedules {
  public:
   Schedules(int rank, const Layout& layout) : rank_(rank), layout_(layout) {}
 
-  // Stays as it is until the next call.
+  // The result stays valid until the next call.
   const Schedule& find(const Program& program, std::span<const Chunk> chunks,
                        const Reduction& reduction);
 
