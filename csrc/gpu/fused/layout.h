@@ -44,8 +44,7 @@ struct Layout {
   int num_lanes = 0;
   std::size_t outbox_nbytes = 0;  // of one lane; a multiple of kLine
   int eager_lanes = 0;            // no more than that
-  std::size_t eager_nbytes =
-      0;  // the most that a rank sends to another eagerly; a multiple of kEagerUnit
+  std::size_t eager_nbytes = 0;   // the most that a rank sends to another; a multiple of kEagerUnit
   std::size_t eager_packs = 512;  // that are dealt to a lane at once
   std::size_t hop_nbytes = 0;     // as eager_nbytes, in each of two hops; 0: no call takes two hops
 
