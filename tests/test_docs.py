@@ -75,8 +75,9 @@ def variables_read() -> set[str]:
 
 
 def variables_documented() -> dict[str, str]:
-    """Their defaults, by name."""
-    rows = re.findall(r"^\| `(RINGCOMM_\w+)` \| (.*?) ?\|", page("reference/environment.md"), re.M)
+    """Their defaults, by name, in the page's first table."""
+    table = page("reference/environment.md").split("\n## ")[0]
+    rows = re.findall(r"^\| `(RINGCOMM_\w+)` \| (.*?) ?\|", table, re.M)
     assert len(rows) == len(dict(rows))
     return dict(rows)
 
