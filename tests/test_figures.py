@@ -408,19 +408,19 @@ def test_comparison_on_one_host() -> None:
 
     small, large = [s for s in sizes if s <= 1 << 18], [s for s in sizes if s >= 1 << 20]
     check(
-        "**gloo** takes # to # times as long as `dist (ring)` up to 256 KiB, "
-        "and # to # times from 1 MiB on",
-        *ends(ratios("gloo", "ring", small)),
-        *ends(ratios("gloo", "ring", large)),
+        "gloo over `dist (ring)` | up to 256 KiB | # to # |", *ends(ratios("gloo", "ring", small))
     )
     check(
-        "**Open MPI** takes # to # times as long as `ringcomm.all_reduce`",
+        "gloo over `dist (ring)` | from 1 MiB on | # to # |", *ends(ratios("gloo", "ring", large))
+    )
+    check(
+        "Open MPI over `ringcomm.all_reduce` | all | # to # |",
         *ends(ratios("mpi", "ringcomm", sizes)),
     )
     more = [
         1e6 * (on_one_host(s, "ring") - on_one_host(s, "ringcomm")) for s in sizes if s <= 1 << 16
     ]
-    check("takes # to # µs more up to 64 KiB", *ends(more))
+    check("takes # to # µs more than `ringcomm.all_reduce` up to 64 KiB", *ends(more))
 
 
 def test_comparison_with_mpis() -> None:
@@ -471,13 +471,21 @@ def test_comparison_between_hosts() -> None:
 
     near = {"rate": "1gbit", "delay_ms": 0.0}
     check(
-        "At 1 Gbit/s ringcomm over UCX takes at most # of the wire's time from 1 MiB on",
+        "over the wire's limit | 1 Gbit/s | from 1 MiB on | at most # |",
         max(ratios("ring, ucx", "wire", 1 << 20, **near)),
     )
-    check("gloo** takes # to # of ringcomm's", *ends(ratios("gloo", "ring, ucx", 1 << 20, **near)))
-    far = ratios("gloo", "ring, ucx", 1 << 20, delay_ms=10.0)
+    gloo = "gloo over ringcomm over UCX |"
     check(
-        "With 10 ms of delay **gloo** takes # to # times as long as ringcomm over UCX", *ends(far)
+        f"{gloo} 1 Gbit/s | from 1 MiB on | # to # |",
+        *ends(ratios("gloo", "ring, ucx", 1 << 20, **near)),
+    )
+    far = ratios("gloo", "ring, ucx", 1 << 20, delay_ms=10.0)
+    check(f"{gloo} 10 ms of delay | from 1 MiB on | # to # |", *ends(far))
+    place = {"rate": "unshaped", "delay_ms": 0.0, "nbytes": 1 << 24}
+    mpi = min(between_hosts(name, **place) for name in ("mpi tuned", "mpi han"))
+    check(
+        "over ringcomm over UCX | no limited rate | 16 MiB | # |",
+        mpi / between_hosts("ring, ucx", **place),
     )
     made = [
         one("setup_time.csv", "made_s", ranks=64, contender=of) for of in ("ring, one host", "gloo")
@@ -512,6 +520,17 @@ def test_comparison_on_a_gpu() -> None:
     )
     large = ratios("messages", {2, 4}, 1 << 26, 1 << 28)
     check("and # to # times from 64 MiB on", *large)
+
+
+def test_plans_of_fused_kernels() -> None:
+    header, rows = table(FOLDER / "design" / "cuda.md", "bytes | dtype")
+
+    def value(row: list[str], column: int) -> Value:
+        what = {"algorithm": header[column].strip("`"), "world_size": 4, "dtype": row[1]}
+        return one("gpu-2026-11-27/fused_kernel.csv", "fused_s", nbytes=size_of(row[0]), **what)
+
+    assert len(rows) == 4
+    compare(rows, 2, value)
 
 
 # ---- What was tried
