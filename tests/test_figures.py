@@ -558,30 +558,30 @@ def test_faults() -> None:
     def times(found: dict[str, Any]) -> tuple[float, float]:
         return found["median_s"], found["worst_s"]
 
-    _, rows = table(FOLDER / "howto" / "debugging.md", "ranks | times | what was seen")
-    seen = {what: (int(times.replace(",", "").split()[0]), text) for what, times, text in rows}
+    path = FOLDER / "howto" / "debugging.md"
+    text = " ".join(path.read_text().split())
+    _, rows = table(path, "ranks | times | what was seen | median | worst")
+    _, jobs = table(path, "one job | times | what was seen")
 
-    def shows(what: str, count: int, *values: float) -> None:
-        ((number, text),) = [row for name, row in seen.items() if name.startswith(what)]
-        assert number == count
-        shown = re.findall(r"(\d+(?:\.\d+)?)(?: to [\d.]+)? (ms|s)\b", text)
-        wrong = [
-            (f"{figure} {unit}", value)
-            for (figure, unit), value in zip(shown, values, strict=False)
-            if not agrees(f"{figure} {unit}", value)
-        ]
-        assert len(shown) >= len(values) and not wrong
+    def row(start: str, count: int) -> list[str]:
+        """The only row that begins so; it counts so many, of hosts so many kinds."""
+        (found,) = [cells for cells in (*rows, *jobs) if cells[0].startswith(start)]
+        assert int(found[1].replace(",", "").split()[0]) == count
+        return found
+
+    def shows(start: str, count: int, middle: Value = None, worst: Value = None) -> None:
+        *_, shown, most = row(start, count)
+        assert agrees(shown, middle) and agrees(most, worst), start
 
     kills, deaths, stops = of("kills"), of("setup_deaths"), of("stops")
     shows("killed in a running", kills["kills"], *times(kills["until_the_last_survivor_raised"]))
     named = kills["errors_that_name_the_killed_rank_or_who_names_it"]
     left = kills["errors_that_name_a_survivor_which_left_for_it"]
-    assert f"of {named + left} errors, {named} name" in seen["killed in a running operation"][1]
+    assert f"of {named + left} errors, {named} name the killed rank and {left} a survivor" in text
     shows(
-        *("killed while a group", deaths["deaths"]),
-        *times(deaths["until_the_last_survivor_raised"]),
-        *times(deaths["until_all_have_started_again"]),
+        "killed while a group", deaths["deaths"], *times(deaths["until_the_last_survivor_raised"])
     )
+    shows("all start again", deaths["deaths"], *times(deaths["until_all_have_started_again"]))
     longer = stops["longer_than_the_time_out"]["until_the_last_of_the_others_raised"]
     shows("stopped beyond", longer["number"], *times(longer))
     shows("stopped for less", stops["shorter"]["number"])
@@ -592,20 +592,17 @@ def test_faults() -> None:
     ]
     for start, dead in (("of two hosts", True), ("the same, with", False)):
         mine = [both for is_killed, both in hosts if is_killed is dead]
-        least, most = ends([middle for middle, _ in mine])
-        ((number, text),) = [row for name, row in seen.items() if name.startswith(start)]
-        low, high, unit, worst = re.findall(
-            r"([\d.]+) to ([\d.]+) (m?s) \(medians\), ([\d.]+)", text
-        )[0]
-        assert number == len(mine)
+        *_, middle, worst = row(start, len(mine))
+        least, most = ends([value for value, _ in mine])
+        low, high, unit = re.fullmatch(r"([\d.]+) to ([\d.]+) (m?s)", middle).groups()
         assert agrees(f"{low} {unit}", least) and agrees(f"{high} {unit}", most)
-        assert agrees(f"{worst} s", max(worst for _, worst in mine))
+        assert agrees(worst, max(value for _, value in mine))
     soak, programs, restarts = of("soak"), of("programs"), of("restarts")
-    shows("mixed operations", soak["operations"])
-    assert f"{max(soak['growth_by_rank']['own_nbytes']) >> 10} KiB at most" in str(seen)
-    shows("random programs", programs["programs"])
-    assert f"{programs['operations']:,} operations" in str(seen) and programs["differences"] == 0
-    shows("torchrun's jobs", restarts["jobs"], restarts["whole_job"]["worst_s"])
+    grown = row("mixed operations", soak["operations"])[2]
+    assert f"{max(soak['growth_by_rank']['own_nbytes']) >> 10} KiB at most" in grown
+    same = row("random programs", programs["programs"])[2]
+    assert f"{programs['operations']:,} operations" in same and programs["differences"] == 0
+    shows("torchrun's jobs", restarts["jobs"], worst=restarts["whole_job"]["worst_s"])
     assert restarts["completed_in_the_fourth_attempt"] == restarts["jobs"]
 
 
