@@ -312,8 +312,8 @@ RingBackend::WorkPtr RingBackend::endCoalescing() {
                           timeout_or_default({})});
 }
 
-// The parts are under way. Where they cannot be joined the caller gets no work of them, so the group
-// fails, which the other ranks see.
+// The parts are under way. Where they cannot be joined the caller gets no work of them, so the
+// group fails, which the other ranks see.
 RingBackend::WorkPtr RingBackend::join(Coalescing& coalesced, Operation operation) {
   try {
     return join_parts(coalesced, std::move(operation));

@@ -55,8 +55,8 @@ class RingBackend final : public c10d::Backend {
     CallTimes times = {};        // as measured on this machine
     std::string links = "auto";  // engine between hosts, see torch/links.h
     std::chrono::milliseconds heartbeat_timeout =
-        kHeartbeatTimeout;  // that a host may keep, see core/inter_host_config.h
-    std::string host;       // the user's name of this rank's host; empty: it is found out
+        kHeartbeatTimeout;          // that a host may keep, see core/inter_host_config.h
+    std::string host;               // the user's name of this rank's host; empty: it is found out
     streams::DeviceOptions device;  // but for the selection
     // Called by rank 0 of each group, once it is made, with the file of its memory.
     std::function<void(int descriptor)> made = {};

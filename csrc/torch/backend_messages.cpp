@@ -1,4 +1,5 @@
 // send, recv and recvAnysource: see shm/mail.h.
+#include <algorithm>
 #include <cstring>
 
 #include "core/flight_dump.h"
@@ -18,6 +19,31 @@ const char* name_in(const char* title) { return title + std::strlen(kTitlePrefix
 
 // The message has a deadline of its own.
 constexpr auto kAsLongAsItMay = std::chrono::hours(24 * 365);
+
+// A message between CPU tensors.
+class MessageWork : public RingWork {
+ public:
+  MessageWork(int rank, Operation operation, std::shared_ptr<Communicator> communicator)
+      : RingWork(rank, std::move(operation)), communicator_(std::move(communicator)) {}
+
+  // Throws if the group is broken.
+  void post(std::shared_ptr<shm::Message> message) {
+    message_ = std::move(message);
+    start();
+    communicator_->post(message_);
+  }
+  int sourceRank() const override { return message_->peer; }
+
+ protected:
+  void help(std::chrono::milliseconds patience) override {
+    const std::chrono::milliseconds most = kAsLongAsItMay;
+    communicator_->wait(*message_, std::min(patience, most));
+  }
+
+ private:
+  const std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<shm::Message> message_;
+};
 
 // A message that is waited for at once, and so no Work. An interrupt leaves it behind, with what it
 // needs.

@@ -127,8 +127,8 @@ void GroupFlight::end() {
 FlightRecorder::Operation GroupFlight::operation(std::chrono::milliseconds timeout,
                                                  bool starts_at_once) const {
   FlightRecorder::Operation operation{group_, timeout, starts_at_once};
-  // This comes before the recorder's lock is taken: a thread that holds Python's lock may be waiting
-  // for the recorder's.
+  // This comes before the recorder's lock is taken: a thread that holds Python's lock may be
+  // waiting for the recorder's.
   if (record_stacks) operation.frames = python_frames();
   return operation;
 }

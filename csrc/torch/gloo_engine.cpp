@@ -1,5 +1,3 @@
-#include "torch/links.h"
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -14,6 +12,7 @@
 #include "links/address.h"
 #include "torch/gloo_connection.h"
 #include "torch/gloo_store.h"
+#include "torch/links.h"
 #include "torch/python.h"
 
 namespace ringcomm {

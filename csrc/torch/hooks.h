@@ -1,6 +1,6 @@
-// Hooks of torch's that are called when an operation has succeeded, and when a group is about to end
-// in failure. From version 2.15 on torch attaches its own flight recorder by them. And the time that
-// torch adds to a group's timeout for a while.
+// Hooks of torch's that are called when an operation has succeeded, and when a group is about to
+// end in failure. From version 2.15 on torch attaches its own flight recorder by them. And the time
+// that torch adds to a group's timeout for a while.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -15,9 +15,9 @@ namespace ringcomm {
 std::unique_ptr<links::Engine> make_engine(const std::string& wanted, std::shared_ptr<Store> store,
                                            int rank, int world_size);
 
-// The engine of gloo, which is in every build of torch: a connection per peer, made when it is first
-// needed. Takes the GIL. Throws Error (kLibrary) where torch was built without gloo, or cannot use
-// it.
+// The engine of gloo, which is in every build of torch: a connection per peer, made when it is
+// first needed. Takes the GIL. Throws Error (kLibrary) where torch was built without gloo, or
+// cannot use it.
 std::unique_ptr<links::Engine> make_gloo_engine(std::shared_ptr<Store> store, int rank,
                                                 int world_size);
 

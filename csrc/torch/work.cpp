@@ -187,7 +187,8 @@ std::vector<at::Tensor> RingWork::result() {
   return outputs_;
 }
 
-// A collective that has begun cannot be left, so a caller with little patience leaves it to a worker.
+// A collective that has begun cannot be left, so a caller with little patience leaves it to a
+// worker.
 void CollectiveWork::help(milliseconds patience) {
   if (patience != milliseconds::max()) return;
   while (!isCompleted() && queue_->help()) {
@@ -219,17 +220,6 @@ void CoalescedWork::help(milliseconds patience) {
       return;  // it is ours already, or we are out of patience
     }
   }
-}
-
-void MessageWork::post(std::shared_ptr<shm::Message> message) {
-  message_ = std::move(message);
-  start();
-  communicator_->post(message_);
-}
-
-void MessageWork::help(milliseconds patience) {
-  const auto most = std::chrono::duration_cast<milliseconds>(std::chrono::hours(24 * 365));
-  communicator_->wait(*message_, std::min(patience, most));
 }
 
 }  // namespace ringcomm

@@ -11,13 +11,12 @@
 #include <vector>
 
 #include "core/queue.h"
-#include "shm/communicator.h"
 #include "torch/operation.h"
 
 namespace ringcomm {
 
-// One operation, or several that are coalesced. The thread that carries it out calls start() when it
-// begins, and complete() once; the future's callbacks run there.
+// One operation, or several that are coalesced. The thread that carries it out calls start() when
+// it begins, and complete() once; the future's callbacks run there.
 class RingWork : public c10d::Work {
  public:
   RingWork(int rank, Operation operation);
@@ -136,24 +135,6 @@ class CoalescedWork : public RingWork {
   std::mutex count_mutex_;
   std::size_t remaining_;
   std::exception_ptr first_error_;
-};
-
-// A message between CPU tensors.
-class MessageWork : public RingWork {
- public:
-  MessageWork(int rank, Operation operation, std::shared_ptr<Communicator> communicator)
-      : RingWork(rank, std::move(operation)), communicator_(std::move(communicator)) {}
-
-  // Throws if the group is broken.
-  void post(std::shared_ptr<shm::Message> message);
-  int sourceRank() const override { return message_->peer; }
-
- protected:
-  void help(std::chrono::milliseconds patience) override;
-
- private:
-  const std::shared_ptr<Communicator> communicator_;
-  std::shared_ptr<shm::Message> message_;
 };
 
 }  // namespace ringcomm
