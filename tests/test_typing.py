@@ -1,8 +1,9 @@
-"""What a type checker says of programs that use ringcomm."""
+"""What type checkers say of programs that use ringcomm."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import subprocess
 import sys
@@ -77,30 +78,49 @@ plans.world_sizes  # error: "Plans" has no attribute "world_sizes"
 """
 
 
-def test_a_program_of_a_user(tmp_path: Path) -> None:
-    """Elsewhere, so that mypy has to find the installed package; in the project's cache, which is
-    warm where mypy has checked the project."""
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    command = [sys.executable, "-m", "mypy", "--strict", "--hide-error-codes", str(program)]
-    command += [
+EXPECTED = [
+    (number, line.split("  # ")[1])
+    for number, line in enumerate(PROGRAM.splitlines(), 1)
+    if "  # error" in line
+]
+
+
+def checked(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """A type checker's output for the program, written to a folder without ringcomm."""
+    (folder / "program.py").write_text(PROGRAM)
+    command = (sys.executable, "-m", *command)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+    assert not result.stderr
+    return result
+
+
+def test_mypy_finds_the_errors_of_a_program_and_no_others(tmp_path: Path) -> None:
+    """It uses the project's cache, which is warm if mypy has checked the project."""
+    files = [
         "--config-file",
         str(ROOT / "pyproject.toml"),
         "--cache-dir",
         str(ROOT / ".mypy_cache"),
     ]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert not result.stderr
+    result = checked(tmp_path, "mypy", "--strict", "--hide-error-codes", *files, "program.py")
     said = re.findall(r"program.py:(\d+): (error: .*)", result.stdout)
-    expected = [
-        (str(number), line.split("  # ")[1])
-        for number, line in enumerate(PROGRAM.splitlines(), 1)
-        if "  # error" in line
-    ]
-    assert len(expected) == 8
-    assert len(said) == len(expected), result.stdout
-    for (line, text), (expected_line, begin) in zip(said, expected, strict=True):
-        assert line == expected_line and text.startswith(begin), result.stdout
+    assert len(EXPECTED) == 8
+    assert len(said) == len(EXPECTED), result.stdout
+    for (line, text), (expected_line, begin) in zip(said, EXPECTED, strict=True):
+        assert int(line) == expected_line and text.startswith(begin), result.stdout
+
+
+def test_pyright_finds_the_errors_of_a_program_and_no_others(tmp_path: Path) -> None:
+    """basedpyright is pyright with node; the package named pyright downloads node when it runs.
+
+    In its strict mode, a type that it cannot infer is an error, too.
+    """
+    pytest.importorskip("basedpyright", reason="pip install basedpyright")
+    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+    options = ["--outputjson", "--pythonpath", sys.executable]
+    found = json.loads(checked(tmp_path, "basedpyright", *options).stdout)
+    lines = {each["range"]["start"]["line"] + 1 for each in found["generalDiagnostics"]}
+    assert lines == {line for line, _ in EXPECTED}, found["generalDiagnostics"]
 
 
 # torch's own functions have their types from 2.14 on.
