@@ -106,6 +106,13 @@ def test_help_does_not_wait_for_torch(command: str) -> None:
     assert not packages & {"torch", "numpy", "matplotlib"}
 
 
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=" ".join)
+def test_help_fits_80_columns(capsys, monkeypatch, command: list[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = said(capsys, *command, "--help").splitlines()
+    assert not [line for line in lines if len(line) > 80]
+
+
 WRONG = [[], ["dance"], ["demo", "--nproc", "0"], ["cost", "--gpus"], ["simulate", "--gpus"]]
 
 

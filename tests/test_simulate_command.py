@@ -49,11 +49,26 @@ def test_limits_of_a_rank_are_shared(capsys):
     assert "6.00 ms" in printed
 
 
+def test_a_pipe_gets_80_columns_with_every_algorithm_beside_its_times(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["simulate", "--world-size", "8", "--nbytes", "1K..4K"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    heads = [line.split() for line in lines if "ranks" in line and "nbytes" in line]
+    assert [name for head in heads for name in head[2:]] == list(ALGORITHMS["all_reduce"])
+    for size in "1", "4":
+        rows = [line for line in lines if line.split()[:3] == ["8", size, "KiB"]]
+        assert len(rows) == len(heads) > 1
+        assert "".join(rows).count("*") == 1
+    assert lines[-1] == "* the cheapest"
+
+
 def test_narrow_terminals_cut_no_figure(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["simulate", "--world-size", "8", "--nbytes", "1K"]) == 0
     printed = capsys.readouterr().out
     assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 60
     assert all(name in printed for name in ALGORITHMS["all_reduce"])
 
 

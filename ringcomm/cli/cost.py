@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--machine",
         choices=(*MACHINES, _THIS),
         default="h100-nvlink",
-        help="(default: h100-nvlink)",
+        metavar="MACHINE",
+        help=f"{', '.join(MACHINES)}, or {_THIS} (default: h100-nvlink)",
     )
     for name, meaning in (
         ("dp", "data-parallel replicas"),

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=COLLECTIVES,
         default="all_reduce",
-        help="(default: %(default)s)",
+        metavar="COLLECTIVE",
+        help=f"{', '.join(COLLECTIVES)} (default: all_reduce)",
     )
     parser.add_argument("--world-size", type=number(1), default=5, help="(default: %(default)s)")
     parser.add_argument("--algorithm", help="a name that help(ringcomm.plan) lists")

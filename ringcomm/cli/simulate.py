@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from rich.table import Table
 from ringcomm import _library
 from ringcomm.arguments import module, nbytes, number, output_file
 from ringcomm.cli import names
-from ringcomm.cli.whole import print_whole
+from ringcomm.cli.whole import print_in_parts
 from ringcomm.units import readable_nbytes, readable_seconds
 from ringcomm.usage import refusing
 
@@ -80,7 +81,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         + ": bandwidth in each direction by data sheet, latency as in NCCL's tuning model, and no "
         "overhead per message, so plans with many small messages look better than they are."
     )
-    parser.add_argument("--collective", choices=_COLLECTIVES, default="all_reduce")
+    parser.add_argument(
+        "--collective",
+        choices=_COLLECTIVES,
+        default="all_reduce",
+        metavar="NAME",
+        help=f"{', '.join(_COLLECTIVES)} (default: all_reduce)",
+    )
     parser.add_argument(
         "--algorithm",
         type=lambda text: text.split(","),
@@ -173,7 +180,9 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([asdict(row) | {"cheapest": row.cheapest} for row in rows]))
     else:
-        print_whole(_table(options, rows))
+        print(_title(options))
+        print_in_parts(functools.partial(_table, rows), options.algorithm)
+        print("* the cheapest")
     if options.plot:
         _draw(options, rows)
         if not options.json:
@@ -209,15 +218,15 @@ def _row(options: argparse.Namespace, world_size: int, size: int) -> Row:
     )
 
 
-def _table(options: argparse.Namespace, rows: Sequence[Row]) -> Table:
-    table = Table("ranks", "nbytes", *options.algorithm, title=_title(options), box=None)
-    table.caption = "* the cheapest"
+def _table(rows: Sequence[Row], algorithms: Sequence[str]) -> Table:
+    """The times of these algorithms; the cheapest of all of them is marked."""
+    table = Table("ranks", "nbytes", *algorithms, box=None)
     for column in table.columns:
         column.justify = "right"
     for row, following in zip(rows, [*rows[1:], None], strict=True):
         cells = []
-        for algorithm, seconds in row.seconds.items():
-            text = readable_seconds(seconds)
+        for algorithm in algorithms:
+            text = readable_seconds(row.seconds[algorithm])
             cells.append(f"[bold]{text}*[/]" if algorithm == row.cheapest else f"{text} ")
         is_last = following is not None and following.world_size != row.world_size
         table.add_row(str(row.world_size), readable_nbytes(row.nbytes), *cells, end_section=is_last)

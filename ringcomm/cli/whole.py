@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -12,6 +14,28 @@ _WIDEST = 10_000
 def print_whole(table: Table) -> None:
     """Prints a table, wider than the terminal if need be: its lines then go on in the next ones."""
     _print(table, Console())
+
+
+def print_in_parts(make: Callable[[Sequence[str]], Table], columns: Sequence[str]) -> None:
+    """Prints a table as several, one below the other, each followed by an empty line.
+
+    A table is wider than the terminal only if one column alone is. A pipe or a file counts as a
+    terminal of 80 characters, or of as many as the variable COLUMNS says.
+
+    Args:
+        make: makes the table of some of the columns.
+        columns: at least one of them is in each table, however narrow the terminal is.
+    """
+    console = Console()
+    parts = [list(columns[:1])]
+    for column in columns[1:]:
+        if _width(make([*parts[-1], column]), console) <= console.width:
+            parts[-1].append(column)
+        else:
+            parts.append([column])
+    for part in parts:
+        _print(make(part), console)
+        print()
 
 
 def print_folded(table: Table) -> None:
