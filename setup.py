@@ -7,6 +7,7 @@
 * choosing between a CUDA and a CPU-only extension, and saying why (`configure`): with
   RINGCOMM_WITH_CUDA=0 the CUDA half is left out, with 1 it must be possible; asking for NVIDIA's
   wheels of nvcc where `.[cuda]` is installed and there is none (`needed_to_build`);
+* with RINGCOMM_WITH_TESTS=1, adding ringcomm._C.testing, which tests and benchmarks call;
 * a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
 * what ccache, which torch 2.13 and newer put before the compilers, needs to know objects again;
 * sources that belong together, compiled as one (packaging/unity.py);
@@ -37,6 +38,7 @@ VERSION = "0.1.0"
 TORCH_REQUIREMENT = "torch>=2.11,<2.16"  # the range, never the one torch built against
 DEPENDENCIES = ["rich"]  # for the commands
 WITH_CUDA = "RINGCOMM_WITH_CUDA"  # environment variables
+WITH_TESTS = "RINGCOMM_WITH_TESTS"
 BUILDS = "RINGCOMM_BUILDS"
 # By these it knows what it has compiled in another clone.
 CCACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
@@ -239,9 +241,10 @@ def sources(*suffixes: str) -> list[str]:
 
 def left_out(config: Config) -> tuple[str, ...]:
     """How the paths of sources begin that this configuration cannot compile, or does not need."""
+    tests = () if switched_on(WITH_TESTS) else ("csrc/torch/test_bindings",)
     if config.nccl_home:
-        return ("csrc/torch/no_device",)
-    no_nccl = ("csrc/gpu/nccl/", "csrc/torch/cuda_")
+        return (*tests, "csrc/torch/no_device")
+    no_nccl = (*tests, "csrc/gpu/nccl/", "csrc/torch/cuda_")
     return no_nccl if config.cuda_home else (*no_nccl, "csrc/gpu/fused/", "csrc/reduce/device")
 
 
@@ -266,6 +269,8 @@ def extension(config: Config) -> setuptools.Extension:
     for name, value in CCACHE.items():
         os.environ.setdefault(name, value)
     jobs = os.environ.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))
+    macros = [(WITH_CUDA, "1")] if config.cuda_home else []
+    macros += [(WITH_TESTS, "1")] if switched_on(WITH_TESTS) else []
     host = ["-fvisibility=hidden", "-Wall", "-Wextra"]
     device = [f"--threads={jobs}", "-lineinfo", *(f"-Xcompiler={flag}" for flag in host)]
     if config.nvcc_version:
@@ -275,7 +280,7 @@ def extension(config: Config) -> setuptools.Extension:
         [source for source in sources(".cpp", ".cu") if not source.startswith(left_out(config))],
         depends=sources(".h", ".cpp"),
         include_dirs=[str(ROOT / "csrc")],
-        define_macros=[("RINGCOMM_WITH_CUDA", "1")] if config.cuda_home else [],
+        define_macros=macros,
         libraries=libraries,
         library_dirs=cpp_extension.library_paths(device_type),
         extra_compile_args={
@@ -295,7 +300,8 @@ def build_command(config: Config) -> type[setuptools.Command]:
         def finalize_options(self) -> None:
             super().finalize_options()
             variant = f"{sys.implementation.cache_tag}-torch-{config.torch_version}"
-            self.build_temp = str(ROOT / "build" / f"{variant}-{config.nvcc_version or 'cpu'}")
+            variant += f"-{config.nvcc_version or 'cpu'}"
+            self.build_temp = str(ROOT / "build" / (variant + "-tests" * switched_on(WITH_TESTS)))
 
         def build_extension(self, extension: setuptools.Extension) -> None:
             cpp = [ROOT / source for source in extension.sources if source.endswith(".cpp")]

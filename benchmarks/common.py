@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 import ringcomm
+from ringcomm import _C
 from ringcomm.bench import machine
 from ringcomm.groups import launched
 from ringcomm.launch import RanksFailedError, run_ranks
@@ -46,6 +47,16 @@ def run_on_ranks(
     ringcomm.barrier()
     ringcomm.destroy_process_group()
     return 0
+
+
+def tools() -> Any:
+    """ringcomm._C.testing, which has the functions that only benchmarks and tests call."""
+    if not hasattr(_C, "testing"):
+        raise SystemExit(
+            "This benchmark calls functions that only some builds have. Build ringcomm again: "
+            "RINGCOMM_WITH_TESTS=1 python -m pip install -e ."
+        )
+    return _C.testing
 
 
 def own_device(backends: list[str]) -> torch.device:

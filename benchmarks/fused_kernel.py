@@ -15,9 +15,10 @@ import itertools
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
-from common import write_csv
+from common import tools, write_csv
 from gpu_suite import device as gpu
 from reduce_kernels import device_timer, sizes
 from rich.console import Console
@@ -25,7 +26,6 @@ from rich.table import Table
 from torch.distributed import ReduceOp
 
 import ringcomm
-from ringcomm import _C
 from ringcomm._C.plan import LocationKind
 from ringcomm.arguments import number, several
 from ringcomm.backend import DEFAULT_MAX_CTAS
@@ -48,7 +48,7 @@ def moved_nbytes(algorithm: str, world_size: int, nbytes: int) -> float:
     return values * nbytes / plans[0].num_chunks
 
 
-def wrong(alone: _C.FusedAlone, tensor: torch.Tensor, world_size: int) -> int:
+def wrong(alone: Any, tensor: torch.Tensor, world_size: int) -> int:
     pattern = torch.arange(tensor.numel(), dtype=torch.int32, device=tensor.device).remainder_(7)
     tensor.copy_(pattern)
     alone.all_reduce(tensor, ReduceOp.SUM)
@@ -57,7 +57,7 @@ def wrong(alone: _C.FusedAlone, tensor: torch.Tensor, world_size: int) -> int:
 
 def measure(algorithm: str, dtype: torch.dtype, size: int, options: argparse.Namespace) -> dict:
     on = gpu.own(0)
-    alone = _C.FusedAlone(options.nproc, algorithm, options.ctas)
+    alone = tools().FusedAlone(options.nproc, algorithm, options.ctas)
     tensor = torch.zeros(max(1, size // dtype.itemsize), dtype=dtype, device=on)
     found = wrong(alone, tensor, options.nproc) if algorithm == "one_shot" else 0
     other = torch.empty_like(tensor.zero_())

@@ -29,14 +29,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import write_csv
+from common import tools, write_csv
 from gpu_suite import device, groups, mps, one_gpu
 from rich.console import Console
 from rich.table import Table
 from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp
 
-from ringcomm import _C
 from ringcomm.arguments import nbytes, number, several
 from ringcomm.backend import DEFAULT_CHANNELS, DEFAULT_SLICE_NBYTES
 from ringcomm.cost import DeviceLayout, device_calls
@@ -101,7 +100,7 @@ class RankMain:
         """
         pattern = torch.arange(tensor.numel(), dtype=torch.int32, device=self.device).remainder_(7)
         tensor.copy_(pattern + self.rank)
-        _C.repeat_all_reduce(group, tensor, ReduceOp.SUM, 1)
+        tools().repeat_all_reduce(group, tensor, ReduceOp.SUM, 1)
         torch.cuda.synchronize()
         n = self.world_size
         found = (tensor != (pattern * n + n * (n - 1) // 2).to(tensor.dtype)).sum().cpu()
@@ -114,7 +113,7 @@ class RankMain:
         torch.cuda.synchronize()
         dist.barrier()
         start = time.perf_counter()
-        _C.repeat_all_reduce(group, tensor, ReduceOp.SUM, repeats)
+        tools().repeat_all_reduce(group, tensor, ReduceOp.SUM, repeats)
         torch.cuda.synchronize()
         seconds = torch.tensor([(time.perf_counter() - start) / repeats], dtype=torch.float64)
         dist.all_reduce(seconds, ReduceOp.MAX)

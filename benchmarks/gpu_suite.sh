@@ -4,6 +4,7 @@ set -euo pipefail
 
 folder=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH=$folder:${folder%/*}${PYTHONPATH:+:$PYTHONPATH}
+export RINGCOMM_WITH_TESTS=1 # some benchmarks call functions that users do not get
 export PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 export PATH=$PATH:/usr/local/cuda/bin
 

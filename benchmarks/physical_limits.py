@@ -25,12 +25,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import listed, run_on_ranks
+from common import listed, run_on_ranks, tools
 from rich.console import Console
 from rich.table import Table
 
 import ringcomm
-from ringcomm import _C
 from ringcomm.arguments import nbytes, number
 from ringcomm.units import readable_nbytes, readable_seconds
 from ringcomm.usage import Parser
@@ -65,7 +64,7 @@ def line_round_trip() -> float:
             lines.zero_()
         ringcomm.barrier()
         if dist.get_rank() < 2:
-            seconds = _C.line_round_trip(lines, dist.get_rank() == 0, _ROUNDS)
+            seconds = tools().line_round_trip(lines, dist.get_rank() == 0, _ROUNDS)
             taken.clamp_(max=seconds)
     ringcomm.broadcast(taken, 0)
     return float(taken)

@@ -25,14 +25,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
-from common import write_csv
+from common import tools, write_csv
 from gpu_suite import device as gpu
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch.distributed import ReduceOp
 
-from ringcomm import _C
 from ringcomm.arguments import nbytes, number, several
 from ringcomm.bench import machine
 from ringcomm.bench.options import DTYPES
@@ -104,8 +103,9 @@ def measure(
         for _ in range(2)
     )
     output, expected = torch.empty_like(a), torch.empty_like(a)
+    reduce_local = tools().reduce_local
     calls = {
-        "ringcomm_s": lambda: _C.reduce_local([a, b], output, RING_OPS[op], instructions),
+        "ringcomm_s": lambda: reduce_local([a, b], output, RING_OPS[op], instructions),
         "torch_s": lambda: reference(op, a, b, expected),
         "copy_s": lambda: output.copy_(a),
     }
@@ -154,12 +154,13 @@ def table(rows: list[dict[str, object]]) -> Table:
 
 
 def main() -> int:
+    instructions = tools().host_instructions()
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--devices",
-        type=several(("cpu", "cuda", *(f"cpu:{name}" for name in _C.host_instructions()))),
+        type=several(("cpu", "cuda", *(f"cpu:{name}" for name in instructions))),
         default=["cpu", "cuda"] if torch.cuda.device_count() > 0 else ["cpu"],
-        help=f"comma-separated; here cpu:{', cpu:'.join(_C.host_instructions())}, too",
+        help=f"comma-separated; here cpu:{', cpu:'.join(instructions)}, too",
     )
     parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default=["float", "bfloat16"])
     parser.add_argument("--ops", type=several(tuple(TORCH_OPS)), default=["sum"])

@@ -38,6 +38,7 @@ _OTHERS = (
     "RINGCOMM_REHEARSE",
     "RINGCOMM_TORCH_SOURCES",
     "RINGCOMM_WITH_CUDA",
+    "RINGCOMM_WITH_TESTS",
 )
 _PREFIX = "RINGCOMM_"
 _ON, _OFF = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")  # torch's, too

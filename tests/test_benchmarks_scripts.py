@@ -17,11 +17,10 @@ import pytest
 import reduce_kernels
 import torch
 import training_step
+from compiled import tools
 from hosts.conftest import needs_hosts
 from test_benchmarks import run
 from torch.distributed import ReduceOp
-
-from ringcomm import _C
 
 
 @pytest.mark.slow
@@ -46,6 +45,7 @@ def test_lecture() -> None:
 
 
 def test_physical_limits(tmp_path: Path) -> None:
+    tools()
     results, output = tmp_path / "bench.csv", tmp_path / "limits.json"
     results.write_text(
         "collective,size,backend,in_place,time\n"
@@ -141,6 +141,7 @@ def test_pictures_between_hosts_have_two_panels_in_a_row(tmp_path: Path) -> None
 
 
 def test_reduce_kernels(tmp_path: Path) -> None:
+    tools()
     output = tmp_path / "out.csv"
     result = run(
         *("benchmarks/reduce_kernels.py", "--devices", "cpu", "--dtypes", "all", "--ops", "all"),
@@ -156,7 +157,7 @@ def test_reduce_kernels(tmp_path: Path) -> None:
 
 
 def test_reduce_kernels_of_every_instruction_set() -> None:
-    devices = [f"cpu:{name}" for name in _C.host_instructions()]
+    devices = [f"cpu:{name}" for name in tools().host_instructions()]
     result = run(
         *("benchmarks/reduce_kernels.py", "--devices", ",".join(devices)),
         *("--dtypes", "bfloat16", "--sizes", "4K", "--iters", "1"),
@@ -166,6 +167,7 @@ def test_reduce_kernels_of_every_instruction_set() -> None:
 
 
 def test_fused_kernel(tmp_path: Path) -> None:
+    tools()
     output = tmp_path / "out.csv"
     result = run(
         *("benchmarks/fused_kernel.py", "--nproc", "4", "--sizes", "4K", "--iters", "1"),
@@ -280,6 +282,7 @@ def test_without_a_gpu() -> None:
     for script in ("lecture.py", "training_step.py"):
         result = run(f"benchmarks/{script}", "--backends", "ring,nccl")
         assert result.returncode == 2 and "needs a GPU per rank" in result.stderr
+    tools()
     result = run("benchmarks/reduce_kernels.py", "--devices", "cuda")
     assert result.returncode == 2 and "needs a GPU" in result.stderr
 
@@ -318,17 +321,17 @@ def test_reduce_local() -> None:
         (ReduceOp.AVG, sum(inputs) / 3),
         (ReduceOp.MAX, torch.stack(inputs).amax(0)),
     ):
-        for instructions in ["", *_C.host_instructions()]:
-            _C.reduce_local(inputs, output.zero_(), op, instructions)
+        for instructions in ["", *tools().host_instructions()]:
+            tools().reduce_local(inputs, output.zero_(), op, instructions)
             assert torch.equal(output, expected)
     with pytest.raises(ValueError, match="an input of 3 Float on cpu and an output of 4 Float"):
-        _C.reduce_local(inputs, torch.empty(4), ReduceOp.SUM)
+        tools().reduce_local(inputs, torch.empty(4), ReduceOp.SUM)
     with pytest.raises(ValueError, match="at least one input, got none"):
-        _C.reduce_local([], output, ReduceOp.SUM)
+        tools().reduce_local([], output, ReduceOp.SUM)
     with pytest.raises(ValueError, match="needs a factor"):
-        _C.reduce_local(inputs, output, ReduceOp.PREMUL_SUM)
+        tools().reduce_local(inputs, output, ReduceOp.PREMUL_SUM)
     with pytest.raises(ValueError, match="instructions is mmx; this machine has portable"):
-        _C.reduce_local(inputs, output, ReduceOp.SUM, "mmx")
+        tools().reduce_local(inputs, output, ReduceOp.SUM, "mmx")
 
 
 @pytest.mark.slow

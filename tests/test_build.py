@@ -67,6 +67,18 @@ def test_cuda_can_be_left_out_or_insisted_on(setup_script, monkeypatch):
         setup_script.configure()
 
 
+@pytest.mark.parametrize(("given", "built"), [(None, False), ("0", False), ("1", True)])
+def test_functions_that_only_tests_call_are_built_if_asked_for(
+    setup_script, monkeypatch, given, built
+):
+    monkeypatch.delenv("RINGCOMM_WITH_TESTS", raising=False)
+    if given:
+        monkeypatch.setenv("RINGCOMM_WITH_TESTS", given)
+    extension = setup_script.extension(setup_script.Config("2.14.1", None, "c++"))
+    assert any("test_bindings" in source for source in extension.sources) == built
+    assert (("RINGCOMM_WITH_TESTS", "1") in extension.define_macros) == built
+
+
 def test_machine_code_is_compressed(setup_script):
     """`size` is for drivers of CUDA 12.4 and newer; older ones read what -compress-all writes."""
     flags = {"12.6.85": "-Xfatbin=-compress-all", "12.9.41": "-Xfatbin=-compress-all"}

@@ -6,6 +6,7 @@ import doctest
 
 import pytest
 import torch
+from compiled import tools
 
 from ringcomm import backend, cost
 from ringcomm._C import streams
@@ -28,13 +29,14 @@ def test_an_all_reduce_of_64_mib():
 
 
 def test_seconds_are_calls_times_their_costs():
+    model = tools()
     calls = cost.device_calls("all_gather", "ring", 4, 64 * MIB)
     assert calls.host_seconds == pytest.approx(
-        streams.CALL_SECONDS
-        + calls.launches * streams.LAUNCH_SECONDS
-        + calls.reductions * streams.REDUCTION_SECONDS
-        + calls.copies * streams.COPY_SECONDS
-        + (calls.records + calls.waits) * streams.EVENT_SECONDS
+        model.CALL_SECONDS
+        + calls.launches * model.LAUNCH_SECONDS
+        + calls.reductions * model.REDUCTION_SECONDS
+        + calls.copies * model.COPY_SECONDS
+        + (calls.records + calls.waits) * model.EVENT_SECONDS
     )
 
 
@@ -69,11 +71,11 @@ def test_a_rank_alone_sends_nothing(collective):
 
 
 def test_the_defaults_of_a_group_are_those_of_the_layout():
-    layout = streams.Layout()
+    layout, model = streams.Layout(), tools()
     assert layout.num_channels == backend.DEFAULT_CHANNELS
     assert layout.slice_nbytes == backend.DEFAULT_SLICE_NBYTES
-    per_slice = streams.LAUNCH_SECONDS + streams.REDUCTION_SECONDS + 4 * streams.EVENT_SECONDS
-    assert layout.min_slice_nbytes == pytest.approx(per_slice * streams.WIRE_BANDWIDTH, abs=1)
+    per_slice = model.LAUNCH_SECONDS + model.REDUCTION_SECONDS + 4 * model.EVENT_SECONDS
+    assert layout.min_slice_nbytes == pytest.approx(per_slice * model.WIRE_BANDWIDTH, abs=1)
 
 
 def test_slices_are_never_larger_than_the_user_says():

@@ -180,7 +180,8 @@ def test_a_name_that_is_like_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_that_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
     builds_and_tests = (
-        *("RINGCOMM_BUILDS", "RINGCOMM_WITH_CUDA", "RINGCOMM_TORCH_SOURCES", "RINGCOMM_NCCL"),
+        *("RINGCOMM_BUILDS", "RINGCOMM_WITH_CUDA", "RINGCOMM_WITH_TESTS"),
+        *("RINGCOMM_TORCH_SOURCES", "RINGCOMM_NCCL"),
         *("RINGCOMM_TEST_RANKS_PER_HOST", "RINGCOMM_TEST_CALLS", "RINGCOMM_REHEARSE"),
     )
     for name in (*environment.NAMES, *builds_and_tests):

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from compiled import tools
 from gpu_suite import groups, mps, one_gpu, runner
 from test_gpu_suite import BENCHMARKS, MARK, bash, gpu_suite, table
 
@@ -48,6 +49,7 @@ def test_ranks_share_the_hardware_queues(
 
 @pytest.mark.slow
 def test_nccl_max_ctas_is_refused() -> None:
+    tools()
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "gpu_all_reduce.py"), "--sizes", "1K"],
         text=True,
@@ -130,6 +132,7 @@ def test_a_newer_nccl_is_unpacked_and_loaded_for_ranks_only(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_rows_outlive_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    tools()
     file = tmp_path / "all_reduce.csv"
     command = [sys.executable, str(BENCHMARKS / "gpu_all_reduce.py"), "--no-mps"]
     options = ["--sizes", ",".join(["1M"] * 500), "--csv", str(file)]

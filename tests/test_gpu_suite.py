@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from compiled import tools
 from gpu_suite import built, groups, rows, run_tests, runner
 from gpu_suite.phases import Phase, phases, several_phases
 
@@ -52,6 +53,7 @@ def bash(name: str, seconds: int, script: str, file: str = "", **kind: bool) -> 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_rehearsal_runs_every_phase(tmp_path: Path) -> None:
+    tools()
     results, archive = tmp_path / "results", tmp_path / "archive"
     done = gpu_suite("--rehearse", "--archive", archive, results)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -90,6 +92,7 @@ def test_a_rehearsal_runs_every_phase(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_rehearsal_for_several_gpus_runs_every_phase(tmp_path: Path) -> None:
+    tools()
     results = tmp_path / "results"
     script = BENCHMARKS / "several_gpus.sh"
     done = gpu_suite("--rehearse", results, script=script)

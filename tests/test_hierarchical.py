@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from compiled import tools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_simulator import Simulator
@@ -58,7 +59,7 @@ def test_chunks_of_the_largest_grids_are_proved(collective, hosts, ranks_per_hos
 def verify_chunks(collective: str, host_of: list[int], algorithm: str) -> None:
     setting = _plan.Setting(len(host_of), host_of=host_of)
     n = len(host_of)
-    _plan.verify_chunks(
+    tools().verify_chunks(
         COLLECTIVES[collective],
         n,
         lambda rank: _plan.generate(COLLECTIVES[collective], algorithm, rank, setting),

@@ -13,12 +13,14 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from compiled import tools
 from torch.distributed import FileStore, HashStore
 
-from ringcomm import _C, _toolchain, links, tuning
+from ringcomm import _toolchain, links, tuning
 from ringcomm.plan import LINKS, Link
 from ringcomm.tuning import Tuning
 
@@ -33,11 +35,11 @@ ENGINES = ["gloo", pytest.param("ucx", marks=needs_ucx)]
 
 
 @pytest.fixture(params=ENGINES)
-def engines(request) -> list[_C.links.Engine]:
+def engines(request) -> list[Any]:
     """Those of two ranks, to be used by threads."""
     links.wanted()
     store = HashStore()
-    return [_C.links.Engine(request.param, store, rank, 2) for rank in range(2)]
+    return [tools().Engine(request.param, store, rank, 2) for rank in range(2)]
 
 
 def on_threads(body: Callable[[int], None]) -> None:
@@ -113,7 +115,7 @@ def test_large_messages_wait_on_their_sender(engines) -> None:
     assert exchange(engines, large)
 
 
-def exchange(engines, request: _C.links.Posted) -> bool:
+def exchange(engines, request: Any) -> bool:
     """Whether it comes to a good end as both ranks wait."""
     for _ in range(int(PATIENCE * 100)):
         for engine in engines:
@@ -163,7 +165,7 @@ def test_cancelled_send(engines) -> None:
 def test_who_never_comes(name: str) -> None:
     """The end of an engine ends what is pending, without a wait for the peer."""
     links.wanted()
-    engine = _C.links.Engine(name, HashStore(), 0, 2)
+    engine = tools().Engine(name, HashStore(), 0, 2)
     pending = [engine.send(1, 0, 0, torch.zeros(9)), engine.recv(1, 0, 0, torch.zeros(9))]
     engine.progress()
     assert all(request.pending for request in pending)
@@ -179,7 +181,7 @@ import torch
 from torch.distributed import FileStore
 from ringcomm import _C, links
 links.wanted()
-engine = _C.links.Engine(sys.argv[1], FileStore(sys.argv[2], 2), 1, 2)
+engine = _C.testing.Engine(sys.argv[1], FileStore(sys.argv[2], 2), 1, 2)
 assert engine.recv(0, 0, 0, torch.empty(9)).wait(60)
 print("ready", flush=True)
 sys.stdin.read()
@@ -196,7 +198,7 @@ def test_a_process_is_killed(name: str, tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    engine = _C.links.Engine(name, FileStore(place, 2), 0, 2)
+    engine = tools().Engine(name, FileStore(place, 2), 0, 2)
     assert engine.send(1, 0, 0, torch.zeros(9)).wait(PATIENCE)
     pending = [engine.send(1, 0, 1, torch.zeros(LARGE)), engine.recv(1, 0, 0, torch.zeros(9))]
     assert victim.stdout is not None and victim.stdout.readline() == b"ready\n"
@@ -215,8 +217,8 @@ def test_a_process_is_killed(name: str, tmp_path: Path) -> None:
 def test_ranks_with_different_engines(own: str, other: str) -> None:
     links.wanted()
     store = HashStore()
-    engine = _C.links.Engine(own, store, 0, 2)
-    there = _C.links.Engine(other, store, 1, 2)
+    engine = tools().Engine(own, store, 0, 2)
+    there = tools().Engine(other, store, 1, 2)
     assert not engine.recv(1, 0, 0, torch.zeros(9)).wait(PATIENCE)
     assert f"it uses {other} between hosts, and this rank {own}" in engine.failure(1)
     assert there.describe().startswith(other)

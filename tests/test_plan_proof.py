@@ -11,12 +11,12 @@ from itertools import chain
 
 import numpy as np
 import pytest
+from compiled import tools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_simulator import Simulator, StuckError
 
 import ringcomm
-from ringcomm._C import plan as _plan
 from ringcomm.plan import Plan, PlanError, Plans, Step, Transfer
 from ringcomm.plan.algorithms import ALGORITHMS, choose
 from ringcomm.plan.plans import COLLECTIVES, ROOTED
@@ -181,7 +181,7 @@ def test_chunks_of_the_largest_groups_are_proved(collective, algorithm, world_si
         collective, algorithm, world_size, root, hosts(collective, algorithm, world_size)
     )
     num_chunks = chosen.plan_of(0).num_chunks
-    _plan.verify_chunks(
+    tools().verify_chunks(
         COLLECTIVES[collective],
         world_size,
         chosen.plan_of,

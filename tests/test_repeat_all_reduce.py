@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from compiled import tools
 from ranks import Rank, on_threads
 from torch._C._distributed_c10d import Backend
 from torch.distributed import PrefixStore, ReduceOp
@@ -33,9 +34,9 @@ def test_sums_as_often_as_told(name: str) -> None:
     def body(rank: Rank) -> tuple[float, float]:
         group = backend(rank, name)
         sums, most = torch.ones(5), torch.tensor([float(rank.rank)])
-        _C.repeat_all_reduce(group, sums, ReduceOp.SUM, 4)
-        _C.repeat_all_reduce(group, most, ReduceOp.MAX, 1)
-        _C.repeat_all_reduce(group, sums, ReduceOp.SUM, 0)
+        tools().repeat_all_reduce(group, sums, ReduceOp.SUM, 4)
+        tools().repeat_all_reduce(group, most, ReduceOp.MAX, 1)
+        tools().repeat_all_reduce(group, sums, ReduceOp.SUM, 0)
         group.shutdown()
         return sums[0].item(), most.item()
 
@@ -48,7 +49,7 @@ def test_a_rank_that_does_not_come_is_an_error() -> None:
         if rank.rank == 1:
             return ""
         with pytest.raises(dist.DistBackendError) as raised:
-            _C.repeat_all_reduce(group, torch.ones(5), ReduceOp.SUM, 2)
+            tools().repeat_all_reduce(group, torch.ones(5), ReduceOp.SUM, 2)
         return str(raised.value)
 
     assert "rank 1 will not answer" in on_threads(body, 2)[0]

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from common import tools
 from torch._C._distributed_c10d import Backend
 from torch.overrides import TorchFunctionMode
 
 from gpu_suite import rehearsal
-from ringcomm import _C
 
 
 class Stream:
@@ -122,7 +122,7 @@ class Nccl(dist.ProcessGroupGloo):
 
 
 class FusedAlone:
-    """ringcomm._C.FusedAlone, by what it does to a tensor where that means anything."""
+    """ringcomm._C.testing.FusedAlone, by what it does to a tensor where that means anything."""
 
     def __init__(self, world_size: int, algorithm: str, max_ctas: int = 32) -> None:
         self._world_size = world_size
@@ -147,4 +147,4 @@ def install() -> None:
     cuda.CUDAGraph = Graph
     cuda.graph = Capture
     dist.ProcessGroupNCCL = Nccl
-    _C.FusedAlone = FusedAlone
+    tools().FusedAlone = FusedAlone

@@ -17,20 +17,18 @@
 #include "core/flight_dump.h"
 #include "plan/matching.h"
 #include "torch/backend.h"
-#include "torch/bench_bindings.h"
 #include "torch/call_guard.h"
 #include "torch/errors.h"
 #include "torch/fast_path.h"
 #include "torch/flight.h"
-#include "torch/fused_bindings.h"
 #include "torch/links_bindings.h"
 #include "torch/plan_bindings.h"
 #include "torch/profiler.h"
-#include "torch/reduce_bindings.h"
 #include "torch/shared_memory.h"
 #include "torch/status_bindings.h"
 #include "torch/store_adapter.h"
 #include "torch/stream_bindings.h"
+#include "torch/test_bindings.h"
 
 namespace py = pybind11;
 
@@ -270,13 +268,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("is_shared", &ringcomm::is_shared, py::arg("tensor"),
         "Whether the tensor lies in memory of this process that peers can map.");
   ringcomm::watch_signals();
-  ringcomm::bind_bench(m);
   ringcomm::bind_fast_path(m);
   ringcomm::bind_links(m);
   ringcomm::bind_plan(m);
-  ringcomm::bind_reduce(m);
-  ringcomm::bind_fused(m);
   ringcomm::bind_status(m);
   ringcomm::bind_streams(m);
+#ifdef RINGCOMM_WITH_TESTS
+  ringcomm::bind_tests(m);
+#endif
   ringcomm::show_spans_to_torch();
 }

@@ -1,4 +1,4 @@
-// ringcomm._C.links: the engines between hosts, for the doctor and the tests.
+// ringcomm._C.links: which engine carries bytes between hosts.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

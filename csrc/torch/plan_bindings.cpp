@@ -190,8 +190,6 @@ void bind_verify(py::module_& m) {
       },
       py::arg("collective"), py::arg("plans"), py::arg("root") = 0,
       py::call_guard<py::gil_scoped_release>());
-  m.def("verify_chunks", verify_chunks, py::arg("collective"), py::arg("world_size"),
-        py::arg("plan_of"), py::arg("chunks"), py::arg("root") = 0);
 }
 
 void bind_simulator(py::module_& m) {

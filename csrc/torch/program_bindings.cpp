@@ -60,7 +60,6 @@ void bind_program(py::module_& m) {
       .def_readonly("num_steps", &Program::num_steps)
       .def_readonly("num_slots", &Program::num_slots)
       .def_readonly("num_scratch", &Program::num_scratch)
-      .def_readonly("in_lockstep", &Program::in_lockstep)
       .def_readonly("actions", &Program::actions);
   m.def(
       "compile",

@@ -49,12 +49,6 @@ void bind_calls(py::module_& m) {
       .def_readonly("records", &Calls::records)
       .def_readonly("waits", &Calls::waits)
       .def_property_readonly("host_seconds", &streams::host_seconds);
-  m.attr("CALL_SECONDS") = streams::kCallSeconds;
-  m.attr("LAUNCH_SECONDS") = streams::kLaunchSeconds;
-  m.attr("REDUCTION_SECONDS") = streams::kReductionSeconds;
-  m.attr("COPY_SECONDS") = streams::kCopySeconds;
-  m.attr("EVENT_SECONDS") = streams::kEventSeconds;
-  m.attr("WIRE_BANDWIDTH") = streams::kWireBandwidth;
 }
 
 Calls count_calls(Collective collective, const std::string& algorithm, int world_size, int rank,

@@ -3,12 +3,6 @@ import torch
 from ringcomm._C.plan import Collective
 
 MAX_CTAS: int
-CALL_SECONDS: float
-LAUNCH_SECONDS: float
-REDUCTION_SECONDS: float
-COPY_SECONDS: float
-EVENT_SECONDS: float
-WIRE_BANDWIDTH: float
 
 class Layout:
     def __init__(self, num_channels: int = ..., slice_nbytes: int = ...) -> None: ...

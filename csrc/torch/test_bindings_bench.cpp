@@ -1,5 +1,3 @@
-#include "torch/bench_bindings.h"
-
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
@@ -8,6 +6,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
+
+#include "torch/test_bindings.h"
 
 namespace ringcomm {
 namespace {

@@ -1,4 +1,4 @@
-#include "torch/fused_bindings.h"
+#include "torch/test_bindings.h"
 
 #ifdef RINGCOMM_WITH_CUDA
 #include <ATen/ATen.h>

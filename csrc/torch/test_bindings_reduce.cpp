@@ -1,5 +1,3 @@
-#include "torch/reduce_bindings.h"
-
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
@@ -8,6 +6,7 @@
 
 #include "reduce/host_table.h"
 #include "torch/tensors.h"
+#include "torch/test_bindings.h"
 
 #ifdef RINGCOMM_WITH_CUDA
 #include <c10/cuda/CUDAException.h>
