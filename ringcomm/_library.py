@@ -10,17 +10,20 @@ import ringcomm
 
 @functools.cache
 def load() -> ImportError | None:
-    """Imports all of ringcomm, if that was not done. Returns why it cannot be used, or None."""
+    """Gives the package `ringcomm` its public names. Returns why that is impossible, or None."""
     if hasattr(ringcomm, "all_reduce"):
         return None
     try:
-        importlib.reload(ringcomm)
+        # These import torch.
+        importlib.import_module("ringcomm._build_check").check_build(ringcomm.__path__)
+        api = importlib.import_module("ringcomm._api")
     except ImportError as error:
         return error
+    vars(ringcomm).update({name: getattr(api, name) for name in api.__all__})
     return None
 
 
 def need() -> None:
-    """As `load`, and ends the command if the library cannot be used."""
+    """Does what `load` does, and ends the command if the library cannot be used."""
     if (unusable := load()) is not None:
         raise SystemExit(f"{unusable}\n`python -m ringcomm doctor` says more.")
