@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import os
 import re
 import socket
@@ -35,14 +34,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
 from across_hosts_report import WIRE, Place, Row, markdown, row_of, write
-from common import listed
+from common import header, listed, rotated
 
 from ringcomm.arguments import nbytes, number
-from ringcomm.bench import machine, plot
+from ringcomm.bench import plot
 from ringcomm.units import readable_seconds
-from ringcomm.usage import Parser
+from ringcomm.usage import FailedError, Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -65,10 +63,6 @@ HEAD_START = 0.005  # seconds until a turn begins, so that all have heard of it
 TURN = 0.1  # seconds that several calls take together
 LEAST_DELAY_MS = 0.05  # what the ring is told of a network without any
 LONG = 5.0  # seconds of a call that is not repeated
-
-
-class FailedError(Exception):
-    """A rank cannot go on; the text says which, and why."""
 
 
 class Ranks:
@@ -278,21 +272,12 @@ def rounds(
     return times
 
 
-def rotated(names: list[str], by: int) -> list[str]:
-    at = by % max(1, len(names))
-    return names[at:] + names[:at]
-
-
 def about() -> dict[str, str]:
     version = ""
     if hosts.mpi.missing() is None:
         shown = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
         version = "".join(re.findall(r"\(Open MPI\) (\S+)", shown))
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        **machine.describe(torch.device("cpu"), []),
-        "Open MPI": version or "none",
-    }
+    return {**header(), "Open MPI": version or "none"}
 
 
 def layout(text: str) -> tuple[int, int]:
@@ -342,8 +327,8 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = options_of()
-    header = about()
-    for name, value in header.items():
+    described = about()
+    for name, value in described.items():
         print(f"{name}: {value}")
     rows: list[Row] = []
     for count, ranks_per_host in options.hosts:
@@ -351,7 +336,7 @@ def main() -> int:
             for delay_ms in options.delays:
                 rows += measure(Place(count, ranks_per_host, rate, delay_ms), options)
                 if options.output:  # after each, for the whole takes hours
-                    write(options.output, rows, header)
+                    write(options.output, rows, described)
     print("\n" + markdown(rows))
     return 0
 

@@ -121,9 +121,19 @@ def report(output: Path | None, kind: type, rows: Sequence[Any], note: str, tabl
     print(tables, end="")
     if output is None:
         return
+    write_results(output, kind, rows, header(), note, tables)
+
+
+def header() -> dict[str, str]:
+    """The date and the machine of what is measured on the CPUs."""
     date = datetime.now(timezone.utc).date().isoformat()
-    header = {"date": date, **machine.describe(torch.device("cpu"), [])}
-    write_results(output, kind, rows, header, note, tables)
+    return {"date": date, **machine.describe(torch.device("cpu"), [])}
+
+
+def rotated(names: Sequence[str], by: int) -> list[str]:
+    """The names in their order, beginning elsewhere in each round."""
+    at = by % max(1, len(names))
+    return [*names[at:], *names[:at]]
 
 
 def listed(convert: Callable[[str], Any]) -> Callable[[str], list[Any]]:

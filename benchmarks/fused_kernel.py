@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import tools, write_csv
+from common import listed, tools, write_csv
 from gpu_suite import device as gpu
-from reduce_kernels import device_timer, sizes
+from reduce_kernels import device_timer
 from rich.console import Console
 from rich.table import Table
 from torch.distributed import ReduceOp
 
 import ringcomm
 from ringcomm._C.plan import LocationKind
-from ringcomm.arguments import number, several
+from ringcomm.arguments import nbytes, number, several
 from ringcomm.backend import DEFAULT_MAX_CTAS
 from ringcomm.bench.options import DTYPES
 from ringcomm.plan.algorithms import ALGORITHMS
@@ -107,7 +107,9 @@ def main() -> int:
     parser.add_argument("--nproc", type=number(2), default=4, help="ranks (default: %(default)s)")
     parser.add_argument("--ctas", type=number(1), default=DEFAULT_MAX_CTAS)
     parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default=["float", "bfloat16"])
-    parser.add_argument("--sizes", type=sizes, default="64K,1M,16M,64M", help="of the tensor")
+    parser.add_argument(
+        "--sizes", type=listed(nbytes), default="64K,1M,16M,64M", help="of the tensor"
+    )
     parser.add_argument("--iters", type=number(1), default=9, help="samples (default: 9)")
     parser.add_argument("--repeats", type=number(1), default=20, help="calls in a sample")
     parser.add_argument("--csv", type=Path, help="write the figures to this file, too")

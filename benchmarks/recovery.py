@@ -14,13 +14,11 @@ DDP anew and redo the step. All times count from the kill, to the last of the ra
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
-import platform
 import random
 import signal
 import statistics
@@ -31,6 +29,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from common import write_csv
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -38,6 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ringcomm
 from ringcomm.arguments import number
+from ringcomm.host import processor
 from ringcomm.meeting import local_store
 from ringcomm.units import readable_seconds
 from ringcomm.usage import Parser
@@ -119,12 +119,6 @@ def trial(nproc: int, victim: int, delay: float) -> dict[str, float]:
     return dict(zip(EVENTS, last, strict=True))
 
 
-def cpu_name() -> str:
-    with open("/proc/cpuinfo") as file:
-        names = [line.split(": ", 1)[1].strip() for line in file if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 def print_summary(rows: list[dict[str, float]], nproc: int) -> None:
     table = Table(title=f"from the kill of one of {nproc} ranks, {len(rows)} times", box=None)
     for column in ("", "median", "worst"):
@@ -152,16 +146,14 @@ def main() -> int:
     if options.csv:
         about = {
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "cpu": cpu_name(),
+            "cpu": processor(),
             "cores": len(os.sched_getaffinity(0)),
             "torch": str(torch.__version__),
             "nproc": options.nproc,
         }
-        with options.csv.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [*about, *(f"{event}_s" for event in EVENTS)])
-            writer.writeheader()
-            for row in rows:
-                writer.writerow({**about, **{f"{event}_s": row[event] for event in EVENTS}})
+        fields = [*about, *(f"{event}_s" for event in EVENTS)]
+        records = [{**about, **{f"{e}_s": row[e] for e in EVENTS}} for row in rows]
+        write_csv(options.csv, fields, records)
     return 0
 
 

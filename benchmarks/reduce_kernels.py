@@ -25,7 +25,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
-from common import tools, write_csv
+from common import listed, tools, write_csv
 from gpu_suite import device as gpu
 from rich.console import Console
 from rich.progress import track
@@ -48,10 +48,6 @@ RING_OPS = {
 }
 _SAMPLE_NBYTES = 1 << 22  # what a sample on the CPU moves at least: the clock is not to matter
 _SPIN_CYCLES = 2_000_000  # about a millisecond, in which the host launches a sample's calls
-
-
-def sizes(text: str) -> list[int]:
-    return [nbytes(part) for part in text.split(",")]
 
 
 def host_timer(call: Callable[[], object], repeats: int) -> Callable[[], float]:
@@ -164,7 +160,9 @@ def main() -> int:
     )
     parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default=["float", "bfloat16"])
     parser.add_argument("--ops", type=several(tuple(TORCH_OPS)), default=["sum"])
-    parser.add_argument("--sizes", type=sizes, default="64K,1M,64M", help="bytes of each buffer")
+    parser.add_argument(
+        "--sizes", type=listed(nbytes), default="64K,1M,64M", help="bytes of each buffer"
+    )
     parser.add_argument("--iters", type=number(1), default=15, help="samples (default: 15)")
     parser.add_argument("--repeats", type=number(1), default=20, help="calls in a GPU's sample")
     parser.add_argument("--csv", type=Path, help="write the seconds to this file, too")

@@ -31,13 +31,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import listed, write_results
+from common import header, listed, rotated, write_results
 
 from ringcomm.arguments import number
-from ringcomm.bench import machine
 from ringcomm.meeting import local_store
 from ringcomm.units import readable_seconds
-from ringcomm.usage import Parser
+from ringcomm.usage import FailedError, Parser
 
 PATIENCE = 40.0  # seconds that a set-up may take
 NOTE = "Until the group is made / until a first all_reduce is done, on the last rank; medians."
@@ -80,10 +79,6 @@ class Turn:
     contender: str
     number: int
     start: float
-
-
-class FailedError(Exception):
-    """A rank cannot go on; the text says which, and why."""
 
 
 def rank_main(told: Connection, rank: int, world_size: int, port: int) -> None:
@@ -181,7 +176,7 @@ def measure(
     try:
         for number in range(rounds + 1):
             names = list(times)
-            for name in names[number % len(names) :] + names[: number % len(names)]:
+            for name in rotated(names, number):
                 try:
                     times[name].append(ranks.turn(name, number))
                 except FailedError as error:
@@ -255,20 +250,17 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> int:
     options = options_of()
-    header = {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        **machine.describe(torch.device("cpu"), []),
-    }
-    for name, value in header.items():
+    about = header()
+    for name, value in about.items():
         print(f"{name}: {value}")
     rows: list[Row] = []
     failed: list[str] = []
     for world_size in options.ranks:
         rows += measure(world_size, options.contenders, options.rounds, failed)
         if failed:
-            header["failed, so left out"] = "; ".join(failed)
+            about["failed, so left out"] = "; ".join(failed)
         if options.output:
-            write_results(options.output, Row, rows, header, NOTE, markdown(rows) + "\n")
+            write_results(options.output, Row, rows, about, NOTE, markdown(rows) + "\n")
     print("\n" + markdown(rows))
     return 0
 

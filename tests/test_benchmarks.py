@@ -40,7 +40,7 @@ def data_lines(text: str) -> list[list[str]]:
 def test_every_collective(tmp_path: Path) -> None:
     outputs = [tmp_path / name for name in ("out.csv", "out.json", "out.png")]
     files = ("--csv", str(outputs[0]), "-J", str(outputs[1]), "--plot", str(outputs[2]))
-    result = run("benchmarks/collectives.py", "all", *FEW, *files)
+    result = run("-m", "ringcomm", "bench", "all", *FEW, *files)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == "", "a pipe gets no progress bar and no warnings"
     lines = data_lines(result.stdout)
