@@ -1,4 +1,4 @@
-"""Makes the backend "ring" known to torch 2.13 and older, which do not look for one by its name.
+"""Makes the backend "ring" known to torch 2.13 and older, which do not look for backends by name.
 
 They call `register` at the end of `import torch` (the entry point torch.backends), in every program
 where ringcomm is installed. So it must cost nothing there and never fail; ringcomm is imported when
@@ -13,7 +13,7 @@ from typing import Any
 
 def register() -> None:
     """Says how a group of the backend "ring" is made, if torch will not find out by itself."""
-    with contextlib.suppress(Exception):  # else nobody could import torch
+    with contextlib.suppress(Exception):  # else an error would make `import torch` fail
         import torch.distributed as dist
 
         finds_backends = hasattr(dist.Backend, "_ensure_backend_registered")

@@ -44,7 +44,7 @@ BUILDS = "RINGCOMM_BUILDS"
 CCACHE = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 FINDS_BACKENDS = (2, 14)
-# Of one core, measured; docs/pages/howto/wheels.md says how.
+# The time of one core, measured; docs/pages/howto/wheels.md says how.
 CPU_SECONDS, CUDA_SECONDS, CUDA_SECONDS_PER_ARCHITECTURE = 150, 50, 65
 
 # Commands that only describe the project; isolated builds run them before torch is there.
@@ -83,7 +83,7 @@ def check_supported(version: str) -> None:
 
 
 def asks_for(extra: str, process: Path) -> bool:
-    """Whether the installer, the process under /proc, was told to install with this extra."""
+    """Whether the installer, the process under /proc, installs with this extra."""
     try:
         arguments = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
     except OSError:
@@ -109,7 +109,7 @@ def needed_to_build(environment: finding.Environment | None, installer: Path) ->
 
 
 def entry_points(torch: str | None) -> dict[str, list[str]]:
-    """The console command, and by what torch finds "ring" where nobody has imported ringcomm.
+    """The console command, and by what torch finds "ring" if the program has not imported ringcomm.
 
     Torches that do not look for a backend by its name call what is to register it in every
     `import torch`. The command is here, too: a [project.scripts] would take the place of the rest.

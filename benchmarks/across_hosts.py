@@ -9,8 +9,8 @@ machine does meets them all. A time is that from a common start until the last r
 median over the rounds. A turn begins with a call that is not timed, for after the others' turns TCP
 sends slowly at first; `--cold` times that instead. Where much is under way at once, a network can
 be fast or slow for as long as it lasts: `--networks` makes several, and medians are over them all.
-The ring is called as `ringcomm.all_reduce`, and told what the network is, by RINGCOMM_ACROSS. Of
-who takes more than 5 s there is one time only. `wire` is what no all-reduce can beat: of H hosts,
+The ring is called as `ringcomm.all_reduce`; RINGCOMM_ACROSS says what the network is. A contender
+that takes more than 5 s is timed only once. `wire` is what no all-reduce can beat: of H hosts,
 each has to send 2(H-1)/H of the buffer, at the goodput of a TCP connection that is measured first.
 On a network of high rate and delay several connections may beat it, as TCP's window limits one; and
 what fits into 1 ms of the rate passes at once. Where hosts share cores, an unshaped network
@@ -59,14 +59,14 @@ JOBS = {
 CONTENDERS = [contender for job in JOBS.values() for contender in job]
 MPI_OPTIONS = {"mpi tuned": ("--mca", "coll", "^han"), "mpi han": ("--mca", "coll", "^adapt")}
 PATIENCE = 120.0  # seconds
-HEAD_START = 0.005  # seconds until a turn begins, so that all have heard of it
+HEAD_START = 0.005  # seconds until a turn begins, so that all ranks have received it
 TURN = 0.1  # seconds that several calls take together
-LEAST_DELAY_MS = 0.05  # what the ring is told of a network without any
+LEAST_DELAY_MS = 0.05  # the delay that RINGCOMM_ACROSS gives for a network without any
 LONG = 5.0  # seconds of a call that is not repeated
 
 
 class Ranks:
-    """The processes of one job; they are told what to do, all at once."""
+    """The processes of one job; all of them get each instruction at once."""
 
     def __init__(self, connections: list[Connection], refused: dict[str, str]) -> None:
         self.connections = connections
@@ -74,10 +74,10 @@ class Ranks:
 
     def turn(self, contender: str, count: int, calls: int) -> float:
         """Seconds per call, from the common start until the last rank is done."""
-        self.tell({"name": contender, "count": count, "calls": calls})
+        self.send({"name": contender, "count": count, "calls": calls})
         self.answers(contender)
         start = time.monotonic() + HEAD_START
-        self.tell(start)
+        self.send(start)
         answers = self.answers(contender)
         if not all(answer["right"] for answer in answers):
             wrong = [rank for rank, answer in enumerate(answers) if not answer["right"]]
@@ -85,7 +85,7 @@ class Ranks:
         end: float = max(answer["end"] for answer in answers)
         return (end - start) / calls
 
-    def tell(self, what: object) -> None:
+    def send(self, what: object) -> None:
         for connection in self.connections:
             connection.send(what)
 

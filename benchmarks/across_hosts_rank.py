@@ -1,9 +1,9 @@
-"""A rank of benchmarks/across_hosts.py, which tells it over a socket what to do and when.
+"""A rank of benchmarks/across_hosts.py, which sends it instructions over a socket.
 
     python across_hosts_rank.py SOCKET JOB CONTENDER...
 
-All ranks begin an all-reduce at a time that they are told, for all processes of a machine read the
-same clock, whatever host they are on. Between its turns a rank sleeps.
+All ranks begin an all-reduce at the time that the instruction names. All processes of a machine
+read the same clock, whatever host they are on. Between its turns a rank sleeps.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Torch:
 
 
 class Mpi:
-    """MPI_Allreduce; which algorithm it takes was told to mpirun."""
+    """MPI_Allreduce; mpirun's options chose its algorithm."""
 
     def __init__(self, contenders: list[str]) -> None:
         import numpy

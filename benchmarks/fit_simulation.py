@@ -12,9 +12,9 @@ are fitted to the times of 2, 4 and 8 ranks (least squares of the relative error
 Sizes are those for which the buffers of all ranks stay in the cache. Beyond it bandwidth is
 another: with these numbers, times of 2 MiB on 8 ranks come out a third too low.
 
-A sample starts after a barrier and takes as long as the slowest rank. Of all samples the least
-counts: what the machine does when it is left alone. The numbers of ranks and sizes are measured in
-turns, so that on a machine which others use, too, each meets a quiet moment.
+A sample starts after a barrier and takes as long as the slowest rank. The least of all samples
+counts: it shows the machine when nothing else runs. The numbers of ranks and sizes are measured in
+turns, so that on a machine which others use, too, each has a quiet moment.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Nothing is waited for, and peers' memory is the GPU's own: what is left is how fast the kernel moves
 and adds data. "moved" is what the steps of the rank's program read and write, "share" how fast that
 goes in comparison with a copy of as many bytes as the tensor, of which each is read and written.
-"wrong" counts elements that are not what they should be: of one_shot, whose sums are known.
+"wrong" counts the wrong elements of one_shot, whose sums are known.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_curves.py all_reduce.csv --plot all_reduce.png
 
-A panel for each number of ranks and dtype, a line for each way of the ring, and NCCL's. Of what was
-measured several times, as NCCL's is beside each of the ring's, the fastest counts. A line with
+A panel for each number of ranks and dtype, a line for each variant of the ring, and one for NCCL.
+The fastest of several measurements counts: NCCL is measured beside each variant. A line with
 wrong sums says so. It needs no GPU, only the file.
 """
 

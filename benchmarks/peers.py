@@ -42,7 +42,7 @@ class Row:
         size: bytes of the larger of a rank's two buffers.
         seconds: the median.
         ratio: over ringcomm's, within the job; the median of the turns.
-        at_least: seconds that nobody can do better than; NaN if it was not measured.
+        at_least: the lower limit in seconds; NaN if it was not measured.
     """
 
     world_size: int

@@ -4,7 +4,7 @@
 
 Each trial starts new ranks, which train a small network with DistributedDataParallel. One of them,
 in turn each, is killed by SIGKILL at a random time. The others notice, call ringcomm.shrink(), make
-DDP anew and redo the step. All times count from the kill, to the last of the ranks:
+a new DDP and redo the step. All times count from the kill, to the last of the ranks:
 
     noticed    the step has raised
     shrunk     ringcomm.shrink() has returned
@@ -38,7 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ringcomm
 from ringcomm.arguments import number
 from ringcomm.host import processor
-from ringcomm.meeting import local_store
+from ringcomm.rendezvous import local_store
 from ringcomm.units import readable_seconds
 from ringcomm.usage import Parser
 

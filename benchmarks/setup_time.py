@@ -7,7 +7,7 @@ The ranks are processes of this machine that have imported torch and are connect
 In each round every contender sets up its group once, in turns, from a common start: `made` is when
 the last rank returns from init_process_group, `used` when the last one has the sum of a first
 all_reduce of one element, for an engine may connect no sooner. Medians over the rounds; the round
-before them, in which libraries are loaded, is told apart as `first`.
+before them, in which libraries are loaded, is shown separately as `first`.
 
 Hosts are played by name (RINGCOMM_HOSTID): ranks of different ones share no memory, and what they
 say to each other goes over the links, on loopback. So this measures no network; and where there are
@@ -34,13 +34,13 @@ import torch.distributed as dist
 from common import header, listed, rotated, write_results
 
 from ringcomm.arguments import number
-from ringcomm.meeting import local_store
+from ringcomm.rendezvous import local_store
 from ringcomm.units import readable_seconds
 from ringcomm.usage import FailedError, Parser
 
 PATIENCE = 40.0  # seconds that a set-up may take
 NOTE = "Until the group is made / until a first all_reduce is done, on the last rank; medians."
-HEAD_START = 0.05  # seconds until a turn begins, so that all have heard of it
+HEAD_START = 0.05  # seconds until a turn begins, so that all ranks have received it
 
 
 @dataclass(frozen=True)
@@ -74,23 +74,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Turn:
-    """What ranks are told: to set up a group of one contender, beginning at `start`."""
+    """The instruction to all ranks: to set up a group of one contender, beginning at `start`."""
 
     contender: str
     number: int
     start: float
 
 
-def rank_main(told: Connection, rank: int, world_size: int, port: int) -> None:
+def rank_main(connection: Connection, rank: int, world_size: int, port: int) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = dist.TCPStore("127.0.0.1", port)
-    told.send("here")
-    for turn in iter(told.recv, None):
+    connection.send("here")
+    for turn in iter(connection.recv, None):
         try:
-            told.send(set_up(turn, rank, world_size, store))
+            connection.send(set_up(turn, rank, world_size, store))
         except Exception as error:
-            told.send(f"{type(error).__name__}: {error}")
+            connection.send(f"{type(error).__name__}: {error}")
 
 
 def set_up(turn: Turn, rank: int, world_size: int, store: dist.Store) -> tuple[float, float]:
@@ -120,7 +120,7 @@ def set_up(turn: Turn, rank: int, world_size: int, store: dist.Store) -> tuple[f
 
 
 class Ranks:
-    """Processes that wait to be told."""
+    """Processes that wait to be connection."""
 
     def __init__(self, world_size: int) -> None:
         context = multiprocessing.get_context("forkserver")

@@ -3,10 +3,10 @@
     python -m ringcomm tune --world-sizes 2
     python benchmarks/time_estimate.py -o benchmarks/results/time_estimate
 
-Of each collective at each size: what torch.distributed's call took, and what
-`dist._time_estimator` says, which goes by the file that `tune` has left. As there, each rank has a
-core of its own, the samples are taken in turns, and the least of all counts. The sizes are not
-those that `tune` measures.
+The table has each collective at each size: the time of torch.distributed's call, and the estimate
+of `dist._time_estimator`, which reads the file that `tune` wrote. As there, each rank has a core of
+its own, the samples are taken in turns, and the least of all counts. The sizes are not those that
+`tune` measures.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def partitioned(rank: int) -> Iterator[Batch]:
 
 
 def sampled(rank: int) -> Iterator[Batch]:
-    """A rank's batches if the images are dealt out anew for each epoch."""
+    """A rank's batches if each epoch deals out the images again."""
     dataset = digits()
     sampler = DistributedSampler(dataset, dist.get_world_size(), rank, drop_last=True)
     for epoch in range(EPOCHS):

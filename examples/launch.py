@@ -61,7 +61,7 @@ def launch(main: Callable[[], None], nproc: int = 4, at_least: int = 1) -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     dist.init_process_group(options.backend, timeout=TIMEOUT)
     main()
-    dist.barrier()  # nobody leaves while others still wait for an answer
+    dist.barrier()  # no rank leaves while others still wait for an answer
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""An all-reduce of one's own: the line, added up from both ends to the middle and told both ways.
+"""An all-reduce of one's own: a line, added up from both ends to the middle and sent back.
 
 torchrun --nproc-per-node 4 examples/own_all_reduce.py
 python examples/own_all_reduce.py

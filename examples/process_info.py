@@ -1,4 +1,4 @@
-"""Who takes part: every rank tells the others where it runs, as bytes in tensors.
+"""Which ranks take part: every rank sends the others where it runs, as bytes in tensors.
 
 Tensors of an all-gather have the same count on all ranks, and texts have not. So the lengths go
 first, and the texts are padded to the longest.

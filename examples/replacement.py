@@ -2,10 +2,10 @@
 
     python examples/replacement.py
 
-Whoever starts the ranks also says who belongs together: a generation is a number in the store, and
-all ranks of one meet under its name. When a rank dies, the starter starts another one with the same
-number and begins the next generation. The survivors join it when they notice; the newcomer gets
-their parameters before it takes part.
+The process that starts the ranks also says which ones belong together: a generation is a number in
+the store, and all ranks of a generation use its name as the prefix of their keys. When a rank dies,
+the starter starts another one with the same number and begins the next generation. The survivors
+join it when they notice; the newcomer gets their parameters before it takes part.
 """
 
 import multiprocessing
@@ -25,7 +25,7 @@ def join(store: dist.Store, rank: int, generation: int) -> None:
     store.wait([f"generation {generation}"], TIMEOUT)
     dist.init_process_group(
         "ring",
-        store=dist.PrefixStore(f"meeting of {generation}", store),
+        store=dist.PrefixStore(f"generation {generation}", store),
         rank=rank,
         world_size=RANKS,
         timeout=TIMEOUT,

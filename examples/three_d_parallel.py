@@ -1,6 +1,6 @@
 """Data, tensor and pipeline parallelism at once: a mesh of ranks with three dimensions.
 
-Of 8 ranks, 2 x 2 x 2 are data x pipeline x tensor. Rank 5, for one, is in the second copy of the
+8 ranks are 2 x 2 x 2: data x pipeline x tensor. Rank 5, for example, is in the second copy of the
 network (data 1), which works on the second half of each batch; holds the first stage (pipeline 0);
 and of that the second half of each layer (tensor 1):
 

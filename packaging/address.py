@@ -32,7 +32,7 @@ def urls(root: Path) -> dict[str, str]:
     if packed.exists():
         lines = email.message_from_string(packed.read_text()).get_all("Project-URL", [])
         return dict(line.split(", ", 1) for line in lines)
-    if not (root / ".git").exists():  # or git would tell the origin of what surrounds it
+    if not (root / ".git").exists():  # else git would name the origin of a surrounding repository
         return {}
     try:
         command = ("git", "-C", root, "remote", "get-url", "origin")

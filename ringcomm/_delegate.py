@@ -34,8 +34,8 @@ class Refused:
     reason: str
 
 
-# Tells other ranks of a refused call on the ring's backend.
-Tell = Callable[[Backend, Refused], None]
+# Announces a refused call to other ranks on the ring's backend.
+Announce = Callable[[Backend, Refused], None]
 
 
 def renamed(function: F, name: str) -> F:
@@ -43,22 +43,23 @@ def renamed(function: F, name: str) -> F:
     return cast(F, getattr(dist, name, function))
 
 
-def tell_all(backend: Backend, refused: Refused) -> None:
+def announce_to_all(backend: Backend, refused: Refused) -> None:
     """The other ranks' collective raises the reason."""
     _C.announce_refusal(backend, refused.reason)
 
 
-def tell_nobody(backend: Backend, refused: Refused) -> None:
-    """No other rank waits for what is refused, or none can be told."""
+def announce_nothing(backend: Backend, refused: Refused) -> None:
+    """No other rank waits for the refused call, or no other rank can be reached."""
 
 
-def on_ring(function: F, tell: Tell = tell_all, *, sends_objects: bool = False) -> F:
-    """`function` on the ring of the group that it is given; `tell` is called where torch refuses.
+def on_ring(function: F, announce: Announce = announce_to_all, *, sends_objects: bool = False) -> F:
+    """`function` on the ring of the group that it is given.
 
-    It takes tensors, or sends objects of any kind, which are nothing to be checked.
+    `announce` is called if torch refuses the call. The function takes tensors or, with
+    `sends_objects`, objects of any kind, which need no check.
 
-    From then on, calls of that group may be fast. Where somebody has put a function without torch's
-    signature in place of torch's, the group is to be given by its name.
+    From then on, calls of that group may be fast. If a program has replaced torch's function by one
+    without torch's signature, the group must be a keyword argument.
     """
     names = list(inspect.signature(function).parameters)
     position = names.index("group") if "group" in names else sys.maxsize
@@ -73,22 +74,22 @@ def on_ring(function: F, tell: Tell = tell_all, *, sends_objects: bool = False) 
             args = (*args[:position], ring, *args[position + 1 :])
         else:
             kwargs["group"] = ring
-        return announcing(ring, function, names, args, kwargs, tell, sends_objects)
+        return announcing(ring, function, names, args, kwargs, announce, sends_objects)
 
     return cast(F, call)
 
 
 def by_ring(
-    function: F, tell: Tell = tell_all, *, sends_objects: bool = False
+    function: F, announce: Announce = announce_to_all, *, sends_objects: bool = False
 ) -> Callable[[Callable[[], None]], F]:
     """Makes a definition call `function`, on the ring of the group that it is given.
 
     The definition gives the name and the docstring, `function` the arguments and their types.
-    `tell` is called where torch refuses them.
+    `announce` is called where torch refuses them.
     """
 
     def decorate(definition: Callable[[], None]) -> F:
-        call = functools.wraps(definition)(on_ring(function, tell, sends_objects=sends_objects))
+        call = functools.wraps(definition)(on_ring(function, announce, sends_objects=sends_objects))
         call.__wrapped__ = function  # whose signature it has
         return cast(F, call)
 
@@ -101,15 +102,16 @@ def announcing(
     names: list[str],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    tell: Tell = tell_all,
+    announce: Announce = announce_to_all,
     sends_objects: bool = False,
 ) -> Any:
-    """function(*args, **kwargs), an operation on `ring` whose refusal other ranks hear of.
+    """function(*args, **kwargs), an operation on `ring` whose refusal is announced.
 
-    The backend tells them what it refuses itself; this, what is refused before the backend is
-    called. Not of what goes through a device, and not while calls are coalesced, which begin later.
-    Not with TORCH_DISTRIBUTED_DEBUG=DETAIL, where other ranks wait outside of the ring, in torch's
-    own check. `names` are those of the function's parameters.
+    The backend announces what it refuses itself. This function announces what is refused before the
+    backend is called. It announces nothing for devices, and nothing while calls are coalesced,
+    because those begin later. It announces nothing with TORCH_DISTRIBUTED_DEBUG=DETAIL, because the
+    other ranks then wait in torch's own check, outside of the ring. `names` are those of the
+    function's parameters.
 
     Torch refuses kinds of tensors with errors of any type (functorch's and tracers' are
     RuntimeErrors), and some after the backend has had the call: then its number has changed.
@@ -121,14 +123,14 @@ def announcing(
             check(given)
         return function(*args, **kwargs)
     except Exception as error:
-        is_told = str(error).startswith("ring: ") or not isinstance(ring, ProcessGroup)
-        is_told = is_told or _num_calls(ring) != before
+        is_announced = str(error).startswith("ring: ") or not isinstance(ring, ProcessGroup)
+        is_announced = is_announced or _num_calls(ring) != before
         on_host = (_send_on_host if sends_objects else _are_on_host)(given)
-        if not is_told and on_host and not c10d._world.pg_coalesce_state:
-            # Lone surrogates, which an argument may hold, are no UTF-8, and are escaped.
+        if not is_announced and on_host and not c10d._world.pg_coalesce_state:
+            # An argument may hold lone surrogates. They are not valid UTF-8 and are escaped.
             said = str(error).partition("\n")[0].encode(errors="backslashreplace").decode()
             reason = f"{function.__name__}: {said}"
-            tell(ring._get_backend(_CPU), Refused(function, args, kwargs, reason))
+            announce(ring._get_backend(_CPU), Refused(function, args, kwargs, reason))
         raise
 
 
@@ -146,15 +148,15 @@ def _num_calls(ring: ProcessGroup) -> int:
     """How many collectives the ring's backend has had."""
     if is_compiling() or not isinstance(ring, ProcessGroup):
         return 0
-    backend: Any = ring._get_backend(_CPU)  # whose stub lacks it
+    backend: Any = ring._get_backend(_CPU)  # torch's stub lacks the method
     return int(backend._get_sequence_number_for_group())
 
 
 def check(arguments: dict[str, Any]) -> None:
-    """Refuses what torch refuses with words about types of its own, or not at all.
+    """Refuses what torch accepts, or refuses in terms of its own internal types.
 
-    Of a view that is still to be negated or conjugated, and of a tensor on the lazy device, torch
-    gives the backend a copy; what is written there is lost.
+    For a view that is still to be negated or conjugated, and for a tensor on the lazy device, torch
+    gives the backend a copy. What the backend writes there is lost.
     """
     op = arguments.get("op", ReduceOp.SUM)
     if not isinstance(op, ReduceOp | ReduceOp.RedOpType):

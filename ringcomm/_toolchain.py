@@ -17,7 +17,7 @@ from pathlib import Path
 
 # Machine code runs on newer minor versions, too: what is for 8.0 on 8.6 and 8.7. 8.9 has more
 # instructions, for float8.
-# Where no GPU tells what to compile for; newer ones compile the last one's PTX at first use.
+# Used if there is no GPU to compile for; newer GPUs compile the last one's PTX at first use.
 ARCH_LIST = "8.0;9.0+PTX"  # a build for this machine and its like: each costs 40 seconds of a core
 WHEEL_ARCH_LIST = "8.0;8.9;9.0;10.0;12.0+PTX"
 # With a version of CUDA behind it, this requires a compiler that fits; so does the extra [cuda].
@@ -90,7 +90,7 @@ def compression_flag(nvcc_version: str) -> str:
 
 
 def toolkit_root(nvcc: str) -> str:
-    """The toolkit nvcc belongs to, told by nvcc: the one on PATH may be a wrapper script."""
+    """The toolkit that nvcc belongs to. nvcc itself says it: the one on PATH may be a wrapper."""
     top = re.search(r"^#\$ TOP=(.+)$", output_of(nvcc, "--dryrun", "-x", "cu", os.devnull), re.M)
     return str(Path(top[1]).resolve() if top else Path(nvcc).resolve().parents[1])
 

@@ -110,7 +110,7 @@ def _settings(options: Any, pg_options: Any) -> tuple[Any, ...]:
         getattr(options, "enable_reconfigure", False),  # from torch 2.14 on
         link(links.across()),
         tuning.rules(),
-        timedelta(seconds=links.silence()),
+        timedelta(seconds=links.heartbeat_timeout()),
         tuning.times(),
         tuning.used_file(),
         debug.reporter(),

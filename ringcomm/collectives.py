@@ -94,7 +94,7 @@ def _gather_by_parts(
     return dist.gather(tensor, parts, dst, group, async_op, group_dst=group_dst)
 
 
-# Of those that begin by trying the fast path; what it cannot do is carried out by these.
+# The functions below try the fast path first. These carry out what it cannot do.
 _all_reduce = on_ring(dist.all_reduce)
 _reduce_scatter_tensor = on_ring(renamed(dist.reduce_scatter_tensor, "reduce_scatter_single"))
 _all_gather_into_tensor = on_ring(renamed(dist.all_gather_into_tensor, "all_gather_single"))

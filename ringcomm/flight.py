@@ -18,7 +18,7 @@ from ringcomm.environment import integer, switch, value_of
 DEFAULT_RECORDS = 2000
 MOST_RECORDS = 1_000_000  # the room for all is made at once: 216 bytes for each
 
-# Where torch's Flight Recorder is told to write; see docs/pages/reference/environment.md.
+# These say where torch's Flight Recorder writes; see docs/pages/reference/environment.md.
 _PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 

@@ -43,7 +43,8 @@ class Fork:
             target=_main, args=(list(arguments), dict(environment), stderr)
         )
         with warnings.catch_warnings():
-            # Of libraries' threads, which wait for work: OpenBLAS makes its own anew in a fork.
+            # Python warns of libraries' threads. They only wait for work, and OpenBLAS makes new
+            # ones in a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
 

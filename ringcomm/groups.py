@@ -49,8 +49,8 @@ def init(
     """
     options = _options(algorithm, ranks_per_host)
     if not dist.is_initialized():
-        meeting = rendezvous(timeout)
-        dist.init_process_group("ring", timeout=timeout, pg_options=options, **meeting)
+        found = rendezvous(timeout)
+        dist.init_process_group("ring", timeout=timeout, pg_options=options, **found)
         return _known(ring_group(None))
     group = c10d._get_default_group()
     if options is not None and (_backend_for_cpu(group) == "ring" or group in _riding):
@@ -110,7 +110,7 @@ def init_process_group(
 
 
 def _known(ring: ProcessGroup) -> ProcessGroup:
-    """Of the default group, whose calls may be fast from now on."""
+    """The ring of the default group, whose calls may be fast from now on."""
     remember(None, ring)
     return ring
 
@@ -364,7 +364,7 @@ def unwrapped(backend: Backend) -> Backend:
 
 
 def timeout_of(group: ProcessGroup) -> timedelta:
-    """What was given when the group was made, if its backend tells."""
+    """The timeout that the group was made with, if its backend has it."""
     backend = unwrapped(group._get_backend(group._device_types[0]))
     timeout = getattr(getattr(backend, "options", None), "_timeout", None)
     return timeout or c10d.default_pg_timeout

@@ -44,7 +44,7 @@ def machine() -> str:
 
 
 def guess() -> str:
-    """What this process would tell others of its host, so that they try to share memory with it."""
+    """What this process would publish about its host, by which others share memory with it."""
     if name := given_name():
         return f"{name!r}, by RINGCOMM_HOSTID: one with all processes that have the same there"
     # A name may be any bytes.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Protocol
 
 from ringcomm import forked
-from ringcomm.meeting import local_store
+from ringcomm.rendezvous import local_store
 
 GRACE = 5.0  # seconds that the other ranks get once one has failed
 _POLL = 0.02
@@ -38,15 +38,15 @@ def run_ranks(
 
     Args:
         arguments: a script, `-m` and a module, or `-c` and a program, with its arguments.
-        timeout: seconds until ranks that have not ended are killed; None waits for ever.
+        timeout: seconds until ranks that have not ended are killed; None waits without a limit.
         stderr: where the ranks' errors go; to this process's if not given.
 
     Raises:
         RanksFailedError: a rank's exit code was not 0, or the time was up. No rank is left running.
         KeyboardInterrupt: SIGINT came. No rank is left running.
     """
-    # The ranks meet in a store that lives here, on a port that the system chooses. It is made when
-    # they are there, as it has threads.
+    # The ranks find each other in a store that lives here, on a port that the system chooses. It is
+    # made when they are there, as it has threads.
     listening = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
     port = listening.getsockname()[1]
     start = forked.Fork if forked.is_safe() else _started

@@ -1,4 +1,4 @@
-"""What launchers say to the ranks they start, and how these find each other by it."""
+"""What launchers' environment variables say, and how ranks find each other by it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.distributed_c10d import default_pg_timeout
 
 from ringcomm.environment import MOST_RANKS, integer, is_integer, value_of
-from ringcomm.meeting import meet
 from ringcomm.processes import parent_and_start
+from ringcomm.rendezvous import job_store
 
 MOST_PORT = (1 << 16) - 1
 LAST_STEP = 0xFFFFFFF0  # of srun; batch scripts and the shells of salloc have higher numbers
 
 
 class Launcher(NamedTuple):
-    """Environment variables in which a launcher tells a process what it is.
+    """Environment variables in which a launcher says what a process is.
 
     Args:
         name: of the launcher.
         rank: this holds the process's rank.
         world_size: this holds the number of ranks.
-        on_host: this tells whether all ranks are on one host: it then has the value that follows,
-            or if that is None, the same as `world_size`. Empty: nothing tells.
+        on_host: a variable that has the value that follows if all ranks are on one host, or if that
+            is None, the value of `world_size`. Empty: no variable says so.
         job: these together name the job.
         started_by: where they are not set, the process that started the ranks names it; it does
             not have these variables as a rank has them. Empty: that is not known.
@@ -94,7 +94,7 @@ def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
     Raises:
         ValueError: the environment is incomplete, or has no number where one must be; the message
             names what is missing or wrong.
-        torch.distributed.DistBackendError: as `ringcomm.meeting.meet`.
+        torch.distributed.DistBackendError: as `ringcomm.rendezvous.job_store`.
     """
     launcher = _launcher()
     if launcher is None or _is_alone(launcher):
@@ -117,7 +117,7 @@ def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
         return {"init_method": "env://"}
     ranks = {"rank": rank, "world_size": world_size}
     if job is not None:
-        return {"store": meet(job, rank, world_size, timeout or default_pg_timeout), **ranks}
+        return {"store": job_store(job, rank, world_size, timeout or default_pg_timeout), **ranks}
     address = value_of("MASTER_ADDR", "127.0.0.1")
     port = integer("MASTER_PORT", 0, 1, MOST_PORT)
     return {"init_method": f"tcp://{address}:{port}", **ranks}
@@ -150,7 +150,7 @@ def _on_hosts(launcher: Launcher) -> bool:
 
 
 def _job(launcher: Launcher) -> str | None:
-    """What only the ranks of this job have in common, if all are on this host; None if not told."""
+    """What only the ranks of this job have in common, if all are on this host; None if unknown."""
     variable, _ = launcher.on_host
     if not value_of(variable) or _on_hosts(launcher):
         return None
@@ -179,7 +179,7 @@ def _parent_of_all(variables: tuple[str, ...]) -> str | None:
 
 
 def _environment(process: str, variables: tuple[str, ...]) -> dict[bytes, bytes]:
-    """Of these variables, what the process was started with."""
+    """The values of these variables that the process was started with."""
     entries = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     found = dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
     return {name: found[name] for name in map(str.encode, variables) if name in found}

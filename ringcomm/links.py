@@ -50,8 +50,8 @@ def across() -> Link:
     return link
 
 
-def silence() -> float:
-    """The seconds after which a host of which nothing is heard is taken for gone.
+def heartbeat_timeout() -> float:
+    """The seconds after which a host that sends no heartbeat counts as gone.
 
     Raises:
         ValueError: RINGCOMM_HOST_SILENCE holds something else.

@@ -1,7 +1,7 @@
 """What the groups of running jobs are doing: read from their memory, which is never written.
 
-The memory of a group is a file of all its processes (see csrc/shm/layout.h), so whoever may look at
-a process's files can look at its groups, while it runs, hangs, or is stopped in a debugger.
+The memory of a group is a file of all its processes (see csrc/shm/layout.h), so the user of
+a process can read its groups while it runs, hangs, or is stopped in a debugger.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class RankStatus:
         pid: its process; 0 until it has joined.
         host: the name of its host.
         state: "joining", "running", "stopped" (by a signal or a debugger), "ended" (its process),
-            "left" (it has closed the group) or, of a rank on another host, "silent": nothing has
-            been heard of that host for 4 seconds, or what RINGCOMM_HOST_SILENCE says.
+            "left" (it has closed the group) or, of a rank on another host, "silent": that
+            host has sent no heartbeat for 4 seconds, or for what RINGCOMM_HOST_SILENCE says.
         doing: the collective or message it is in, such as "all_reduce(count=256, dtype=float32,
-            op=sum) #17"; empty if none. The number counts the group's collectives on the host. Of a
-            rank on another host collectives are known, messages are not.
+            op=sum) #17"; empty if none. The number counts the group's collectives on the host. For
+            a rank on another host, collectives are known and messages are not.
         waits_for: the rank of the group it waits for; one of them if there are several, None where
             any rank will do or it does not wait.
         waits: seconds it has waited; 0 if it does not. Waits that are over in a millisecond (for
@@ -68,7 +68,7 @@ class RankStatus:
 class GroupStatus:
     """A group as one of its hosts knows it: its own ranks as they are, others as their hosts say.
 
-    Hosts tell each other twice a second.
+    Hosts send each other their state twice a second.
 
     Attributes:
         name: as torch.distributed describes the group, at most 63 bytes of it, with "?" for control
@@ -93,7 +93,7 @@ class GroupStatus:
         return f"group {self.name or 'without a name'}, {ranks}"
 
     def why(self) -> list[str]:
-        """Who holds the group up, some sentences each; empty where nobody waits."""
+        """Why the group waits: sentences for each rank that holds it up. Empty if none waits."""
         held_up: dict[int, list[RankStatus]] = {}
         in_circle = []
         for rank in self.ranks:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from ringcomm._delegate import by_ring, tell_nobody
-from ringcomm.p2p import tell_peer
+from ringcomm._delegate import announce_nothing, by_ring
+from ringcomm.p2p import announce_to_peer
 
 
 @by_ring(dist.all_gather_object, sends_objects=True)
@@ -68,7 +68,7 @@ def scatter_object_list() -> None:
     """
 
 
-@by_ring(dist.send_object_list, tell_peer, sends_objects=True)
+@by_ring(dist.send_object_list, announce_to_peer, sends_objects=True)
 def send_object_list() -> None:
     """Sends the elements of a list to a rank, and waits until they may be changed again.
 
@@ -83,7 +83,7 @@ def send_object_list() -> None:
     """
 
 
-@by_ring(dist.recv_object_list, tell_nobody, sends_objects=True)
+@by_ring(dist.recv_object_list, announce_nothing, sends_objects=True)
 def recv_object_list() -> None:
     """Receives into the elements of a list, and returns the source's global rank.
 

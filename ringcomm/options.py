@@ -1,10 +1,10 @@
-"""What a group can be told when it is made: the algorithms of its collectives, and its hosts.
+"""The options of a new group: the algorithms of its collectives, and its hosts.
 
     >>> import torch.distributed as dist, ringcomm
     >>> dist.init_process_group("ring", pg_options=ringcomm.Options(algorithm="halving_doubling"))
 
 `ringcomm.init` and `ringcomm.new_group` take the same as arguments of their own, and the
-environment has RINGCOMM_ALGORITHM and RINGCOMM_RANKS_PER_HOST for groups that are told nothing.
+environment has RINGCOMM_ALGORITHM and RINGCOMM_RANKS_PER_HOST for groups without options.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ringcomm.plan.algorithms import ALGORITHMS, RanksPerHost, host_of
 from ringcomm.plan.plans import COLLECTIVES, ROOTED
 from ringcomm.usage import did_you_mean
 
-# Barriers send nothing that a plan would tell.
+# A barrier sends no data, so a plan makes no difference to it.
 _SELECTABLE = tuple(collective for collective in COLLECTIVES if collective != "barrier")
 
 # A collective, the name of its algorithm and, if that is registered, what makes the plans.
@@ -59,7 +59,7 @@ def choices(options: Options) -> list[Choice]:
 
 
 def hosts(options: Options, global_ranks: Sequence[int]) -> list[int]:
-    """The number of each rank's host; empty if nobody has said.
+    """The number of each rank's host; empty if it was not given.
 
     Args:
         options: of the group.

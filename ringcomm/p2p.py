@@ -4,9 +4,9 @@ If a message has another count or dtype than its receive wants, both ranks raise
 torch.distributed.DistBackendError, and the group goes on. On the CPU a send is done when its last
 byte is in the mail box of the two ranks (4 slots of 64 KiB with up to 4 ranks, smaller ones with
 more): then only the receiver raises. If one rank's tensor is refused (ValueError), the other one
-raises why, in the same way, and the message counts as sent and received. For a tag that is negative
-no rank can be waiting: nobody is told. A receive from any rank raises as soon as a rank that might
-have sent has died, or all have left.
+raises why, in the same way, and the message counts as sent and received. A negative tag raises only
+on the rank that passes it, as no rank can wait for it. A receive from any rank raises as soon as a
+rank that might have sent has died, or all have left.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PEERS = {True: ("dst", "group_dst"), False: ("src", "group_src")}
 _ANY = -1  # of all peers
 
 
-def tell_peer(backend: Backend, refused: Refused) -> None:
-    """The peer's message raises the reason, if the arguments tell who that is."""
+def announce_to_peer(backend: Backend, refused: Refused) -> None:
+    """The peer's message raises the reason, if the arguments say which rank the peer is."""
     is_send = refused.function in (dist.send, dist.isend, dist.send_object_list)
     try:
         signature = inspect.signature(refused.function)
@@ -49,10 +49,10 @@ def tell_peer(backend: Backend, refused: Refused) -> None:
 
 
 # What the fast path cannot do is carried out by these.
-_send = on_ring(dist.send, tell_peer)
-_recv = on_ring(dist.recv, tell_peer)
-_isend = on_ring(dist.isend, tell_peer)
-_irecv = on_ring(dist.irecv, tell_peer)
+_send = on_ring(dist.send, announce_to_peer)
+_recv = on_ring(dist.recv, announce_to_peer)
+_isend = on_ring(dist.isend, announce_to_peer)
+_irecv = on_ring(dist.irecv, announce_to_peer)
 
 
 def send(
@@ -208,7 +208,7 @@ def batch_isend_irecv(p2p_op_list: Sequence[dist.P2POp]) -> list[Work]:
     try:
         check({"tensors": [op.tensor for op in p2p_op_list]})
     except ValueError as error:
-        _tell_peers(ring_group(group), p2p_op_list, f"batch_isend_irecv: {error}")
+        _announce_to_peers(ring_group(group), p2p_op_list, f"batch_isend_irecv: {error}")
         raise
     if all(op.tensor.device.type == "cpu" for op in p2p_op_list) and not is_compiling():
         return [_begun(op) for op in p2p_op_list]
@@ -233,7 +233,7 @@ def _begun(op: dist.P2POp) -> Work:
     return work
 
 
-def _tell_peers(ring: ProcessGroup, batch: Sequence[dist.P2POp], reason: str) -> None:
+def _announce_to_peers(ring: ProcessGroup, batch: Sequence[dist.P2POp], reason: str) -> None:
     """Those of messages between CPUs, none of which begins."""
     for op in batch:
         if op.tensor.device.type == "cpu":

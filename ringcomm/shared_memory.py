@@ -19,9 +19,10 @@ from ringcomm import _C
 def shared_memory() -> Iterator[None]:
     """Within this block, tensors that the calling thread makes on the CPU can be reached by peers.
 
-    Whatever makes them: the block may be around a model's construction, DDP's or FSDP's, whose
-    buckets and shards then lie there, or around the whole training. Blocks can be nested, and it
-    decorates functions too. Where the memory cannot be had, tensors are made as ever.
+    It does not matter what makes the tensors. The block may be around the construction of a model,
+    or of DDP or FSDP, whose buckets and shards then lie there, or around the whole training. Blocks
+    can be nested, and it decorates functions too. Where the memory cannot be had, tensors are made
+    as ever.
 
     All ranks' collectives go without a copy where what they read of each other lies in such memory
     on every rank, which they find out in the first call; see the guide's page on shared memory.

@@ -1,8 +1,8 @@
 """Going on without ranks that died: a new group of those that live.
 
 The ranks agree in the shared memory of the old group (csrc/shm/shrink.cpp says how, and why they
-cannot disagree) or, where it spans hosts, in its store (csrc/shm/shrink_hosts.h), and meet in its
-store. Here torch.distributed is told of the new group.
+cannot disagree) or, where it spans hosts, in its store (csrc/shm/shrink_hosts.h), and make the
+new group with its store. Here torch.distributed gets to know the new group.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def shrink(
     """Makes a new group of the ranks of `group` that live, in the same order.
 
     All living ranks call it, but for those in `exclude`. It finds the dead itself: ranks whose
-    process has ended or that have destroyed the group, and those of hosts of which nothing is heard
-    any more. If a further rank dies meanwhile, the others go on without it, too.
+    process has ended or that have destroyed the group, and the ranks of hosts that send no
+    heartbeat any more. If a further rank dies meanwhile, the others go on without it, too.
 
-    Of hosts that are cut from each other only one part goes on: the largest that reaches the store,
-    and of equal ones that with the lowest rank.
+    If hosts are cut off from each other, only one part goes on: the largest that reaches the store,
+    and among equal ones the part with the lowest rank.
 
     The old group ends, with what is under way in it. Where it is the default group, the new one
     takes its place: get_rank() and get_world_size() are the new ones, and all other groups end,
     since their ranks were counted in the old one. What was built on the old group, such as
-    DistributedDataParallel, samplers and meshes, is to be built anew. Results of an interrupted
+    DistributedDataParallel, samplers and meshes, must be built again. Results of an interrupted
     operation are undefined.
 
     Args:

@@ -1,7 +1,7 @@
 """What `python -m ringcomm tune` has measured: this machine's fastest algorithms, and its network.
 
-It is a file of rules, for groups whose ranks share one host and which are told no algorithm, and of
-what the network to other hosts is, by which groups that span hosts choose. The first rank of a
+It is a file of rules, for groups whose ranks share one host and which name no algorithm. It also
+says what the network to other hosts is, by which groups that span hosts choose. The first rank of a
 group reads it, and all ranks go by what that one has read. A file that was made on another machine,
 or by a ringcomm that knew other algorithms, is not used.
 
@@ -36,8 +36,8 @@ MOST_FILE_NBYTES = 4 << 20  # what `tune` writes is far smaller
 class Rule:
     """Among so many ranks, calls of a collective of at most so many bytes go by this algorithm.
 
-    The bytes are those of the larger of a rank's two buffers. Of several rules the one with the
-    fewest bytes counts.
+    The bytes are those of the larger of a rank's two buffers. If several rules apply, the one
+    with the fewest bytes counts.
     """
 
     world_size: int
@@ -64,7 +64,7 @@ class Tuning:
     """What a file says, and for what it was measured.
 
     Attributes:
-        machine: as `ringcomm.host.machine` tells it.
+        machine: as `ringcomm.host.machine` names it.
         made: when and with what, for people: names and values.
         rules: for groups of any size.
         across: the network between hosts, as RINGCOMM_ACROSS has it; "" if it was not measured.
@@ -106,7 +106,7 @@ def why_none() -> str:
 
 
 def write(file: Path, tuning: Tuning) -> None:
-    """Replaces the file at once, so that nobody reads half of it, on other hosts neither.
+    """Replaces the file at once, so that no process reads half of it, on other hosts neither.
 
     Raises:
         OSError: it cannot be written.
@@ -242,7 +242,7 @@ def times() -> list[tuple[int, Collective, int, float]]:
 
 
 def across() -> str:
-    """The network between hosts, as RINGCOMM_ACROSS has it; "" if no file that fits tells it.
+    """The network between hosts, as RINGCOMM_ACROSS has it; "" if no file that fits has it.
 
     Raises:
         OSError, ValueError: as `rules` does.
@@ -267,7 +267,7 @@ def _used(file: Path | None, is_named: bool) -> Tuning | None:
 
 
 def state(file: Path) -> tuple[Tuning | None, str]:
-    """Of the file in the user's cache: what it says if it is used, and a line for people."""
+    """What the file in the user's cache says, if it is used, and a line for people."""
     try:
         tuning = read(file)
     except (FileNotFoundError, NotADirectoryError):

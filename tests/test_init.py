@@ -22,7 +22,7 @@ from programs import python
 from ranks import Rank, on_processes
 
 import ringcomm
-from ringcomm import launchers, meeting
+from ringcomm import launchers, rendezvous
 from ringcomm.launch import run_ranks
 
 VARIABLES = {
@@ -128,31 +128,31 @@ def test_rank_0_that_does_not_come() -> None:
     with pytest.raises(
         dist.DistBackendError, match=r"rank 1 waited 0\.1 s for rank 0 .* Timed out"
     ):
-        meeting.meet("a job without rank 0", 1, 2, timedelta(seconds=0.1))
+        rendezvous.job_store("a job without rank 0", 1, 2, timedelta(seconds=0.1))
 
 
 def test_there_is_one_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "_times", collections.Counter())
-    store = meeting.meet(str(tmp_path), 0, 2, timedelta(seconds=5))
-    monkeypatch.setattr(meeting, "_times", collections.Counter())
+    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
+    store = rendezvous.job_store(str(tmp_path), 0, 2, timedelta(seconds=5))
+    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
     with pytest.raises(dist.DistBackendError, match="another process of this job is rank 0"):
-        meeting.meet(str(tmp_path), 0, 2, timedelta(seconds=5))
-    monkeypatch.setattr(meeting, "_times", collections.Counter())
-    assert meeting.meet(str(tmp_path), 1, 2, timedelta(seconds=5)).port == store.port
+        rendezvous.job_store(str(tmp_path), 0, 2, timedelta(seconds=5))
+    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
+    assert rendezvous.job_store(str(tmp_path), 1, 2, timedelta(seconds=5)).port == store.port
 
 
 def test_other_users_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "_times", collections.Counter())
-    meeting.meet(str(tmp_path), 0, 2, timedelta(seconds=5))
-    monkeypatch.setattr(meeting, "_times", collections.Counter())
-    monkeypatch.setattr(meeting, "_user_of", lambda connection: os.getuid() + 1)
+    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
+    rendezvous.job_store(str(tmp_path), 0, 2, timedelta(seconds=5))
+    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
+    monkeypatch.setattr(rendezvous, "_user_of", lambda connection: os.getuid() + 1)
     with pytest.raises(dist.DistBackendError, match=f"is that of user {os.getuid() + 1}"):
-        meeting.meet(str(tmp_path), 1, 2, timedelta(seconds=5))
+        rendezvous.job_store(str(tmp_path), 1, 2, timedelta(seconds=5))
 
 
 def test_a_job_whose_name_is_no_text() -> None:
     job = os.fsdecode(b"caf\xe9")
-    assert meeting.meet(job, 0, 1, timedelta(seconds=10)).num_keys() >= 0
+    assert rendezvous.job_store(job, 0, 1, timedelta(seconds=10)).num_keys() >= 0
 
 
 def test_a_launcher_whose_name_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,8 +169,9 @@ def test_a_launcher_whose_name_is_no_text(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_store_is_of_ipv4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of clients at 127.0.0.1 are looked up in /etc/hosts; at ::ffff:127.0.0.1, by DNS."""
-    monkeypatch.setattr(meeting, "_times", collections.Counter())
-    for store in (meeting.local_store(), meeting.meet(str(tmp_path), 0, 1, timedelta(seconds=5))):
+    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
+    by_job = rendezvous.job_store(str(tmp_path), 0, 1, timedelta(seconds=5))
+    for store in (rendezvous.local_store(), by_job):
         with socket.create_connection(("127.0.0.1", store.port), timeout=5):
             pass
         with pytest.raises(OSError), socket.create_connection(("::1", store.port), timeout=5):
@@ -256,7 +257,7 @@ def test_a_single_rank_needs_no_rendezvous(
     for name, value in played.items():
         monkeypatch.setenv(name, value)
     for _ in range(2):
-        monkeypatch.setattr(meeting, "_times", collections.Counter())
+        monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
         world = launchers.rendezvous(None)
         assert isinstance(world["store"], dist.HashStore)
         assert (world["rank"], world["world_size"]) == (0, 1)

@@ -237,13 +237,13 @@ def test_the_variable_is_checked(monkeypatch) -> None:
 
 def test_how_long_a_host_may_be_silent(monkeypatch) -> None:
     monkeypatch.delenv("RINGCOMM_HOST_SILENCE", raising=False)
-    assert links.silence() == 4
+    assert links.heartbeat_timeout() == 4
     monkeypatch.setenv("RINGCOMM_HOST_SILENCE", "2.5")
-    assert links.silence() == 2.5
+    assert links.heartbeat_timeout() == 2.5
     for text in ("ever", "nan", "0.5", "-1", "86401"):
         monkeypatch.setenv("RINGCOMM_HOST_SILENCE", text)
         with pytest.raises(ValueError, match=f"RINGCOMM_HOST_SILENCE is '{text}'; it must be sec"):
-            links.silence()
+            links.heartbeat_timeout()
 
 
 def test_the_network_between_hosts_is_what_is_told(monkeypatch) -> None:

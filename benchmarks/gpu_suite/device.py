@@ -41,7 +41,7 @@ def label() -> str:
 
 
 def nccl_version() -> int:
-    """Of the NCCL that is loaded, as NCCL writes it: 23007 is 2.30.7. 0 if there is none."""
+    """The version of the loaded NCCL, as NCCL writes it: 23007 is 2.30.7. 0 if there is none."""
     number = ctypes.c_int()
     try:
         ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))

@@ -6,8 +6,8 @@ one queue. The processes' kernels are time-sliced, which is correct and slow, or
 under MPS.
 
 Within a process streams may share a queue, and a kernel that is loaded at its first launch may wait
-for those that run. Neither makes ranks wait for each other for ever: all launch the same in the
-same order, so what the rank that has come least far has launched, the others have launched, too.
+for those that run. Neither causes a deadlock: all ranks launch the same kernels in the same
+order, so the others have launched whatever the slowest rank has launched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
 }
 
-# Of all ranks together: MPS has room for 64, and for 128 it has not.
+# The queues of all ranks together: MPS has room for 64 and none for 128.
 _HARDWARE_QUEUES = 64
 _CTAS = 64  # of all ranks together: about half an H100's multiprocessors, the rest is for the sums
 

@@ -118,7 +118,7 @@ def _unpack(results: Path, tarball: Path) -> Phase:
 
 
 def _racecheck() -> Phase:
-    """Of the fused kernels, whose threads share memory; without peers, so that none is waited for.
+    """Checks the fused kernels, whose threads share memory. Without peers, no rank has to wait.
 
     The reductions' threads share nothing.
     """

@@ -60,7 +60,9 @@ class Plugin:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    from gpu_suite import device  # torch takes seconds, which whoever only reads rows is spared
+    from gpu_suite import (
+        device,  # it imports torch, which takes seconds and reading rows does not need
+    )
 
     gpu = f"{device.label()}, {mps.how()}"
     config.pluginmanager.register(Plugin(Path(os.environ["GPU_SUITE_ROWS"]), gpu))

@@ -56,7 +56,7 @@ ncu was not allowed to read the GPU's performance counters (ERR_NVGPUCTRPERM). O
   * run it as root; in a container, with --cap-add=SYS_ADMIN;
   * let all users read them: put `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into
     /etc/modprobe.d/nvidia-profiling.conf on the host, and reboot it (or reload the driver);
-  * on a rented machine, ask whoever runs the host for that.
+  * on a rented machine, ask the owner of the host for that.
 nsys_ring.sh needs no counters and works without."""
 
 

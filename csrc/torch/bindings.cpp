@@ -229,9 +229,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("num_channels"), py::arg("slice_nbytes"), py::arg("max_ctas"),
         py::arg("group_name"), py::arg("global_ranks"), py::arg("host") = "",
         py::arg("links") = "auto", py::arg("executor") = "auto", py::arg("relative") = nullptr,
-        py::arg("enable_reconfigure") = false, py::arg("across") = py::none(),
+        py::arg("enable_reconfigure") = false, py::arg("link") = py::none(),
         py::arg("tuned") = std::vector<ringcomm::Tuned>{},
-        py::arg("silence") = ringcomm::kHeartbeatTimeout,
+        py::arg("heartbeat_timeout") = ringcomm::kHeartbeatTimeout,
         py::arg("times") = std::vector<ringcomm::Time>{}, py::arg("tuned_by") = "",
         py::arg("made") = py::none(), py::arg("async_errors") = "exit",
         "One rank's backend. Blocks until all ranks of the group have joined.");

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 WORTH_SAYING = 0.05  # of the cores' time
-LEAST_SECONDS = 0.5  # of a shorter measurement the kernel's ticks tell too little
+LEAST_SECONDS = 0.5  # the kernel's ticks are too coarse for a shorter measurement
 _STAT = Path("/proc/stat")
 _IDLE = (3, 4)  # idle and iowait, in the kernel's order
 _COUNTED = 8  # guests' time, which follows, is in user and nice, too
 
 
 def seconds_of(who: int) -> float:
-    """The CPU time of this process, or of its children that have ended: as resource has `who`."""
+    """The CPU time of this process, or of its children that have ended: see `who` of getrusage."""
     used = resource.getrusage(who)
     return used.ru_utime + used.ru_stime
 
@@ -34,7 +34,7 @@ class Others:
         self._begin = self._now()
 
     def load(self) -> float:
-        """How many cores they have kept busy, on average; 0 where the kernel does not tell."""
+        """How many cores they have kept busy, on average; 0 if the kernel does not say."""
         begin, busy, own = self._begin
         end, busy_now, own_now = self._now()
         if end - begin < LEAST_SECONDS:

@@ -81,19 +81,19 @@ class Case:
 
     @property
     def partner(self) -> int | None:
-        """Of this rank in a pingpong, where the last of an odd number has none."""
+        """The peer of this rank in a pingpong. The last one of an odd number of ranks has none."""
         partner = self.rank ^ 1
         return partner if partner < self.world_size else None
 
     @property
     def chunks(self) -> int:
-        """Of the larger of the two buffers."""
+        """The number of chunks of the larger of the two buffers."""
         chunked = self.collective.input_chunks or self.collective.output_chunks
         return self.world_size if chunked else 1
 
     @property
     def nbytes(self) -> int:
-        """Of the larger of the two buffers: nccl-tests' column "size"."""
+        """The bytes of the larger of the two buffers: nccl-tests' column "size"."""
         return self.count * self.chunks * self.dtype.itemsize
 
     @property

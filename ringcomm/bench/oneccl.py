@@ -24,7 +24,7 @@ _DTYPES = {
     torch.bfloat16: 9,
 }
 _OPS = {"sum": 0, "none": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
-# Of the plugins that the library has, the one for tensors on CPUs.
+# The library's plugin for tensors on CPUs.
 _PLUGIN = {"CCL_PLUGIN": "ONECCL_LEGACY_CPU", "CCL_ATL_TRANSPORT": "mpi"}
 # Its threads would take the cores from the ranks, which have to wait for it anyway.
 _NO_THREADS = {"CCL_WORKER_OFFLOAD": "0"}

@@ -134,7 +134,7 @@ def _seconds_on_host() -> float:
 
 
 def _highest(value: float) -> float:
-    """Of all ranks, which all call it."""
+    """The highest value of all ranks, all of which call it."""
     highest = torch.tensor(value, dtype=torch.float64)
     ringcomm.all_reduce(highest, ringcomm.ReduceOp.MAX)
     return float(highest)

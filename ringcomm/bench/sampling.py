@@ -18,11 +18,11 @@ from ringcomm.bench.values import count_wrong, fill
 
 @dataclass
 class Result:
-    """Of one contender in one case, out of place or in place.
+    """The samples of one contender in one case, out of place or in place.
 
     Attributes:
-        seconds: of each sample, float64; of the slowest rank.
-        ratios: to the first contender, turn by turn.
+        seconds: the slowest rank's time of each sample, float64.
+        ratios: each sample's time over the first contender's, turn by turn.
         wrong: elements, over all ranks and checks.
     """
 
@@ -49,12 +49,12 @@ class Result:
 
 
 def _median(samples: torch.Tensor) -> float:
-    """Of an even number, half way between the two in the middle."""
+    """The median; for an even number, half way between the two in the middle."""
     return float(samples.quantile(0.5))
 
 
 class _Buffers:
-    """Of one case, made when first asked for: the same for all contenders, in place and not.
+    """The buffers of one case, made at first use: the same for all contenders, in place and not.
 
     With a set of its own for each, large cases would not fit, and each would find its tensors
     pushed out of the caches by the others'.
@@ -67,7 +67,7 @@ class _Buffers:
     def input_and_output(
         self, in_shared_memory: bool, in_place: bool, call: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of a sample's call of that number."""
+        """The buffers of a sample's call of that number."""
         whole = self._one(in_shared_memory, call, 0)
         other = whole if in_place else self._one(in_shared_memory, call, 1)
         return self._case.input_and_output(whole, other)
@@ -84,8 +84,8 @@ class _Entry:
     """One contender, out of place or in place.
 
     On a CPU each call of a sample has buffers of its own, whose input the rank has just written, as
-    in a program. Where it is the same in every call, whoever reads it in the other rank's memory
-    has it in its own cache, since nobody has changed it, and measures no transfer.
+    in a program. If the input were the same in every call, the rank that reads it from its peer's
+    memory would find it in its own cache, and no transfer would be measured.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     wrong.
 
     Raises:
-        UsageError: nobody to compare with, or MPIs that cannot be told apart.
+        UsageError: there is nothing to compare with, or two MPIs have the same name.
         FailedError: as `mpirun`.
         RanksFailedError: the job before failed, or a result was wrong there.
     """

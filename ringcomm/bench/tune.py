@@ -24,7 +24,7 @@ from ringcomm.plan.plans import COLLECTIVES
 from ringcomm.tuning import Rule, Time
 
 TIMEOUT = timedelta(seconds=120)
-UNTUNED = "untuned"  # a group that is told nothing
+UNTUNED = "untuned"  # the name of a group without a tuning
 TURNS = 3
 LEAST_TIMED = 1 << 10  # bytes; smaller calls take as long
 IN_PLACE = ("all_reduce", "broadcast", "reduce")  # as torch has them
@@ -100,9 +100,9 @@ def run(options: argparse.Namespace) -> int:
 def run_times(options: argparse.Namespace) -> int:
     """Measures what torch.distributed's calls take by a tuning, and writes that. Returns 0.
 
-    Each rank has a core of its own, if there are enough, as in programs that compute. Of all
-    samples the least counts: what the machine does when it is left alone. They are taken in turns
-    of all calls, so that a busy moment does not meet all samples of one.
+    Each rank has a core of its own, if there are enough, as in programs that compute. The least of
+    all samples counts: it shows the machine when nothing else runs. All calls are sampled in turn,
+    so that a busy moment does not fall on all samples of one call.
 
     Raises:
         RuntimeError: a result was wrong.
@@ -146,7 +146,7 @@ def take_a_core() -> None:
 
 
 def least_seconds(contender: TorchContender, collective: str, nbytes: int, samples: int) -> float:
-    """Of a call as torch has it, in place or out of place. All ranks get the same.
+    """The least time of a call as torch makes it, in place or out of place. All ranks get the same.
 
     Raises:
         RuntimeError: a result was wrong.

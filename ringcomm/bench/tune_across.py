@@ -27,7 +27,7 @@ def measure() -> tuple[Link, list[str]]:
 
     The first rank of the first host and that of each other host do all-reduces, in which both send
     what they have, pair after pair. Each of many small ones in a row takes the latency, a large one
-    what the bandwidth allows. Of the pairs the slowest counts.
+    what the bandwidth allows. The slowest pair counts.
 
     Returns:
         The link, the same on all ranks, and the names of the hosts.
@@ -60,15 +60,16 @@ def measure() -> tuple[Link, list[str]]:
 
 
 def is_first_of_its_host() -> bool:
-    """Of the ranks that measured."""
+    """Whether this rank is the first one of its host among the ranks that measure."""
     topology = ringcomm.topology()
     return topology.hosts[topology.own].ranks[0] == dist.get_rank()
 
 
 def _seconds(group: ProcessGroup, count: int, calls: int, turns: int) -> float:
-    """Of an all-reduce of so many float32, of several in a row: the least of the turns.
+    """Seconds of one of several all-reduces in a row, of so many float32.
 
-    So much it takes where nobody else uses the network. Alike on both ranks.
+    The least of the turns counts: it is the time when nothing else uses the network. Both ranks get
+    the same.
     """
     tensor = torch.zeros(count)
     taken = torch.empty(1 + turns, dtype=torch.float64)

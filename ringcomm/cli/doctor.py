@@ -22,7 +22,7 @@ from ringcomm.environment import NAMES, unknown, value_of
 SHARED_MEMORY = "/dev/shm"
 SHARED_MEMORY_NEEDED = 64 << 20  # bytes; what a container usually has
 SELF_CHECK_TIMEOUT = 60.0  # seconds
-# Of the environment, what decides how ranks find each other and send.
+# The variables that decide how ranks find each other and send.
 _SETTING = re.compile(r"(RINGCOMM|NCCL|GLOO|UCX|CUDA_VISIBLE|OMP_NUM)_?\w*$")
 
 
@@ -61,7 +61,7 @@ def _lines(problems: list[str]) -> Iterator[str]:
 
 
 def _for_an_issue(text: str) -> str:
-    """In a block of code, and without what is nobody's business."""
+    """The report as a block of code, without private names."""
     settings = [
         f"{name}={value}" for name, value in sorted(os.environ.items()) if _SETTING.match(name)
     ]
@@ -208,7 +208,7 @@ def _links(problems: list[str]) -> str:
     from ringcomm import links
 
     try:
-        links.silence()
+        links.heartbeat_timeout()
         if value_of("RINGCOMM_ACROSS"):  # else a tuning's counts, at which _tuning looks
             links.across()
         return f"linked by {links.describe()}"

@@ -17,9 +17,9 @@ COLLECTIVES = (
     "all_to_all",
     "barrier",
 )
-# Those that can be carried out in several ways, and of whose size all ranks know.
+# Several algorithms can carry these out, and all ranks know their size.
 TUNED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
-# Of ringcomm.plan, with latency and bandwidth.
+# The links of ringcomm.plan, with latency and bandwidth.
 LINKS = {
     "nvlink4": "3.4 us, 450 GB/s",
     "pcie5": "5.7 us, 64 GB/s",
@@ -27,6 +27,6 @@ LINKS = {
     "ndr": "14 us, 50 GB/s",
     "100gbe": "14 us, 12.5 GB/s",
 }
-# Of ringcomm.cost.
+# The models and machines of ringcomm.cost.
 MODELS = ("gpt2", "gpt2-xl", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b")
 MACHINES = ("h100-nvlink", "h200-nvlink", "h100-pcie", "h100-100gbe")

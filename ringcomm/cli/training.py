@@ -59,7 +59,7 @@ def train(
     share: slice = slice(None),
     report: Report = lambda epoch, loss: None,
 ) -> nn.Module:
-    """Trains from the same start on the same batches, whoever calls it.
+    """Trains from the same start on the same batches in every process that calls it.
 
     Args:
         batch: images per step, over all ranks; a last smaller batch is left out.

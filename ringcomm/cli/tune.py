@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Measures the algorithms of collectives among ranks on this host, all in turn, and writes which one
 is the fastest, by the number of ranks and the size of a call, into a file that later groups go by:
-those whose ranks share this host and that are told no algorithm. 16-bit and 8-bit floats are
+those whose ranks share this host and that name no algorithm. 16-bit and 8-bit floats are
 reduced by the algorithm that rounds once all the same. Then measures what all collectives take by
 that, for estimates of times, which go into the file, too. As ranks that a launcher has started on
 several hosts, measures the network between them and adds it to the file of each host."""
@@ -171,7 +171,7 @@ def _powers_of_two() -> list[int]:
 
 
 def _measured(options: argparse.Namespace, world_size: int, *more: str) -> list[dict[str, Any]]:
-    """Of a job of its own."""
+    """The results of a job of its own."""
     from ringcomm.launch import run_ranks
 
     with tempfile.TemporaryDirectory() as folder:

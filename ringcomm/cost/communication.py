@@ -48,7 +48,8 @@ def data_parallel_ratio(
 ) -> float:
     """Gradient all-reduce over backward pass.
 
-    Of P parameters:  2(dp-1)/dp * P * element_nbytes / bandwidth  over  4 * num_tokens * P / flops,
+    For P parameters:  2(dp-1)/dp * P * element_nbytes / bandwidth  over
+    4 * num_tokens * P / flops,
 
         element_nbytes / (2 * num_tokens) * (dp-1)/dp * flops / bandwidth.
 
@@ -81,7 +82,7 @@ def zero3_ratio(
 ) -> float:
     """All-gather of one layer's parameters over the forward pass of the layer before it.
 
-    Of P parameters:  (dp-1)/dp * P * element_nbytes / bandwidth  over  2 * num_tokens * P / flops,
+    For P parameters:  (dp-1)/dp * P * element_nbytes / bandwidth  over  2 * num_tokens * P / flops,
 
         element_nbytes / (2 * num_tokens) * (dp-1)/dp * flops / bandwidth.
 
@@ -134,7 +135,7 @@ def pipeline_parallel_ratio(
 ) -> float:
     """Sending a micro-batch's activations on over the next stage's forward pass.
 
-    Of T tokens:  T * h * element_nbytes / bandwidth  over
+    For T tokens:  T * h * element_nbytes / bandwidth  over
     2 * T * params_per_layer * layers_per_stage / flops,
 
         element_nbytes * h / (2 * params_per_layer * layers_per_stage) * flops / bandwidth.

@@ -222,12 +222,12 @@ class Transformer:
 
     @property
     def embedding_params(self) -> int:
-        """Of tokens (v*h) and learned positions."""
+        """The parameters of tokens (v*h) and learned positions."""
         return (self.vocab_size + self.max_positions) * self.hidden_size
 
     @property
     def head_params(self) -> int:
-        """Of the final norm and of an output projection that is not tied."""
+        """The parameters of the final norm and of an output projection that is not tied."""
         return self._norm_params + (0 if self.tied else self.vocab_size * self.hidden_size)
 
     @property

@@ -1,4 +1,4 @@
-"""Who holds whose contribution to which chunk, step by step."""
+"""Which rank holds which ranks' contributions to each chunk, step by step."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def follow(plans: Plans) -> History:
     What a rank sends is what it had before its step; a receive unites (reduce) or replaces (copy).
 
     Raises:
-        ValueError: a rank waits for ever; `Plans.verify` says why. Or there is too much to show.
+        ValueError: a rank never stops waiting, as `Plans.verify` says, or there is too much to
+        show.
     """
     _check_size(plans)
     cells = _initial(plans)

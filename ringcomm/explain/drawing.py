@@ -37,7 +37,7 @@ def draw(plans: Plans, path: Path) -> None:
     """Writes `plans` to `path`, which ends in .svg or .gif.
 
     Raises:
-        ValueError: there are too many ranks or chunks to be told apart.
+        ValueError: there are too many ranks or chunks for distinct colours.
     """
     _check(plans)
     history = follow(plans)
@@ -58,7 +58,7 @@ def draw_beside(both: Sequence[Timed], path: Path) -> None:
     """Writes two plans beside each other to `path`, an .svg, with the time at which a step is done.
 
     Raises:
-        ValueError: there are too many ranks or chunks to be told apart.
+        ValueError: there are too many ranks or chunks for distinct colours.
     """
     for one in both:
         _check(one.plans)

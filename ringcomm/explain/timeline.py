@@ -1,4 +1,4 @@
-"""A lane as a drawing: which rank does what when, and waits for whom (.svg)."""
+"""A lane as a drawing: what each rank does when, and which rank it waits for (.svg)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def draw(plans: Plans, num_slices: int, path: Path) -> None:
     """Writes what all ranks do in a lane that has `num_slices` slices to `path`, an .svg.
 
     Raises:
-        ValueError: there is more to be done than can be told apart, or nothing: a barrier.
+        ValueError: there are too many bars to read, or none, as in a barrier.
     """
     count = num_slices * sum(len(plans.program(rank)) for rank in range(plans.world_size))
     if count > MAX_DRAWN_TURNS:

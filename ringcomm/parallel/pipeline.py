@@ -2,7 +2,7 @@
 
 Each action of the schedule receives what it needs, computes, and sends what it yields. Messages
 travel while the stage computes: the next receive is posted before a micro-batch is begun, and
-nobody waits for a send before the end of the step.
+no rank waits for a send before the end of the step.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class _Step:
         self.to_next = Outbox(pipeline.rank + 1, pipeline.group)
         self.to_previous = Outbox(pipeline.rank - 1, pipeline.gradient_group)
         self.from_previous: Inbox | None = None
-        self.from_next: Inbox | None = None  # from the first forward on, which tells the shape
+        self.from_next: Inbox | None = None  # from the first forward on, which has the shape
         if not pipeline.is_first:
             self.from_previous = Inbox(
                 pipeline.rank - 1,

@@ -1,4 +1,4 @@
-"""When each rank does what in a lane, and whom it waits for."""
+"""What each rank does when in a lane, and which rank it waits for."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def replay(
 
     The rules are those of shared memory's executor and of the fused one (``csrc/core/lanes.h``): a
     rank does the actions of its program one after the other, and all of them for a slice before
-    the next slice. One begins when the slices that it takes are published, and when the slot it
-    publishes in has been read by all who were to read what lay there. Flags take ``trip_time``;
+    the next slice. An action begins when the slices that it takes are published and all ranks
+    have read the slot that it publishes in. Flags take ``trip_time``;
     moving a slice takes ``pass_time``, as does each further one that is added in the same pass.
 
     Args:

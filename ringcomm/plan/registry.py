@@ -43,7 +43,7 @@ def register(collective: str, name: str, generator: PlanGenerator) -> None:
 
     They are ``all_reduce(name, world_size=...)``, ..., `simulate`, and with ``--import`` the
     commands ``explain``, ``simulate`` and ``bench``. Groups that are made afterwards carry the
-    plans out if they are told to: by `ringcomm.Options`, `ringcomm.new_group(algorithm=name)`,
+    plans out if they are named: by `ringcomm.Options`, `ringcomm.new_group(algorithm=name)`,
     `ringcomm.init` or RINGCOMM_ALGORITHM.
 
     Nothing is generated yet, and nothing verified: `Plans.verify` does that, and so does a group
@@ -59,7 +59,7 @@ def register(collective: str, name: str, generator: PlanGenerator) -> None:
         generator: a function of ``(rank, world_size)`` that returns the rank's `Plan`, or of
             ``(world_size)`` that returns the plans of all ranks, a `Plans` or a list of `Plan`. For
             a broadcast, reduce, gather or scatter it takes the root, too, as its last argument. The
-            number of parameters without a default tells which it is.
+            number of parameters without a default says which it is.
 
     Raises:
         ValueError: an unknown collective, a name that is taken or has other characters, or a

@@ -1,8 +1,9 @@
-"""How ranks of one host that a launcher has started find each other, with no port to choose.
+"""The rendezvous of a launcher's ranks on one host, without a port that the user chooses.
 
-Rank 0 makes the store on a port that the system chooses, and tells it to the others over a socket
-whose name follows from the job. The name is in Linux's abstract namespace: it leaves no file, and
-is free again when its process ends. Both sides look whose process the other is.
+Rank 0 makes the store on a port that the system chooses. It sends the port to the others over a
+socket whose name follows from the job. The name is in Linux's abstract namespace: it leaves no
+file, and it is free again when its process ends. Each side checks that the other process is of the
+same user.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ _ADDRESS = "127.0.0.1"
 _PORT = struct.Struct("!H")
 _LONGEST_PAUSE = 0.05  # seconds between attempts to reach rank 0
 
-# Jobs by the number of times that this process has met the others, as each time has its own name.
-_times: collections.Counter[str] = collections.Counter()
+# How often this process has joined each job: each time has a socket name of its own.
+_joined: collections.Counter[str] = collections.Counter()
 
 
-def meet(job: str, rank: int, world_size: int, timeout: timedelta) -> TCPStore:
-    """The store that all ranks of a job share; all of them call it, equally often.
+def job_store(job: str, rank: int, world_size: int, timeout: timedelta) -> TCPStore:
+    """The store that all ranks of a job share. All of them call this function equally often.
 
     Args:
         job: differs between jobs of a user on this host, and is the same for all ranks of one.
-        timeout: how long to wait for rank 0, and that of the store.
+        timeout: how long to wait for rank 0; the store has the same timeout.
 
     Raises:
-        torch.distributed.DistBackendError: rank 0 did not come in time, its place is taken, or
-            the socket of that name is another user's.
+        torch.distributed.DistBackendError: rank 0 did not answer in time, another process is
+            rank 0 already, or the socket of that name is another user's.
     """
-    _times[job] += 1
-    text = f"{os.getuid()} {job} {_times[job]}"
-    # The job's name may come from variables whose bytes are no text.
+    _joined[job] += 1
+    text = f"{os.getuid()} {job} {_joined[job]}"
+    # The job's name may come from environment variables that are not valid text.
     digest = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
     name = f"\0ringcomm-{digest[:32]}"
     if rank != 0:
-        port = _ask(name, rank, timeout)
+        port = _receive_port(name, rank, timeout)
         return TCPStore(_ADDRESS, port, world_size, is_master=False, timeout=timeout)
     listener = socket.socket(socket.AF_UNIX)
     try:
@@ -60,21 +61,21 @@ def meet(job: str, rank: int, world_size: int, timeout: timedelta) -> TCPStore:
     listener.settimeout(timeout.total_seconds())
     store = local_store(timeout=timeout)
     answering = (listener, store.port, world_size - 1)
-    threading.Thread(target=_answer, args=answering, daemon=True).start()
+    threading.Thread(target=_send_port, args=answering, daemon=True).start()
     return store
 
 
 def local_store(
     listening: socket.socket | None = None, timeout: timedelta = timedelta(minutes=5)
 ) -> TCPStore:
-    """A store that lives in this process, for those of this host.
+    """A store in this process, for processes of this host.
 
     Args:
-        listening: where it is reached; closed in its place. By default, a port that the system
-            chooses.
+        listening: the socket that the store listens on and owns from now on. The default is a
+            port that the system chooses.
     """
-    # By itself the store listens in IPv6, and has the name of each client looked up, for which
-    # 127.0.0.1 as it is written there is asked of a DNS server: seconds, if none answers.
+    # By default the store listens on IPv6 and looks up the name of each client. That asks a DNS
+    # server for 127.0.0.1, which takes seconds if no server answers.
     listening = listening or socket.create_server((_ADDRESS, 0), backlog=socket.SOMAXCONN)
     return TCPStore(
         _ADDRESS,
@@ -86,21 +87,24 @@ def local_store(
     )
 
 
-def _answer(listener: socket.socket, port: int, others: int) -> None:
-    """Tells the port to as many processes of this user as there are other ranks."""
+def _send_port(listener: socket.socket, port: int, others: int) -> None:
+    """Sends the port to as many processes of this user as there are other ranks."""
     with listener:
         while others > 0:
             try:
                 connection, _ = listener.accept()
-            except OSError:  # the time is up
+            except OSError:  # the timeout has passed
                 return
-            with connection, contextlib.suppress(OSError):  # who has gone meanwhile does not count
+            with (
+                connection,
+                contextlib.suppress(OSError),
+            ):  # a process that has ended does not count
                 if _user_of(connection) == os.getuid():
                     connection.sendall(_PORT.pack(port))
                     others -= 1
 
 
-def _ask(name: str, rank: int, timeout: timedelta) -> int:
+def _receive_port(name: str, rank: int, timeout: timedelta) -> int:
     deadline = time.monotonic() + timeout.total_seconds()
     pause = 0.001
     while time.monotonic() < deadline:
@@ -116,7 +120,7 @@ def _ask(name: str, rank: int, timeout: timedelta) -> int:
                 answer = connection.recv(_PORT.size, socket.MSG_WAITALL)
                 if len(answer) == _PORT.size:
                     return int(_PORT.unpack(answer)[0])
-            except OSError:  # it is not there yet, or no more
+            except OSError:  # rank 0 does not listen yet, or no longer
                 pass
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
@@ -128,7 +132,7 @@ def _ask(name: str, rank: int, timeout: timedelta) -> int:
 
 
 def _user_of(connection: socket.socket) -> int:
-    """Whose process is at the other end."""
+    """The id of the user whose process is at the other end."""
     credentials = connection.getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
     )
