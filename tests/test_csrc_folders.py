@@ -27,7 +27,8 @@ def test_only_the_torch_folder_includes_torch():
 FLOORS = [
     {"plan", "reduce"},
     {"gpu/streams", "core"},
-    {"links", "gpu/fused"},
+    {"setup", "gpu/fused"},
+    {"hosts"},
     {"gpu/nccl", "shm"},
     {"torch"},
 ]

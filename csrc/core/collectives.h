@@ -10,9 +10,9 @@
 
 #include "core/call.h"
 #include "core/chunks.h"
-#include "core/placement.h"
+#include "core/members.h"
+#include "core/policy.h"
 #include "core/programs.h"
-#include "core/tuning.h"
 #include "reduce/reduction.h"
 
 namespace ringcomm {

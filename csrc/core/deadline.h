@@ -1,9 +1,10 @@
-// How long an operation may take.
+// How long an operation may take, how often a wait looks around, and what interrupts it.
 #pragma once
 
 #include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 
 namespace ringcomm {
@@ -52,5 +53,16 @@ struct Deadline {
     return std::chrono::duration<double>(std::max(Clock::now() - start, Clock::duration{})).count();
   }
 };
+
+// Every wait calls it now and then, to find out whether its thread is to stop. It returns, or
+// throws what the wait is to end with. The program that embeds the library sets it; Python's throws
+// after a signal whose handler raises, such as Ctrl-C's.
+using CheckInterrupt = void (*)();
+
+inline std::atomic<CheckInterrupt> interrupt_hook{nullptr};
+
+inline void check_interrupt() {
+  if (const CheckInterrupt check = interrupt_hook.load(std::memory_order_relaxed)) check();
+}
 
 }  // namespace ringcomm

@@ -84,4 +84,12 @@ class DeviceBoard {
   Group& group_;
 };
 
+// A message between two ranks' devices, as one of the two sees it.
+struct PeerMessage {
+  bool is_send;
+  int peer;
+  void* data;
+  std::size_t nbytes;
+};
+
 }  // namespace ringcomm

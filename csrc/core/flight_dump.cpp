@@ -1,5 +1,7 @@
 #include "core/flight_dump.h"
 
+#include <semaphore.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -16,9 +19,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/environment.h"
 #include "core/pickle.h"
+#include "core/process.h"
 #include "core/status.h"
+#include "core/thread.h"
 
 namespace ringcomm {
 namespace {
@@ -336,6 +340,50 @@ void dump_on_request(FlightRecorder& recorder, std::size_t group, bool is_broken
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ring: another rank has failed: %s\n", error.what());
   }
+}
+
+namespace {
+
+sem_t signalled;
+
+// A handler may do hardly anything, but it may post a semaphore.
+void note(int) {
+  const int interrupted = errno;
+  sem_post(&signalled);
+  errno = interrupted;
+}
+
+void dump_when_signalled(FlightRecorder& recorder) {
+  while (true) {
+    while (sem_wait(&signalled) != 0) {
+    }
+    try {
+      std::fprintf(stderr, "ring: SIGUSR2: the flight record is in %s\n", dump(recorder).c_str());
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "ring: SIGUSR2: %s\n", error.what());
+    }
+  }
+}
+
+void handle_signal(FlightRecorder& recorder) {
+  struct sigaction current {};
+  if (sigaction(SIGUSR2, nullptr, &current) != 0 || current.sa_handler != SIG_DFL) return;
+  sem_init(&signalled, 0, 0);
+  {
+    const SignalsBlocked blocked;  // signals are for the program's own threads
+    start_thread([&recorder] { dump_when_signalled(recorder); }).detach();
+  }
+  struct sigaction action {};
+  action.sa_handler = note;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR2, &action, nullptr);
+}
+
+}  // namespace
+
+void dump_on_signal(FlightRecorder& recorder) {
+  static std::once_flag once;
+  std::call_once(once, [&] { handle_signal(recorder); });
 }
 
 }  // namespace ringcomm

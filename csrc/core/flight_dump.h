@@ -41,4 +41,9 @@ inline constexpr std::chrono::milliseconds kDumpGrace{2000};
 // file as it is, which says that the rank had not come.
 void dump_on_request(FlightRecorder& recorder, std::size_t group, bool is_broken);
 
+// From now on, SIGUSR2 makes a thread write the record to its default path and report that on
+// stderr, whatever the process is waiting for. The first call counts. Nothing is done if SIGUSR2
+// has another handler already, or is ignored. `recorder` must outlive the process's last signal.
+void dump_on_signal(FlightRecorder& recorder);
+
 }  // namespace ringcomm

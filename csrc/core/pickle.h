@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/fixed_text.h"
+#include "core/text.h"
 
 namespace ringcomm {
 

@@ -1,17 +1,21 @@
 #include "core/process.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <string>
 
-#include "core/fixed_text.h"
+#include "core/text.h"
 
 namespace ringcomm {
 namespace {
@@ -93,6 +97,22 @@ std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof(name) - 1);
   return *name == '\0' ? "?" : printable_utf8(name);
+}
+
+int ForkGuard::generation() {
+  static std::atomic<int> forks{0};
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  (void)registered;
+  return forks.load(std::memory_order_relaxed);
+}
+
+bool is_switched_on(const char* name) {
+  static constexpr std::array kOn = {"1", "true", "t", "yes", "y"};
+  const char* value = value_of_variable(name);
+  return value != nullptr && std::ranges::any_of(kOn, [value](const char* word) {
+           return strcasecmp(value, word) == 0;
+         });
 }
 
 }  // namespace ringcomm

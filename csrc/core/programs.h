@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "core/selection.h"
+#include "core/policy.h"
 #include "plan/algorithms.h"
 #include "plan/program.h"
 

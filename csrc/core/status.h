@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/fixed_text.h"
+#include "core/text.h"
 
 namespace ringcomm {
 

@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <future>
+#include <memory>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -52,5 +54,16 @@ class SignalsBlocked {
  private:
   sigset_t before_;
 };
+
+// Calls it on a thread of its own, as it may never return: a call to a store on a host that was cut
+// off, for example. Unlike that of std::async, the future does not wait for it: a caller that gives
+// up leaves the thread behind, with all that `function` holds.
+template <typename Function>
+auto run_detached(Function function) {
+  auto task = std::make_shared<std::packaged_task<decltype(function())()>>(std::move(function));
+  auto result = task->get_future();
+  start_thread([task] { (*task)(); }).detach();
+  return result;
+}
 
 }  // namespace ringcomm

@@ -25,7 +25,7 @@
 #include <span>
 #include <vector>
 
-#include "links/engine.h"
+#include "hosts/engine.h"
 #include "shm/layout.h"
 
 namespace ringcomm::shm {

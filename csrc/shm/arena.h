@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-#include "core/fork_guard.h"
+#include "core/process.h"
 #include "shm/memory_file.h"
 
 namespace ringcomm::shm {

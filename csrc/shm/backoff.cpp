@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/interrupt.h"
+#include "core/deadline.h"
 
 namespace ringcomm::shm {
 namespace {

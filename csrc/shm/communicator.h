@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "core/collectives.h"
-#include "core/size_class.h"
-#include "core/store.h"
+#include "core/policy.h"
 #include "reduce/store_choice.h"
+#include "setup/store.h"
 #include "shm/eager.h"
 #include "shm/exchange.h"
 #include "shm/executor.h"

@@ -18,8 +18,7 @@
 
 #include "shm/backoff.h"
 #include "shm/group.h"
-#include "shm/read_once.h"
-#include "shm/ring_allocator.h"
+#include "shm/layout.h"
 
 namespace ringcomm::shm {
 

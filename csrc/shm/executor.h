@@ -7,7 +7,7 @@
 // an end. What a rank receives it adds, keeps and sends on in one pass over the data.
 //
 // The slots are at another place of the outboxes in each call, the same for all ranks
-// (shm/ring_allocator.h), but in calls so large that they go through all of them anyway.
+// (shm/layout.h), but in calls so large that they go through all of them anyway.
 //
 // What goes to ranks on other hosts, and what comes from there, lies in places of this rank's own:
 // shm/remote_slices.h.
@@ -32,8 +32,8 @@
 #include "reduce/store_choice.h"
 #include "shm/backoff.h"
 #include "shm/group.h"
+#include "shm/layout.h"
 #include "shm/remote_slices.h"
-#include "shm/ring_allocator.h"
 
 namespace ringcomm::shm {
 

@@ -9,7 +9,7 @@
 #include "shm/announcement_forwarder.h"
 #include "shm/dump_listener.h"
 #include "shm/heartbeat.h"
-#include "shm/read_once.h"
+#include "shm/layout.h"
 
 namespace ringcomm::shm {
 namespace {

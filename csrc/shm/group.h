@@ -15,8 +15,8 @@
 
 #include "core/deadline.h"
 #include "core/group.h"
-#include "core/placement.h"
-#include "links/engine.h"
+#include "core/members.h"
+#include "hosts/engine.h"
 #include "shm/device_board.h"
 #include "shm/segment.h"
 

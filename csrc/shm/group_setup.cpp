@@ -1,7 +1,6 @@
 #include "shm/group_setup.h"
 
-#include "core/record.h"
-#include "core/refusal.h"
+#include "setup/record.h"
 
 namespace ringcomm::shm {
 namespace {

@@ -2,7 +2,7 @@
 // ranks are on which host, and what carries bytes between the hosts: of what the first rank of each
 // can use, the first that all can.
 //
-// Rank 0 waits until all have come (core/bootstrap.h). It guesses who shares memory, and tells all
+// Rank 0 waits until all have come (setup/bootstrap.h). It guesses who shares memory, and tells all
 // (core/host assignment.h). Now the first rank of each host makes a file and shows its address to
 // the others of its host, who open it, map it and say so in it (shm/segment_setup.h). What comes of
 // that it writes to rank 0, which goes on so until all ranks of each host are in one file. Then
@@ -32,8 +32,8 @@
 #include <string>
 #include <vector>
 
-#include "core/bootstrap.h"
-#include "core/host_assignment.h"
+#include "setup/bootstrap.h"
+#include "setup/host_assignment.h"
 #include "shm/segment_setup.h"
 
 namespace ringcomm::shm {

@@ -2,8 +2,7 @@
 #include <algorithm>
 #include <random>
 
-#include "core/record.h"
-#include "core/refusal.h"
+#include "setup/record.h"
 #include "shm/group_setup.h"
 
 namespace ringcomm::shm {

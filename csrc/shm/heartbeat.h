@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "core/deadline.h"
-#include "links/engine.h"
+#include "hosts/engine.h"
 #include "shm/announcement_forwarder.h"
 #include "shm/status_message.h"
 
@@ -27,7 +27,7 @@ namespace ringcomm::shm {
 class Heartbeat {
  public:
   // How long a host may be silent before its first word, if not longer at any time
-  // (core/inter_host_config.h): many hosts take their time to connect.
+  // (setup/group_config.h): many hosts take their time to connect.
   static constexpr std::chrono::milliseconds kFirstHeartbeatTimeout{30000};
 
   Heartbeat(Group& group, AnnouncementForwarder& forwarder);

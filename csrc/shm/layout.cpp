@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kKiB = 1024;
 // What the ranks of a host announce goes to another in one message, which an engine sends before it
-// is received (links/ucx_library.cpp) if it is no longer than this.
+// is received (hosts/ucx_library.cpp) if it is no longer than this.
 constexpr std::size_t kMostBetweenHosts = 256 * kKiB;
 // Whatever the network is: with gloo, a crossing that is spared is worth more.
 constexpr std::size_t kLeastSmall = 256, kLeastSmallByGloo = kKiB;

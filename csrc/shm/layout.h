@@ -9,7 +9,7 @@
 //   announcements [n]     the call a rank makes, with its whole input when that is small; two; and
 //                         how far it has come in a larger one, in each lane
 //   payloads      [n]     inputs of several KiB, each behind the one before it
-//   (shm/ring_allocator.h) outboxes      [n]     slices of what is larger, in each lane mail box
+//   (shm/layout.h) outboxes      [n]     slices of what is larger, in each lane mail box
 //   [n][n]  send and recv, one box per direction of a pair
 //
 // In a group that spans hosts each host has such a memory. The ranks of other hosts have their
@@ -34,16 +34,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "core/call.h"
 #include "core/device_board.h"
-#include "core/fixed_text.h"
-#include "core/inter_host_config.h"
-#include "core/placement.h"
+#include "core/members.h"
+#include "core/policy.h"
 #include "core/process.h"
-#include "core/size_class.h"
-#include "core/tuning.h"
+#include "core/text.h"
 #include "plan/network.h"
+#include "setup/group_config.h"
 #include "shm/doorbell.h"
 
 namespace ringcomm::shm {
@@ -78,7 +79,7 @@ struct alignas(kLine) GroupHeader {
   std::uint64_t nbytes;
   std::int32_t world_size;
   FixedText<64> group;  // its name
-  // Between its hosts (core/inter_host_config.h); written before setup is done.
+  // Between its hosts (setup/group_config.h); written before setup is done.
   FixedText<16> engine;
   Link link;
   std::int64_t heartbeat_timeout;  // milliseconds
@@ -117,7 +118,7 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint32_t> joined;  // what stands above has been written
   std::uint32_t is_locked;            // the rank's place in the file, by its process
   std::atomic<std::uint32_t> left;    // it knows that the group is made, or has been refused
-  std::int32_t host_number;           // core/placement.h; written before setup is done
+  std::int32_t host_number;           // core/members.h; written before setup is done
   std::atomic<std::uint32_t> areas;   // those it has made, by 1 << Area
   std::atomic<Closed> closed;
   std::atomic<std::uint32_t> ended;       // its process has, as its host's leader knows
@@ -283,6 +284,35 @@ struct Geometry {
   std::size_t base_nbytes;
   Region device, announcements, payloads, outboxes, mail;
   std::size_t nbytes;  // of addresses; memory is taken by use
+};
+
+// A copy of shared memory, to be checked and then used. A faulty process may write to the original
+// at any time, so the compiler must not read it a second time.
+template <typename T>
+T read_once(const T& shared) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  T copy;
+  std::memcpy(static_cast<void*>(&copy), static_cast<const void*>(&shared), sizeof(copy));
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  return copy;
+}
+
+// Uses memory that one core writes and others read in rotation.
+//
+// To write a line that another core has read takes four times as long while that core still has it
+// in its own caches. So what is written next lies behind what was written last, until the memory
+// ends, which is when the others' caches have lost what was at its beginning.
+class RingAllocator {
+ public:
+  // Where so many bytes lie in memory of `most`, which is at least as much.
+  std::size_t take(std::size_t nbytes, std::size_t most) {
+    const std::size_t at = next_ + nbytes <= most ? next_ : 0;
+    next_ = at + nbytes;
+    return at;
+  }
+
+ private:
+  std::size_t next_ = 0;
 };
 
 }  // namespace ringcomm::shm

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/interrupt.h"
+#include "core/deadline.h"
 #include "core/thread.h"
 
 namespace ringcomm::shm {

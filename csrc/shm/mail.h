@@ -33,9 +33,9 @@
 #include <thread>
 #include <vector>
 
+#include "core/workers.h"
 #include "reduce/store_choice.h"
 #include "shm/backoff.h"
-#include "shm/completions.h"
 #include "shm/doorbell.h"
 #include "shm/group.h"
 #include "shm/remote_mailbox.h"
@@ -187,7 +187,7 @@ class Mail {
   void ring(int peer) { group_.segment().state(peer).mail_bell.ring(); }
   void leave_if_interrupted();
 
-  // In mail_slots.cpp.
+  // In mail_messages.cpp.
   bool push(int peer, Done& done);
   bool pull(int peer, Done& done);
   bool is_next(const Incoming& incoming, const MailSlot& header) const;
@@ -199,7 +199,6 @@ class Mail {
                                 std::size_t nbytes, const std::string& refused);
   std::exception_ptr damaged(int from, int to, const char* what);
 
-  // In mail_expiry.cpp.
   void expire(Done& done);
   void tell_oldest(Clock::time_point now);
   std::exception_ptr why_over(const Message& message, Clock::time_point now);

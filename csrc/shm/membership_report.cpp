@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/text_stream.h"
+#include "core/text.h"
 
 namespace ringcomm::shm {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/deadline.h"
-#include "core/placement.h"
+#include "core/members.h"
 
 namespace ringcomm::shm {
 

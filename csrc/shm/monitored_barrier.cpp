@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/interrupt.h"
+#include "core/deadline.h"
 
 namespace ringcomm::shm {
 namespace {

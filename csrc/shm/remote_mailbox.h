@@ -18,7 +18,7 @@
 #include <map>
 #include <memory>
 
-#include "links/engine.h"
+#include "hosts/engine.h"
 #include "shm/layout.h"
 
 namespace ringcomm::shm {

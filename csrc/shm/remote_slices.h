@@ -30,7 +30,7 @@
 #include <span>
 #include <vector>
 
-#include "links/engine.h"
+#include "hosts/engine.h"
 #include "plan/program.h"
 #include "shm/layout.h"
 

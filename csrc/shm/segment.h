@@ -18,10 +18,10 @@
 #include <string_view>
 #include <vector>
 
-#include "core/bootstrap.h"
-#include "core/inter_host_config.h"
-#include "core/placement.h"
-#include "core/store.h"
+#include "core/members.h"
+#include "setup/bootstrap.h"
+#include "setup/group_config.h"
+#include "setup/store.h"
 #include "shm/layout.h"
 #include "shm/memory_file.h"
 #include "shm/usage.h"

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "core/record.h"
+#include "setup/record.h"
 #include "shm/group_setup.h"
 #include "shm/segment.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "core/record.h"
+#include "setup/record.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -153,7 +153,7 @@ void SegmentSetup::let_go() noexcept {
   if (is_first()) segment_.header().setup.store(Setup::kDone, std::memory_order_release);
 }
 
-// The first does not wait for ever for others (core/bootstrap.h). Where it ends the group is made
+// The first does not wait for ever for others (setup/bootstrap.h). Where it ends the group is made
 // nevertheless.
 void SegmentSetup::await_first() {
   segment_.state(rank_).left.store(1, std::memory_order_release);

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/bootstrap.h"
-#include "core/host_assignment.h"
-#include "core/inter_host_config.h"
+#include "setup/bootstrap.h"
+#include "setup/group_config.h"
+#include "setup/host_assignment.h"
 #include "shm/segment.h"
 
 namespace ringcomm::shm {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <thread>
 
-#include "core/interrupt.h"
-#include "core/refusal.h"
-#include "core/store.h"
-#include "core/text_stream.h"
+#include "core/deadline.h"
+#include "core/text.h"
+#include "setup/record.h"
+#include "setup/store.h"
 #include "shm/membership_report.h"
-#include "shm/shrink_caller.h"
+#include "shm/shrink.h"
 
 namespace ringcomm::shm {
 namespace {

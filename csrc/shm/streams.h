@@ -1,9 +1,9 @@
-// What the streams of a group's links (links/engine.h) carry.
+// What the streams of a group's links (hosts/engine.h) carry.
 #pragma once
 
 #include <cstdint>
 
-#include "links/engine.h"
+#include "hosts/engine.h"
 #include "shm/layout.h"
 
 namespace ringcomm::shm {

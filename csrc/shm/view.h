@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/inter_host_config.h"
+#include "core/policy.h"
 #include "core/process.h"
-#include "core/size_class.h"
+#include "setup/group_config.h"
 
 namespace ringcomm::shm {
 

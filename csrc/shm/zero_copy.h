@@ -1,6 +1,6 @@
 // The way without outboxes: what peers can reach stays where it is. That is what lies in memory
 // that they can map (shm/arena.h), and in an all-to-all, whatever the kernel lets them read out of
-// this process (shm/peer_processes.h), where that is faster (shm/copy_choice.h).
+// this process (shm/peer_memory.h), where that is faster (shm/copy_choice.h).
 //
 // With its announcement every rank tells where it has its blocks. Once all have announced,
 // everybody takes what it has been promised from where it lies:

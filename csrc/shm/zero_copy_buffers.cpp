@@ -6,7 +6,7 @@
 #include <string>
 
 #include "shm/arena.h"
-#include "shm/read_once.h"
+#include "shm/layout.h"
 #include "shm/zero_copy.h"
 
 namespace ringcomm::shm {

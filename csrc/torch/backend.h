@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/call_times.h"
-#include "core/fork_guard.h"
+#include "core/process.h"
 #include "core/queue.h"
 #include "shm/communicator.h"
 #include "shm/shrink.h"
@@ -55,7 +55,7 @@ class RingBackend final : public c10d::Backend {
     CallTimes times = {};        // as measured on this machine
     std::string links = "auto";  // engine between hosts, see torch/links.h
     std::chrono::milliseconds heartbeat_timeout =
-        kHeartbeatTimeout;          // that a host may keep, see core/inter_host_config.h
+        kHeartbeatTimeout;          // that a host may keep, see setup/group_config.h
     std::string host;               // the user's name of this rank's host; empty: it is found out
     streams::DeviceOptions device;  // but for the selection
     // Called by rank 0 of each group, once it is made, with the file of its memory.

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/interrupt.h"
+#include "core/deadline.h"
 #include "torch/backend.h"
 #include "torch/call_guard.h"
 #include "torch/python.h"

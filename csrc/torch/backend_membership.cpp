@@ -3,7 +3,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
-#include "core/patient_store.h"
+#include "setup/store.h"
 #include "torch/backend_setup.h"
 #include "torch/errors.h"
 #include "torch/python.h"

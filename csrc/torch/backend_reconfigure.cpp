@@ -14,9 +14,9 @@
 #include <utility>
 
 #include "core/digest.h"
-#include "core/participant.h"
 #include "core/process.h"
-#include "core/record.h"
+#include "setup/participant.h"
+#include "setup/record.h"
 #include "torch/backend_setup.h"
 #include "torch/errors.h"
 #include "torch/python.h"

@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "core/interrupt.h"
+#include "core/deadline.h"
 #include "shm/group.h"
 #include "torch/announced.h"
 #include "torch/call_guard.h"

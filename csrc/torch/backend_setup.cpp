@@ -4,8 +4,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
-#include "core/patient_store.h"
-#include "links/address.h"
+#include "hosts/address.h"
+#include "setup/store.h"
 #include "torch/links.h"
 #include "torch/store_adapter.h"
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "core/bootstrap.h"
-#include "core/store.h"
+#include "setup/bootstrap.h"
+#include "setup/store.h"
 #include "torch/backend.h"
 
 namespace ringcomm {

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/bootstrap.h"
 #include "core/flight_dump.h"
 #include "plan/matching.h"
+#include "setup/bootstrap.h"
 #include "torch/backend.h"
 #include "torch/call_guard.h"
 #include "torch/errors.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/deadline.h"
-#include "core/environment.h"
+#include "core/process.h"
 #include "torch/errors.h"
 
 namespace ringcomm {

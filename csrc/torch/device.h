@@ -9,9 +9,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "core/device_board.h"
 #include "core/group.h"
-#include "core/peer_message.h"
-#include "core/selection.h"
+#include "core/policy.h"
 #include "gpu/streams/device_options.h"
 #include "torch/operation.h"
 #include "torch/tensors.h"

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/flight_dump.h"
-#include "core/flight_signal.h"
 #include "torch/python.h"
 
 namespace ringcomm {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/flight_recorder.h"
-#include "core/fork_guard.h"
+#include "core/process.h"
 #include "core/status.h"
 
 namespace ringcomm {

@@ -24,7 +24,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
-#include "links/engine.h"
+#include "hosts/engine.h"
 
 namespace ringcomm {
 

@@ -7,9 +7,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
-#include "core/fork_guard.h"
+#include "core/process.h"
 #include "core/status.h"
-#include "links/address.h"
+#include "hosts/address.h"
 #include "torch/gloo_connection.h"
 #include "torch/gloo_store.h"
 #include "torch/links.h"

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "core/status.h"
-#include "core/store.h"
 #include "core/thread.h"
-#include "links/address.h"
+#include "hosts/address.h"
+#include "setup/store.h"
 
 namespace ringcomm {
 

@@ -1,8 +1,8 @@
 #include "torch/links.h"
 
-#include "core/patient_store.h"
 #include "core/status.h"
-#include "links/ucx.h"
+#include "hosts/ucx.h"
+#include "setup/store.h"
 
 namespace ringcomm {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/store.h"
-#include "links/engine.h"
+#include "hosts/engine.h"
+#include "setup/store.h"
 
 namespace ringcomm {
 

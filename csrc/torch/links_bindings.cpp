@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "links/ucx.h"
+#include "hosts/ucx.h"
 #include "torch/links.h"
 
 namespace py = pybind11;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "core/store.h"
+#include "setup/store.h"
 
 namespace ringcomm {
 

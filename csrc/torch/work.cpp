@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/deadline.h"
-#include "core/interrupt.h"
 #include "torch/call_guard.h"
 #include "torch/errors.h"
 

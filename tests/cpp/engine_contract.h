@@ -1,4 +1,4 @@
-// What every engine promises (links/engine.h), as functions that all ranks of a group run, be they
+// What every engine promises (hosts/engine.h), as functions that all ranks of a group run, be they
 // threads or processes, each with an engine that is new.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 #include "check.h"
 #include "core/deadline.h"
-#include "links/engine.h"
+#include "hosts/engine.h"
 
 namespace contract {
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "core/store.h"
+#include "setup/store.h"
 
 namespace ranks {
 

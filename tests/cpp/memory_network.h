@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "core/deadline.h"
-#include "links/engine.h"
+#include "hosts/engine.h"
 
 namespace ranks {
 

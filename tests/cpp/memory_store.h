@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/selection.h"
-#include "core/store.h"
+#include "core/policy.h"
+#include "setup/store.h"
 #include "shm/communicator.h"
 
 namespace ranks {

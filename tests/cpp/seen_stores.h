@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/process.h"
-#include "core/record.h"
 #include "memory_store.h"
+#include "setup/record.h"
 
 namespace ranks {
 

@@ -10,7 +10,7 @@
 
 #include "check.h"
 #include "shm/arena.h"
-#include "shm/peer_arenas.h"
+#include "shm/peer_memory.h"
 
 namespace {
 

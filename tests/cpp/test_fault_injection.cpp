@@ -14,8 +14,8 @@
 
 #include "check.h"
 #include "collective_cases.h"
+#include "core/flight_dump.h"
 #include "core/flight_recorder.h"
-#include "core/flight_signal.h"
 #include "core/queue.h"
 #include "core/thread.h"
 #include "fault_injection.h"

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "check.h"
-#include "core/fixed_text.h"
 #include "core/pickle.h"
 #include "core/status.h"
+#include "core/text.h"
 
 namespace {
 

@@ -16,7 +16,6 @@
 #include "check.h"
 #include "core/flight_dump.h"
 #include "core/flight_recorder.h"
-#include "core/flight_signal.h"
 #include "core/status.h"
 
 namespace {

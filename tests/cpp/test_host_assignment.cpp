@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "check.h"
-#include "core/host_assignment.h"
-#include "core/participant.h"
-#include "core/refusal.h"
+#include "setup/host_assignment.h"
+#include "setup/participant.h"
+#include "setup/record.h"
 #include "shm/segment_setup.h"
 
 namespace {

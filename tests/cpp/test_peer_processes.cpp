@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "check.h"
-#include "shm/peer_processes.h"
+#include "shm/peer_memory.h"
 
 namespace {
 

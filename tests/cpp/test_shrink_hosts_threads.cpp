@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "check.h"
-#include "core/patient_store.h"
 #include "errors.h"
 #include "mortal_ranks.h"
+#include "setup/store.h"
 #include "shm/membership_report.h"
 #include "shm/shrink.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "check.h"
-#include "core/size_class.h"
+#include "core/policy.h"
 #include "errors.h"
 #include "memory_store.h"
 #include "shm/view.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "check.h"
-#include "core/tuning.h"
+#include "core/policy.h"
 #include "errors.h"
 #include "memory_store.h"
 

@@ -16,8 +16,8 @@
 #include "engine_contract.h"
 #include "errors.h"
 #include "file_store.h"
-#include "links/address.h"
-#include "links/ucx.h"
+#include "hosts/address.h"
+#include "hosts/ucx.h"
 #include "memory_store.h"
 
 #ifdef __SANITIZE_ADDRESS__

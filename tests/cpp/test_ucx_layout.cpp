@@ -1,4 +1,4 @@
-// What links/ucp.h declares is what UCX declares.
+// What hosts/ucp.h declares is what UCX declares.
 #include <ucp/api/ucp.h>
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "check.h"
-#include "links/ucp.h"
+#include "hosts/ucp.h"
 
 namespace {
 

@@ -13,13 +13,12 @@
 
 #include "check.h"
 #include "core/workers.h"
-#include "shm/completions.h"
 
 namespace {
 
 using namespace ringcomm;
 using namespace std::chrono_literals;
-using shm::Completions;
+using ringcomm::Completions;
 
 int num_threads() {
   return static_cast<int>(std::distance(std::filesystem::directory_iterator("/proc/self/task"),

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "core/interrupt.h"
+#include "core/deadline.h"
 #include "core/status.h"
 
 namespace ringcomm::nccl {

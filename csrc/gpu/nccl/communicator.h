@@ -16,7 +16,6 @@
 
 #include "core/device_board.h"
 #include "core/group.h"
-#include "core/peer_message.h"
 #include "gpu/nccl/api.h"
 #include "gpu/nccl/await.h"
 #include "gpu/nccl/captures.h"

@@ -15,7 +15,6 @@
 
 #include "core/device_board.h"
 #include "core/group.h"
-#include "core/peer_message.h"
 #include "gpu/nccl/comms.h"
 #include "gpu/nccl/handles.h"
 

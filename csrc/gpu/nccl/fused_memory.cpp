@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/environment.h"
+#include "core/process.h"
 #include "gpu/fused/launch.h"
 #include "gpu/nccl/handles.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/selection.h"
+#include "core/policy.h"
 #include "core/status.h"
 #include "gpu/streams/layout.h"
 

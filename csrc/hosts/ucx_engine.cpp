@@ -1,0 +1,230 @@
+#include "hosts/ucx_engine.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/status.h"
+#include "hosts/address.h"
+#include "hosts/ucx.h"
+
+namespace ringcomm::links {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kStreamBits = 4, kNumberBits = 40;
+static_assert(kStreams == 1 << kStreamBits);
+
+std::uint64_t encode(int sender, Tag tag) {
+  return static_cast<std::uint64_t>(sender) << (kStreamBits + kNumberBits) |
+         static_cast<std::uint64_t>(tag.stream) << kNumberBits | tag.number;
+}
+
+}  // namespace
+
+UcxEngine::UcxEngine(std::shared_ptr<Store> store, int rank)
+    : ucx_(ucx_library()), store_(std::move(store)), rank_(rank) {
+  const auto check = [&](ucp::Status status, const char* call) {
+    if (status == ucp::Status::kOk) return;
+    if (worker_ != nullptr) ucx_.worker_destroy(worker_);
+    throw Error(ErrorKind::kLibrary,
+                "UCX " + ucx_.version + " fails in " + call + ": " + ucx_.status_string(status));
+  };
+  ucp::WorkerParams params{};
+  params.field_mask = ucp::WorkerParams::kThreadMode;
+  params.thread_mode = ucp::WorkerParams::kSerialized;
+  check(ucx_.worker_create(ucx_.context, &params, &worker_), "ucp_worker_create");
+  check(ucx_.worker_get_efd(worker_, &event_fd_), "ucp_worker_get_efd");
+  ucp::WorkerAttr own{};
+  own.field_mask = ucp::WorkerAttr::kAddress;
+  check(ucx_.worker_query(worker_, &own), "ucp_worker_query");
+  const std::string address(reinterpret_cast<const char*>(own.address), own.address_length);
+  ucx_.worker_release_address(worker_, own.address);
+  try {
+    publish_address(*store_, rank_, "ucx", address);
+  } catch (...) {
+    ucx_.worker_destroy(worker_);
+    throw;
+  }
+}
+
+UcxEngine::~UcxEngine() {
+  if (!maker_.is_here()) return;  // a child leaves all of it alone
+  std::lock_guard lock(mutex_);
+  std::vector<ucp::Endpoint*> endpoints;
+  for (auto& [rank, peer] : peers_) {
+    if (peer.endpoint != nullptr) endpoints.push_back(std::exchange(peer.endpoint, nullptr));
+  }
+  close(endpoints);
+  for (auto& [rank, peer] : peers_) give_up(peer);
+  if (flushing_ != nullptr) ucx_.request_free(flushing_);
+  ucx_.worker_destroy(worker_);
+  withdraw_address(store_, rank_);
+}
+
+UcxEngine::Posted& UcxEngine::add(Peer& peer, Request& request) {
+  if (unused_.empty()) unused_.emplace_back();
+  peer.posted.splice(peer.posted.end(), unused_, unused_.begin());
+  Posted& posted = peer.posted.back();
+  posted = {.request = &request, .peer = &peer, .self = std::prev(peer.posted.end())};
+  request.handle = &posted;
+  request.state.store(Request::State::kPending, std::memory_order_release);
+  return posted;
+}
+
+// UCX knows it no more.
+void UcxEngine::end(Posted& posted, Request::State state) {
+  if (posted.is_send) --num_sends_;
+  ++num_ended_;
+  Request* request = std::exchange(posted.request, nullptr);
+  unused_.splice(unused_.begin(), request != nullptr ? posted.peer->posted : abandoned_,
+                 posted.self);
+  if (request != nullptr) request->state.store(state, std::memory_order_release);
+}
+
+void UcxEngine::send(int to, Tag tag, std::span<const std::byte> bytes, Request& request) {
+  std::lock_guard lock(mutex_);
+  Peer& peer = this->peer(to);
+  if (peer.lost) return request.state.store(Request::State::kFailed, std::memory_order_release);
+  Posted& posted = add(peer, request);
+  posted.is_send = true;
+  posted.bytes = bytes;
+  posted.tag = encode(rank_, tag);
+  ++num_sends_;
+  if (peer.endpoint != nullptr) hand_over(posted);
+}
+
+void UcxEngine::hand_over(Posted& posted) {
+  ucp::RequestParam param{};
+  param.op_attr_mask = ucp::RequestParam::kCallback | ucp::RequestParam::kUserData;
+  param.callback.send = on_sent;
+  param.user_data = &posted;
+  sent_since_flush_ = true;
+  void* const sent = ucx_.tag_send_nbx(posted.peer->endpoint, posted.bytes.data(),
+                                       posted.bytes.size(), posted.tag, &param);
+  if (sent == nullptr) return end(posted, Request::State::kDone);
+  if (ucp::failed(sent)) return end(posted, Request::State::kFailed);
+  posted.ucx = sent;
+}
+
+void UcxEngine::recv(int from, Tag tag, std::span<std::byte> room, Request& request) {
+  std::lock_guard lock(mutex_);
+  Peer& peer = this->peer(from);
+  if (peer.lost) return request.state.store(Request::State::kFailed, std::memory_order_release);
+  Posted& posted = add(peer, request);
+  ucp::TagRecvInfo info{};
+  ucp::RequestParam param{};
+  param.op_attr_mask =
+      ucp::RequestParam::kCallback | ucp::RequestParam::kUserData | ucp::RequestParam::kRecvInfo;
+  param.callback.recv = on_received;
+  param.user_data = &posted;
+  param.recv_info = &info;
+  void* const received = ucx_.tag_recv_nbx(worker_, room.data(), room.size(), encode(from, tag),
+                                           ~std::uint64_t{0}, &param);
+  if (received == nullptr) {
+    request.nbytes = info.length;
+    end(posted, Request::State::kDone);
+  } else if (ucp::failed(received)) {
+    end(posted, Request::State::kFailed);
+  } else {
+    posted.ucx = received;
+  }
+}
+
+void UcxEngine::on_sent(void* ucx, ucp::Status status, void* arg) {
+  Posted& posted = *static_cast<Posted*>(arg);
+  UcxEngine& engine = *posted.peer->engine;
+  engine.ucx_.request_free(ucx);
+  engine.end(posted, status == ucp::Status::kOk ? Request::State::kDone : Request::State::kFailed);
+}
+
+void UcxEngine::on_received(void* ucx, ucp::Status status, const ucp::TagRecvInfo* info,
+                            void* arg) {
+  Posted& posted = *static_cast<Posted*>(arg);
+  UcxEngine& engine = *posted.peer->engine;
+  engine.ucx_.request_free(ucx);
+  if (status == ucp::Status::kOk && posted.request != nullptr)
+    posted.request->nbytes = info->length;
+  engine.end(posted, status == ucp::Status::kOk ? Request::State::kDone : Request::State::kFailed);
+}
+
+void UcxEngine::cancel(Request& request) {
+  std::lock_guard lock(mutex_);
+  if (!request.pending()) return;
+  Posted& posted = *static_cast<Posted*>(request.handle);
+  if (posted.ucx == nullptr) return end(posted, Request::State::kFailed);
+  Peer& peer = *posted.peer;
+  if (!posted.is_send) ucx_.request_cancel(worker_, posted.ucx);
+  if (!request.pending()) return;
+  lose(peer, "a message was cancelled that was under way");
+  peer.cancelled = true;
+  give_up(peer);
+}
+
+bool UcxEngine::advance() {
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || !stopped_.empty()) return false;  // somebody else does it, or nobody
+  if (peers_.empty()) return false;              // as of a rank whose leader speaks for it
+  look_for_peers();
+  const std::size_t ended = num_ended_;
+  while (ucx_.worker_progress(worker_) > 0 && num_ended_ == ended) {
+  }
+  if (num_losing_ > 0) {
+    num_losing_ = 0;
+    for (auto& [rank, peer] : peers_) {
+      if (peer.lost && (peer.endpoint != nullptr || !peer.posted.empty())) give_up(peer);
+    }
+  }
+  return num_ended_ != ended;
+}
+
+bool UcxEngine::flushed() {
+  std::lock_guard lock(mutex_);
+  if (num_sends_ > 0) return false;
+  if (!stopped_.empty()) return true;
+  if (flushing_ == nullptr) {
+    if (!std::exchange(sent_since_flush_, false)) return true;
+    ucp::RequestParam param{};
+    void* request = ucx_.worker_flush_nbx(worker_, &param);
+    if (!ucp::is_request(request)) return true;
+    flushing_ = request;
+  }
+  if (ucx_.request_check_status(flushing_) == ucp::Status::kInProgress) return false;
+  ucx_.request_free(std::exchange(flushing_, nullptr));
+  return !sent_since_flush_;
+}
+
+void UcxEngine::sleep(std::chrono::microseconds longest) {
+  if (advance()) return;  // what UCX has not looked at does not wake
+  {
+    std::lock_guard lock(mutex_);
+    if (!stopped_.empty()) return;
+    if (looking_.valid()) {
+      longest = std::min<std::chrono::microseconds>(longest, 1ms);
+    } else if (num_unknown_ > 0) {
+      longest = std::min(longest,
+                         std::chrono::ceil<std::chrono::microseconds>(next_look_ - Clock::now()));
+    }
+    if (longest <= 0us) return;
+    if (ucx_.worker_arm(worker_) != ucp::Status::kOk) return;  // there is something already
+  }
+  pollfd wanted{.fd = event_fd_, .events = POLLIN, .revents = 0};
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(longest);
+  const timespec limit{.tv_sec = seconds.count(),
+                       .tv_nsec = std::chrono::nanoseconds(longest - seconds).count()};
+  ppoll(&wanted, 1, &limit, nullptr);
+}
+
+std::string UcxEngine::failure(int rank) {
+  std::lock_guard lock(mutex_);
+  const auto found = peers_.find(rank);
+  return found == peers_.end() ? "" : found->second.failure;
+}
+
+std::unique_ptr<Engine> make_ucx_engine(std::shared_ptr<Store> store, int rank, int) {
+  return std::make_unique<UcxEngine>(std::move(store), rank);
+}
+
+}  // namespace ringcomm::links

@@ -1,0 +1,62 @@
+// Which ranks try to share memory while a group is made, as rank 0 decides and tells all.
+//
+// It begins with a guess, and changes by what comes of it. Ranks that are taken to be on one host
+// make an attempt: the first of them makes a file in memory, the others map it. Where some cannot
+// reach it they all try once more with a file that has a name; and who cannot reach that either is
+// taken to be on another host, and tries there. So it ends, with a host for each rank if need be.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/members.h"
+
+namespace ringcomm {
+
+class HostAssignment {
+ public:
+  HostAssignment() = default;
+  // Of ranks with these tickets, and these guesses of where they are: by rank. Attempts are
+  // numbered from `first` on.
+  HostAssignment(std::vector<std::int64_t> tickets, const std::vector<std::string>& guesses,
+                 int first);
+
+  Placement placement() const { return Placement::of(attempt_of_); }
+  const std::vector<std::int64_t>& tickets() const { return tickets_; }
+  // By its number: what those do together that are taken to be on the rank's host.
+  int attempt_of(int rank) const { return attempt_of_[rank]; }
+  // Whether its file is to have a name.
+  bool is_named(int attempt) const { return attempts_.at(attempt).named; }
+  int next_attempt() const { return attempts_.empty() ? 0 : attempts_.rbegin()->first + 1; }
+
+  // What has come of an attempt: all have mapped the file; or all but these, `named` being whether
+  // it had a name. News of attempts that are over change nothing.
+  void set_joined(int attempt);
+  void set_out_of_reach(int attempt, bool named, const std::vector<int>& ranks);
+  // Whether all attempts have come to a good end.
+  bool is_complete() const;
+  bool has_joined(int rank) const { return attempts_.at(attempt_of_[rank]).joined; }
+
+  // For those who are told; what has come of attempts is not part of it.
+  std::string text() const;
+  // Nothing if it is none of a group of so many.
+  static std::optional<HostAssignment> read(std::string_view text, int world_size);
+
+ private:
+  struct Attempt {
+    bool named = false;
+    bool joined = false;
+  };
+
+  void move(const std::vector<int>& ranks, bool named);
+
+  std::vector<std::int64_t> tickets_;
+  std::vector<int> attempt_of_;      // by rank
+  std::map<int, Attempt> attempts_;  // those that are not over
+};
+
+}  // namespace ringcomm

@@ -1,0 +1,46 @@
+// Who comes to make a group, as it says in its ticket (setup/bootstrap.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/process.h"
+
+namespace ringcomm {
+
+struct Participant {
+  std::int64_t ticket = -1;  // no other's in this store
+  int rank = -1;
+  int world_size = 0;
+  std::uint64_t members = 0;  // digest of their global ranks
+  Process process = {};
+  std::string boot = {};  // tells whether the process's number means anything here; may be hidden
+  std::string host = {};  // as its user calls it, or as it calls itself
+  bool is_host_given = false;
+  std::string refusal = {};       // why it will not come; empty: it will
+  mutable bool was_seen = false;  // to run here, by this process
+
+  // Those of whom this is the same may share memory.
+  std::string guess() const { return is_host_given ? "name " + host : "kernel " + boot; }
+  // Whether nothing tells its host: no name was given, and its kernel's boot id is hidden.
+  bool is_anywhere() const { return !is_host_given && boot.empty(); }
+
+  // False where the onlooker can be certain that its process has ended. Where hosts have different
+  // names, the kernels may be copies of each other, in virtual machines, and where boot ids are
+  // hidden there may be different kernels: a process that was never seen to run here then runs
+  // elsewhere. So it does where process numbers may be of different namespaces.
+  bool lives(const Participant& onlooker) const;
+
+  std::string text() const;
+  // Nothing if it is no ticket, or one of another build. `rest`: what stands behind it.
+  static std::optional<Participant> read(std::string_view text, std::string_view* rest = nullptr);
+};
+
+// By rank, what each is taken for at first. Who is anywhere may be where the first is that has a
+// kernel: that is tried.
+std::vector<std::string> guesses_of(const std::vector<Participant>& participants);
+
+}  // namespace ringcomm

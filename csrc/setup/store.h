@@ -1,0 +1,102 @@
+// What the set-up of a group needs of a rendezvous store, and two things made of one: a list, and a
+// store whose calls end. c10d's stores are adapted to it in torch/.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ringcomm {
+
+// Keeps what was set until it is erased: also what earlier groups, or earlier attempts at this one,
+// have left. All methods return at once, and throw Error (kSystem) when the store does not answer.
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  // Not while somebody may erase the key: some stores look first and read then, and wait for what
+  // has gone in between. has() may be asked at any time.
+  virtual std::optional<std::string> find(const std::string& key) = 0;
+  virtual bool has(const std::string& key) { return find(key).has_value(); }
+  // Sets it where nothing was set yet; returns what stands there then, for good: keys that are set
+  // so are not set otherwise.
+  virtual std::string set_once(const std::string& key, const std::string& value) = 0;
+  // Adds to a counter, which is 0 at first, and returns what it is then.
+  virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
+  // A counter begins at 0 again. False: this store erases nothing.
+  virtual bool erase(const std::string&) { return false; }
+};
+
+// A list in a store, which anybody may add to: a counter of the places that are taken, and what
+// stands in each. Nothing in it is ever changed.
+class Series {
+ public:
+  // Reads begin at that place.
+  Series(Store& store, std::string name, std::int64_t first = 0)
+      : store_(store), name_(std::move(name)), next_(first) {}
+
+  // Two steps, so that what is written can tell its place.
+  std::int64_t take() { return store_.add(name_, 1) - 1; }
+  void write(std::int64_t place, const std::string& text) { store_.set(key(place), text); }
+  void append(const std::string& text) { write(take(), text); }
+
+  std::optional<std::string> at(std::int64_t place) { return store_.find(key(place)); }
+  // Calls use(place, text) for what has come since the last time.
+  template <typename Use>
+  void read(Use use);
+  // All before it has been read.
+  std::int64_t first_unread() const { return unwritten_.empty() ? next_ : unwritten_.front(); }
+  std::int64_t first_unseen() const { return next_; }
+
+ private:
+  std::string key(std::int64_t place) const { return name_ + "/" + std::to_string(place); }
+
+  Store& store_;
+  const std::string name_;
+  std::int64_t next_;
+  std::vector<std::int64_t> unwritten_;  // taken, and not yet to be read
+};
+
+template <typename Use>
+void Series::read(Use use) {
+  for (const std::int64_t end = store_.add(name_, 0); next_ < end; ++next_) {
+    unwritten_.push_back(next_);
+  }
+  std::erase_if(unwritten_, [&](std::int64_t place) {
+    const std::optional<std::string> text = at(place);
+    if (text) use(place, *text);
+    return text.has_value();
+  });
+}
+
+// A store that may never answer, such as one on a host that was cut off: a call to it waits for the
+// network, and nothing ends it. Here it waits on a thread of its own, which is left behind.
+class PatientStore : public Store {
+ public:
+  // Every call ends after that time, by Error (kSystem), and all later ones at once.
+  PatientStore(std::shared_ptr<Store> store, std::chrono::milliseconds patience)
+      : store_(std::move(store)), patience_(patience) {}
+
+  void set(const std::string& key, const std::string& value) override;
+  std::optional<std::string> find(const std::string& key) override;
+  std::string set_once(const std::string& key, const std::string& value) override;
+  std::int64_t add(const std::string& key, std::int64_t amount) override;
+  bool has(const std::string& key) override;
+  bool erase(const std::string& key) override;
+
+ private:
+  template <typename Answer>
+  Answer ask(const std::string& key, std::function<Answer(Store&)> question);
+
+  const std::shared_ptr<Store> store_;
+  const std::chrono::milliseconds patience_;
+  std::atomic<bool> is_silent_{false};
+};
+
+}  // namespace ringcomm
