@@ -35,7 +35,7 @@ SANITIZERS = {
     # --wrap: see tests/cpp/one_mapping.cpp. What is instrumented hides what is initialised.
     "thread": "-fsanitize=thread -Wno-maybe-uninitialized -Wno-tsan -Wl,--wrap=mmap,--wrap=munmap",
 }
-CORE = ("plan", "reduce", "core", "setup", "hosts", "shm", "gpu/streams", "gpu/fused")
+CORE = ("plan", "reduce", "core", "setup", "shm", "hosts", "gpu/streams", "gpu/fused")
 TESTS = sorted((ROOT / "tests" / "cpp").glob("test_*.cpp"))
 # Programs that other tests talk to.
 HELPERS = [ROOT / "tests" / "cpp" / "run_plans.cpp"]

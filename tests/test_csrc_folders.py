@@ -28,8 +28,8 @@ FLOORS = [
     {"plan", "reduce"},
     {"gpu/streams", "core"},
     {"setup", "gpu/fused"},
-    {"hosts"},
     {"gpu/nccl", "shm"},
+    {"hosts"},
     {"torch"},
 ]
 # Streams carry out what core/ describes, and the other way round nothing is needed.
@@ -63,9 +63,10 @@ HOST_HALF = re.compile(
 def test_who_needs_a_group_needs_no_shared_memory():
     for source in csrc():
         folder = source.parent.name
-        if folder == "shm" or (folder == "torch" and HOST_HALF.fullmatch(source.stem)):
+        if folder in ("shm", "hosts") or (folder == "torch" and HOST_HALF.fullmatch(source.stem)):
             continue
-        assert not included(source, "shm/"), f"{source.relative_to(ROOT)} includes shm/"
+        foreign = included(source, r"(?:shm/|hosts/linked_hosts)")
+        assert not foreign, f"{source.relative_to(ROOT)} includes {foreign}"
         headers = [name for name in included(source, r"torch/\w+(?=\.h\")") if folder == "torch"]
         host = [name for name in headers if HOST_HALF.fullmatch(name.removeprefix("torch/"))]
         assert not host, f"{source.relative_to(ROOT)} includes {host}"

@@ -16,6 +16,9 @@ namespace ringcomm {
 
 // How long a host may be silent where nothing else is said.
 inline constexpr std::chrono::milliseconds kHeartbeatTimeout{4000};
+// How long it may be silent before its first status message, if its heartbeat timeout is not
+// longer: many hosts take their time to connect.
+inline constexpr std::chrono::milliseconds kFirstHeartbeatTimeout{30000};
 
 // What the ranks of a group use between their hosts. Rank 0 sends it to all, so that they agree.
 struct InterHostConfig {

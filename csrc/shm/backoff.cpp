@@ -48,9 +48,9 @@ Backoff::Next Backoff::next() {
 void Backoff::sleep(const WaitInfo& blocked) {
   const std::vector<int>& peers = blocked.peers;
   const auto is_local = [&](int peer) { return group_.is_local(peer); };
-  if (group_.links() != nullptr && !blocked.in_memory) {
+  if (group_.remote_hosts() != nullptr && !blocked.in_memory) {
     const int part = std::ranges::any_of(peers, is_local) ? kPartOfWaitForBoth : kPartOfWait;
-    group_.links()->sleep(std::min(kLongestSleepOnLinks, idle_ / part));
+    group_.remote_hosts()->sleep(std::min(kLongestSleepOnLinks, idle_ / part));
     return;
   }
   if (std::ranges::find(peers, listens_to_) != peers.end()) {
@@ -112,7 +112,7 @@ void Backoff::look_around(const WaitInfo& blocked) {
 // Nothing is heard of other hosts any more when the leader of this one has died. It may leave when
 // it is done, before others are.
 void Backoff::look_at_leader() {
-  if (group_.links() == nullptr) return;
+  if (group_.remote_hosts() == nullptr) return;
   const int leader = group_.own_leader();
   if (leader == group_.rank) return;
   std::string how;

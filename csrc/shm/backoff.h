@@ -63,7 +63,7 @@ class Backoff {
           look_around(explain());
       }
     }
-    if (group_.links() != nullptr) group_.links()->advance();
+    if (group_.remote_hosts() != nullptr) group_.remote_hosts()->advance();
   }
 
  private:

@@ -45,15 +45,15 @@ GroupConfig with_what_it_goes_by(GroupConfig config, const Selection& selection)
 }  // namespace
 
 Communicator::Communicator(Store& store, const GroupConfig& config, const Selection& selection,
-                           const links::MakeEngine& make_engine, bool has_met) try
+                           const shm::ConnectHosts& connect_hosts, bool has_met) try
     : Collectives(config.rank, checked(config).world_size, selection),
-      group_(store, with_what_it_goes_by(config, selection), make_engine),
+      group_(store, with_what_it_goes_by(config, selection), connect_hosts),
       joining_{(has_met = true, &group_)},
       exchange_(group_),
       executor_(group_),
       mail_(group_),
       peers_(config.world_size) {
-  if (group_.links() != nullptr) {
+  if (group_.remote_hosts() != nullptr) {
     place(group_.placement(), group_.segment().inter_host().link);
   } else {
     tune(group_.segment().tuned());

@@ -36,10 +36,10 @@ namespace ringcomm {
 // carried out however small the input is, and wherever it lies.
 class Communicator : public Collectives {
  public:
-  // make_engine: for links to other hosts, if the ranks are on several.
+  // connect_hosts: makes what the group needs of other hosts, if its ranks are on several.
   // What fails on this rank the others raise, too; has_met is for that alone.
   Communicator(Store& store, const GroupConfig& config, const Selection& selection,
-               const links::MakeEngine& make_engine = nullptr, bool has_met = false);
+               const shm::ConnectHosts& connect_hosts = nullptr, bool has_met = false);
   // Leaves the group.
   ~Communicator() override;
 

@@ -11,7 +11,7 @@
 //     writes its own record                        state.dump_answered = request
 //     waits until all have answered
 //
-// Between hosts the status messages (shm/status_message.h) carry requests and answers, and the
+// Between hosts the status messages (hosts/status_message.h) carry requests and answers, and the
 // thread of a host's leader wakes the ranks of its host.
 #pragma once
 

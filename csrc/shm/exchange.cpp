@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "shm/announcement_forwarder.h"
-
 namespace ringcomm::shm {
 namespace {
 
@@ -82,7 +80,7 @@ void Exchange::refuse(const std::string& reason, const Deadline& deadline) {
 }
 
 void Exchange::await_announcements(const Deadline& deadline) {
-  AnnouncementForwarder* const forwarder = group_.forwarder();
+  RemoteHosts* const hosts = group_.remote_hosts();
   Backoff idle(group_, deadline);
   const auto pause = [&] {
     idle.pause([&] {
@@ -90,19 +88,19 @@ void Exchange::await_announcements(const Deadline& deadline) {
       for (int peer = 0; peer < group_.world_size; ++peer) {
         if (!announced(peer)) blocked.peers.push_back(peer);
       }
-      blocked.in_memory = forwarder == nullptr || forwarder->awaits_only(blocked.peers);
+      blocked.in_memory = hosts == nullptr || hosts->forwards_after(blocked.peers);
       return blocked;
     });
   };
   const auto step = [&] {
-    if (forwarder != nullptr) forwarder->step();
+    if (hosts != nullptr) hosts->forward_announcements();
   };
   step();
   for (int r = 0; r < group_.world_size; ++r) {
     for (; !announced(r); step()) pause();
   }
-  if (forwarder == nullptr) return;
-  for (; !forwarder->has_sent(sequence_); step()) pause();
+  if (hosts == nullptr) return;
+  for (; !hosts->has_forwarded(sequence_); step()) pause();
 }
 
 void Exchange::await_all(const Deadline& deadline) {

@@ -31,7 +31,7 @@ Executor::Executor(Group& group)
       lanes_(num_lanes_),
       stores_(group.world_size + 1) {
   for (Lane& lane : lanes_) lane.seen.resize(group.world_size);
-  if (group.links() != nullptr) remote_.emplace(group, num_lanes_);
+  if (group.remote_hosts() != nullptr) remote_ = group.remote_hosts()->make_slices(num_lanes_);
 }
 
 std::size_t Executor::slot_nbytes(const Program& program) const {
@@ -44,7 +44,7 @@ std::size_t Executor::slice_nbytes(const Program& program, Collective collective
   const std::size_t slot = slot_nbytes(program);
   // Where all wait for each other's data in every round, none runs ahead of its receivers. What
   // goes one way is to ask them for leave, if the slots are large enough.
-  if (remote_) return goes_one_way(collective) ? slot : std::min(slot, links::kOneShot);
+  if (remote_) return goes_one_way(collective) ? slot : std::min(slot, remote_->one_shot_nbytes());
   if (!goes_one_way(collective)) return slot;
   const std::size_t part = chunk_nbytes / kSlicesOnTheWay / kSliceAlignment * kSliceAlignment;
   return std::min(slot, std::max(part, kLeastOnTheWay));
@@ -140,7 +140,7 @@ void Executor::leave_nothing_behind(const Call& call, const Deadline& deadline) 
   const auto completed = [&](int peer) {
     return group_.segment().state(peer).completed.load(std::memory_order_acquire) >= call.sequence;
   };
-  while (!group_.links()->flushed()) {
+  while (!group_.remote_hosts()->flushed()) {
     std::vector<int> awaited = group_.remote();
     std::erase_if(awaited, completed);
     if (awaited.empty()) return;

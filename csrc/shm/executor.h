@@ -10,7 +10,7 @@
 // (shm/layout.h), but in calls so large that they go through all of them anyway.
 //
 // What goes to ranks on other hosts, and what comes from there, lies in places of this rank's own:
-// shm/remote_slices.h.
+// hosts/remote_slices.h.
 //
 // Invariant: a rank's counter says n only when the slices that its first n actions publish can be
 // read, and those that they take are not read any more.
@@ -33,7 +33,6 @@
 #include "shm/backoff.h"
 #include "shm/group.h"
 #include "shm/layout.h"
-#include "shm/remote_slices.h"
 
 namespace ringcomm::shm {
 
@@ -107,8 +106,8 @@ class Executor {
   Group& group_;
   const int num_lanes_;
   std::vector<Lane> lanes_;
-  std::vector<StoreChoice> stores_;     // by reader, the last one of several
-  std::optional<RemoteSlices> remote_;  // none if there is but one host
+  std::vector<StoreChoice> stores_;       // by reader, the last one of several
+  std::unique_ptr<RemoteSlices> remote_;  // none if there is but one host
   std::vector<std::size_t> chunk_nbytes_;
   std::vector<const void*> inputs_;
   std::unique_ptr<std::byte[]> scratch_;

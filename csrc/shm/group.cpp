@@ -6,9 +6,7 @@
 #include <vector>
 
 #include "core/thread.h"
-#include "shm/announcement_forwarder.h"
 #include "shm/dump_listener.h"
-#include "shm/heartbeat.h"
 #include "shm/layout.h"
 
 namespace ringcomm::shm {
@@ -20,7 +18,7 @@ constexpr std::chrono::milliseconds kLeaderFirst{500};
 // By so much may the word that a rank of another host has left overtake what it said before; and by
 // so much if it is known to have said all.
 constexpr std::chrono::milliseconds kOvertakes{500};
-constexpr std::chrono::milliseconds kOvertakesForSure = Heartbeat::kFirstHeartbeatTimeout;
+constexpr std::chrono::milliseconds kOvertakesForSure = kFirstHeartbeatTimeout;
 
 constexpr int kSpins = 20;  // about 1 us; yielding costs little more, and lets a peer run
 
@@ -34,7 +32,7 @@ bool outnumber_their_cores(Segment& segment, const std::vector<int>& ranks) {
 
 }  // namespace
 
-Group::Group(Store& store, const GroupConfig& config, const links::MakeEngine& make_engine)
+Group::Group(Store& store, const GroupConfig& config, const ConnectHosts& connect_hosts)
     : ringcomm::Group(config.rank, config.world_size, config.members),
       segment_(store, config),
       spins_(outnumber_their_cores(segment_, placement().ranks_on(host())) ? 0 : kSpins),
@@ -42,21 +40,18 @@ Group::Group(Store& store, const GroupConfig& config, const links::MakeEngine& m
   for (int peer = 0; peer < world_size; ++peer) {
     if (!is_local(peer)) remote_.push_back(peer);
   }
-  if (!remote_.empty()) link(make_engine);
+  if (!remote_.empty()) connect(connect_hosts);
   segment_.set_used();
 }
 
-void Group::link(const links::MakeEngine& make_engine) {
-  if (!make_engine) {
+void Group::connect(const ConnectHosts& connect_hosts) {
+  if (!connect_hosts) {
     throw Error(ErrorKind::kInvalidArgument, members.name(rank) + " does not share memory with " +
                                                  members.names(remote_) +
                                                  ", and is given no links between hosts");
   }
   try {
-    links_ = make_engine(segment_.inter_host().engine, segment_.name(), rank, world_size);
-    if (rank != own_leader()) return;
-    forwarder_ = std::make_unique<AnnouncementForwarder>(*this);
-    heartbeat_ = std::make_unique<Heartbeat>(*this, *forwarder_);
+    remote_hosts_ = connect_hosts(*this);
   } catch (const NoThread& error) {  // the others have their group
     segment_.give_up(std::make_exception_ptr(error.for_good()));
     throw error.for_good();
@@ -174,7 +169,7 @@ void Group::close(const std::string& reason, Closed how) {
   ring_all();
   if (how != Closed::kLeft) return;
   if (dump_listener_) dump_listener_->leave();
-  if (heartbeat_) heartbeat_->leave();
+  if (remote_hosts_) remote_hosts_->leave();
 }
 
 void Group::mark_alive(int leader, Clock::time_point when) {
@@ -269,7 +264,7 @@ bool Group::gone_elsewhere(int peer, std::string* how) {
 // Of the connection to a rank of another host: what this rank knows, or, as it may have none to
 // that host's leader, the leader of this one.
 Group::Loss Group::loss_of(int rank) {
-  if (std::string why = links_->failure(rank); !why.empty()) {
+  if (std::string why = remote_hosts_->failure(rank); !why.empty()) {
     return {std::move(why), first_seen(lost_, rank)};
   }
   const RankState& state = segment_.state(rank);
@@ -286,8 +281,7 @@ std::optional<bool> Group::hears_of(int host) {
   const int leader = placement().leader_of(host);
   const bool has_spoken = segment_.state(leader).has_spoken.load(std::memory_order_acquire) != 0;
   return silent_for(leader) <
-         (has_spoken ? heartbeat_timeout()
-                     : std::max(heartbeat_timeout(), Heartbeat::kFirstHeartbeatTimeout));
+         (has_spoken ? heartbeat_timeout() : std::max(heartbeat_timeout(), kFirstHeartbeatTimeout));
 }
 
 Clock::time_point Group::heard_at(int leader) {

@@ -16,21 +16,19 @@
 #include "core/deadline.h"
 #include "core/group.h"
 #include "core/members.h"
-#include "hosts/engine.h"
 #include "shm/device_board.h"
+#include "shm/remote_hosts.h"
 #include "shm/segment.h"
 
 namespace ringcomm::shm {
 
 class DumpListener;
-class AnnouncementForwarder;
-class Heartbeat;
 
 class Group final : public ringcomm::Group {
  public:
-  // make_engine: for links to other hosts; without it Error (kInvalidArgument) is thrown if there
-  // are any.
-  Group(Store& store, const GroupConfig& config, const links::MakeEngine& make_engine = nullptr);
+  // connect_hosts: makes what the group needs of other hosts. Without it Error (kInvalidArgument)
+  // is thrown if there are any.
+  Group(Store& store, const GroupConfig& config, const ConnectHosts& connect_hosts = nullptr);
   ~Group() override;
 
   // Iterations a wait spins before it yields its core: none where ranks outnumber the cores.
@@ -56,9 +54,8 @@ class Group final : public ringcomm::Group {
   const std::vector<int>& remote() const { return remote_; }
   // The first rank of each other host.
   std::vector<int> other_leaders() const;
-  // Null where there is but one host; relay(): on all but the leaders, too.
-  links::Engine* links() { return links_.get(); }
-  AnnouncementForwarder* forwarder() { return forwarder_.get(); }
+  // Null if there is one host.
+  RemoteHosts* remote_hosts() { return remote_hosts_.get(); }
 
   // Before this rank uses an area of its own. Where there is no memory for it that breaks the
   // group, as the peers are about to wait for what this rank cannot write. Throws Error (kSystem).
@@ -135,7 +132,7 @@ class Group final : public ringcomm::Group {
   void close(const std::string& reason, Closed how = Closed::kLeft);
 
  private:
-  void link(const links::MakeEngine& make_engine);
+  void connect(const ConnectHosts& connect_hosts);
   void make(Area area);
   bool record_failure(int reporter, ErrorKind kind, std::string_view text);
   Clock::time_point heard_at(int leader);
@@ -158,12 +155,10 @@ class Group final : public ringcomm::Group {
   std::atomic<bool> closed_{false};
   std::string close_reason_;
   std::vector<int> remote_;
-  std::unique_ptr<links::Engine> links_;
   FirstSeen left_;  // ranks of other hosts
   FirstSeen lost_;  // links
   std::mutex seen_mutex_;
-  std::unique_ptr<AnnouncementForwarder> forwarder_;
-  std::unique_ptr<Heartbeat> heartbeat_;
+  std::unique_ptr<RemoteHosts> remote_hosts_;
   std::unique_ptr<DumpListener> dump_listener_;
 };
 

@@ -14,7 +14,7 @@
 //
 // In a group that spans hosts each host has such a memory. The ranks of other hosts have their
 // states and announcements there, too, which the host's leader keeps up to date
-// (shm/announcement_forwarder.h, shm/heartbeat.h).
+// (hosts/announcement_forwarder.h, hosts/heartbeat.h).
 //
 // Every area begins at a page. But for the base it has an address only until the rank whose area it
 // is makes it, which takes the memory: a group that never sends a message has no mail boxes. That
@@ -100,7 +100,7 @@ struct alignas(kLine) GroupHeader {
   std::int32_t reporter;
   FailureText text;
   std::atomic<std::uint64_t> shrink_verdict;  // see shm/shrink.cpp, as all that is named so
-  std::atomic<std::int64_t> shrink_turn;      // see shm/shrink_hosts.cpp; nanoseconds of Clock
+  std::atomic<std::int64_t> shrink_turn;      // see hosts/shrink_hosts.cpp; nanoseconds of Clock
   std::atomic<std::uint32_t> dump_request;    // see shm/dump_listener.h, as all that is named so
 };
 

@@ -54,7 +54,7 @@ Mail::Mail(Group& group)
       outgoing_(group.world_size),
       incoming_(group.world_size),
       boxes_(group.world_size) {
-  if (group.links() != nullptr) remote_mailbox_.emplace(group);
+  if (group.remote_hosts() != nullptr) remote_mailbox_ = group.remote_hosts()->make_mailbox();
 }
 
 Mail::~Mail() {
@@ -166,9 +166,9 @@ bool Mail::wait(const Message& message, milliseconds patience) {
       listening.reset();
     } else if (spins > 0) {
       --spins;
-    } else if (const microseconds sleep = nap(since, remote_mailbox_.has_value());
+    } else if (const microseconds sleep = nap(since, remote_mailbox_ != nullptr);
                sleep.count() > 0) {
-      crosses ? group_.links()->sleep(sleep) : listen(listening, sleep);
+      crosses ? group_.remote_hosts()->sleep(sleep) : listen(listening, sleep);
     } else {
       sched_yield();
     }
@@ -232,10 +232,10 @@ void Mail::drain(milliseconds longest) {
   if (!remote_mailbox_) return;
   const Clock::time_point end = Clock::now() + longest;
   std::unique_lock lock(mutex_);
-  while (!(remote_mailbox_->is_empty() && group_.links()->flushed()) && Clock::now() < end) {
+  while (!(remote_mailbox_->is_empty() && group_.remote_hosts()->flushed()) && Clock::now() < end) {
     cross();
     lock.unlock();
-    group_.links()->sleep(microseconds(100));
+    group_.remote_hosts()->sleep(microseconds(100));
     lock.lock();
   }
 }
@@ -277,7 +277,7 @@ void Mail::close(const std::string& reason) {
 // waits for it, so that its sender need not wait either.
 bool Mail::busy() const {
   const bool is_sending =
-      remote_mailbox_ && !(remote_mailbox_->is_empty() && group_.links()->flushed());
+      remote_mailbox_ && !(remote_mailbox_->is_empty() && group_.remote_hosts()->flushed());
   if (is_sending && !group_.broken()) return true;
   return pending_ > 0 || std::ranges::any_of(incoming_, [](const Incoming& incoming) {
            return incoming.message.any();
@@ -287,7 +287,7 @@ bool Mail::busy() const {
 // Between hosts.
 bool Mail::cross() {
   if (!remote_mailbox_) return false;
-  group_.links()->progress();
+  group_.remote_hosts()->progress();
   return remote_mailbox_->step();
 }
 
@@ -393,7 +393,7 @@ void Mail::run_background() {
     lock.unlock();
     if (!done.empty()) {
       report(done, nullptr);
-    } else if (const microseconds sleep = nap(since, remote_mailbox_.has_value());
+    } else if (const microseconds sleep = nap(since, remote_mailbox_ != nullptr);
                sleep.count() > 0) {
       listen(listening, sleep);
     } else {

@@ -38,7 +38,6 @@
 #include "shm/backoff.h"
 #include "shm/doorbell.h"
 #include "shm/group.h"
-#include "shm/remote_mailbox.h"
 
 namespace ringcomm::shm {
 
@@ -213,7 +212,7 @@ class Mail {
   void drop(Arriving& message);
 
   Group& group_;
-  std::optional<RemoteMailbox> remote_mailbox_;  // none if there is but one host
+  std::unique_ptr<RemoteMailbox> remote_mailbox_;  // none if there is but one host
   std::mutex mutex_;
   std::condition_variable wake_;               // the background
   std::vector<Outgoing> outgoing_;             // per peer

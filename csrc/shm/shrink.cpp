@@ -34,7 +34,6 @@
 
 #include "core/deadline.h"
 #include "core/digest.h"
-#include "shm/shrink_hosts.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -251,14 +250,14 @@ class Shrinking {
 }  // namespace
 
 Survivors shrink(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make) {
-  if (group.placement().num_hosts() > 1) return shrink_hosts(group, store, call, make);
+  if (group.remote_hosts() != nullptr) return group.remote_hosts()->shrink(store, call, make);
   return Shrinking(group, call, make).run();
 }
 
 void decline_to_shrink(Group& group, Store& store, const ShrinkCall& call,
                        const std::exception_ptr& error) noexcept {
-  if (group.placement().num_hosts() > 1) {
-    at_the_end([&] { decline_to_shrink_hosts(group, store, call, error); });
+  if (group.remote_hosts() != nullptr) {
+    at_the_end([&] { group.remote_hosts()->decline_to_shrink(store, call, error); });
   } else {
     Shrinking(group, call, nullptr).give_up_for_later_callers();
   }

@@ -20,11 +20,6 @@ struct Survivors {
   std::string key;         // the same for all of them, and used for nothing else: to meet by
 };
 
-// Makes this rank's part of a new group of `survivors`. It may wait for them, and calls `watch` all
-// the while, at least every few milliseconds: that throws when it is of no use any more.
-using MakeGroup =
-    std::function<void(const Survivors& survivors, const std::function<void()>& watch)>;
-
 struct ShrinkCall {
   std::vector<int> excluded;  // living or dead, ascending; they do not call
   // The excluded are all that may be missing: a dead rank that is not among them is an error.
@@ -43,7 +38,7 @@ struct ShrinkCall {
 //   whatever `make` throws when nobody died
 //
 // After it threw, it can be called again. The old group need not work any more, but for its memory;
-// where it spans hosts the ranks agree in `store` (shm/shrink_hosts.h), the one in which it has
+// where it spans hosts the ranks agree in `store` (csrc/hosts/), the one in which it has
 // met. There, what one rank gives up for is thrown by all.
 Survivors shrink(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "hosts/address.h"
+#include "hosts/linked_hosts.h"
 #include "setup/store.h"
 #include "torch/links.h"
 #include "torch/store_adapter.h"
@@ -50,7 +51,8 @@ std::shared_ptr<Communicator> make_communicator(Store& store, GroupConfig config
   config.decline = [&, rank = config.rank](const std::string& meeting, const std::string& why) {
     links::publish_failure(*store_of(meeting), rank, why);
   };
-  return std::make_shared<Communicator>(store, config, options.selection, make_links);
+  return std::make_shared<Communicator>(store, config, options.selection,
+                                        hosts::connect(make_links));
 }
 
 std::chrono::milliseconds store_patience(std::chrono::milliseconds timeout) {

@@ -17,7 +17,7 @@ void on_hosts(const std::vector<int>& host_of, const std::string& algorithm,
       selection.link = link;
       config.heartbeat_timeout = heartbeat_timeout;
     }
-    Communicator communicator(store, config, selection, network->maker());
+    Communicator communicator(store, config, selection, network->connect_hosts());
     CHECK(communicator.group().placement() == placement);
     body(communicator);
   });

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "fault_points.h"
+#include "hosts/linked_hosts.h"
 
 namespace ranks {
 
@@ -19,12 +20,13 @@ MemoryNetwork::MemoryNetwork(NetworkOptions options)
 MemoryNetwork::~MemoryNetwork() = default;
 
 // The store is not needed.
-ringcomm::links::MakeEngine MemoryNetwork::maker() {
-  return [network = shared_from_this()](const std::string&, const std::string&, int rank, int) {
-    faults::may_fail();
-    const faults::Spared spared;
-    return network->engine(rank);
-  };
+ringcomm::shm::ConnectHosts MemoryNetwork::connect_hosts() {
+  return ringcomm::hosts::connect(
+      [network = shared_from_this()](const std::string&, const std::string&, int rank, int) {
+        faults::may_fail();
+        const faults::Spared spared;
+        return network->engine(rank);
+      });
 }
 
 void MemoryNetwork::decline(int rank, const std::string& why) {

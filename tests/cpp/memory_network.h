@@ -19,6 +19,7 @@
 
 #include "core/deadline.h"
 #include "hosts/engine.h"
+#include "shm/remote_hosts.h"
 
 namespace ranks {
 
@@ -45,7 +46,7 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
   ~MemoryNetwork();
 
   std::unique_ptr<Engine> engine(int rank);
-  ringcomm::links::MakeEngine maker();
+  ringcomm::shm::ConnectHosts connect_hosts();
 
   // The rank finds its connection to the peer lost, as `why` says. The peer finds nothing, unless
   // that is said, too; but between them nothing moves any more.

@@ -73,7 +73,7 @@ class Mortal {
     };
     View view(*this, meeting.store, watch_);
     groups_.push_back({&meeting, std::make_unique<Communicator>(view, config, Selection{},
-                                                                meeting.network->maker())});
+                                                                meeting.network->connect_hosts())});
     members_ = members;
   }
 

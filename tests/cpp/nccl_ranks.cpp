@@ -53,8 +53,8 @@ DeviceRank::DeviceRank(MemoryStore& store, int rank, int world_size,
 
 DeviceRank::DeviceRank(MemoryStore& store, const ringcomm::GroupConfig& config,
                        const ringcomm::nccl::Options& options,
-                       const ringcomm::links::MakeEngine& make_engine)
-    : rank(config.rank), group(store, config, make_engine) {
+                       const ringcomm::shm::ConnectHosts& connect_hosts)
+    : rank(config.rank), group(store, config, connect_hosts) {
   RINGCOMM_CHECK(cudaSetDevice(kDevice));
   device.emplace(group, kDevice, options,
                  ringcomm::nccl::Host{.reclaim = reclaim, .on_lost_results = on_lost_results});

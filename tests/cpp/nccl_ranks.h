@@ -38,7 +38,7 @@ struct DeviceRank {
   DeviceRank(MemoryStore& store, int rank, int world_size, const ringcomm::nccl::Options& options);
   DeviceRank(MemoryStore& store, const ringcomm::GroupConfig& config,
              const ringcomm::nccl::Options& options,
-             const ringcomm::links::MakeEngine& make_engine = nullptr);
+             const ringcomm::shm::ConnectHosts& connect_hosts = nullptr);
   ~DeviceRank();
 
   // Of `data`, in place.

@@ -315,7 +315,7 @@ bool fail_in_making_a_group(const Placement& placement, long point) {
   std::vector<std::string> errors(2);
   ranks::MemoryStore store;
   const auto network = ranks::MemoryNetwork::make();
-  const auto make_engine = network->maker();
+  const auto connect_hosts = network->connect_hosts();
   faults::Victim victim;
   bool was_reached = false;
   std::barrier together(2);
@@ -330,7 +330,7 @@ bool fail_in_making_a_group(const Placement& placement, long point) {
     const Selection selection;
     std::optional<Communicator> communicator;
     if (is_victim) victim.arm(point);
-    auto error = error_of([&] { communicator.emplace(store, config, selection, make_engine); });
+    auto error = error_of([&] { communicator.emplace(store, config, selection, connect_hosts); });
     if (is_victim) was_reached = victim.disarm();
     if (!error) error = error_of([&] { communicator->barrier(20s); });
     errors[rank] = text(error);

@@ -11,7 +11,7 @@
 #include "check.h"
 #include "errors.h"
 #include "hosts.h"
-#include "shm/streams.h"
+#include "hosts/streams.h"
 
 namespace {
 
@@ -125,7 +125,8 @@ TEST(a_death_of_the_own_leader_ends_waiting_for_another_host) {
 
 // That a rank has left may be heard before its last call is.
 TEST(a_call_counts_that_a_rank_announced_before_it_left) {
-  const auto network = MemoryNetwork::make({.late_stream = shm::kAnnouncements, .late_by = 1500ms});
+  const auto network =
+      MemoryNetwork::make({.late_stream = hosts::kAnnouncements, .late_by = 1500ms});
   on_hosts({0, 1}, "auto", network, [&](Communicator& c) {
     if (c.rank() == 1) std::this_thread::sleep_for(1600ms);
     c.barrier(kPatience);

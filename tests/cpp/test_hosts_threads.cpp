@@ -12,7 +12,7 @@
 #include "collective_cases.h"
 #include "errors.h"
 #include "hosts.h"
-#include "shm/streams.h"
+#include "hosts/streams.h"
 
 namespace {
 
@@ -74,12 +74,12 @@ TEST(what_is_small_for_the_network_crosses_at_once) {
         for (const Collective collective : cases::kCollectives) perform(collective, most / n / n);
         for (int i = 0; i < 3; ++i) perform(Collective::kAllReduce, most);
         all_here.arrive_and_wait();
-        CHECK_EQ(network->num_sent_from(shm::kFirstLane), 0u);
+        CHECK_EQ(network->num_sent_from(hosts::kFirstLane), 0u);
         all_here.arrive_and_wait();
         perform(Collective::kAllReduce, most + 8);
         for (const Collective collective : cases::kCollectives) perform(collective, most * n);
         all_here.arrive_and_wait();
-        CHECK(network->num_sent_from(shm::kFirstLane) > 0);
+        CHECK(network->num_sent_from(hosts::kFirstLane) > 0);
       };
       on_hosts(host_of, "auto", network, body, link);
     }
@@ -134,7 +134,7 @@ TEST(latency_and_bandwidth_choose_an_all_reduce) {
   ranks::on_threads(4, [&](int r) {
     Selection selection = Selection::named(r == 0 ? "hierarchical_doubling" : "auto");
     if (r == 0) selection.link = link;
-    Communicator c(store, ranks::group_config(r, placement), selection, network->maker());
+    Communicator c(store, ranks::group_config(r, placement), selection, network->connect_hosts());
     std::vector<float> data(70'000, 1);
     const auto all_reduce = [&](std::size_t count) {
       c.all_reduce(data.data(), data.data(), count, {DType::kFloat32, ReduceOp::kSum}, kPatience);

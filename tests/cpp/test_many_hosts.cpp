@@ -42,7 +42,7 @@ void check_chosen(const std::string& algorithm, int num_hosts, int ranks_per_hos
   ranks::on_threads(n, [&](int r) {
     Selection selection = Selection::named(r == 0 ? algorithm : "auto");
     selection.link = {.latency = 50e-6, .overhead = 0, .bandwidth = 1.25e9};
-    Communicator c(store, ranks::group_config(r, placement), selection, network->maker());
+    Communicator c(store, ranks::group_config(r, placement), selection, network->connect_hosts());
     std::vector<std::uint16_t> data(1'000'000);
     c.all_reduce(data.data(), data.data(), data.size(), {DType::kBFloat16, ReduceOp::kSum},
                  kPatience);

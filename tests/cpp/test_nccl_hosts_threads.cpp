@@ -27,7 +27,7 @@ void with_devices_on(const std::vector<int>& host_of,
   ranks::MemoryStore store;
   ranks::on_threads(static_cast<int>(host_of.size()), [&](int r) {
     DeviceRank rank(store, ranks::group_config(r, placement), ranks::device_options("ring", 2),
-                    network->maker());
+                    network->connect_hosts());
     body(rank);
   });
   CHECK_EQ(fake::open_comms.load(), 0);

@@ -7,9 +7,9 @@
 
 #include "check.h"
 #include "errors.h"
+#include "hosts/membership_report.h"
 #include "mortal_ranks.h"
 #include "setup/store.h"
-#include "shm/membership_report.h"
 #include "shm/shrink.h"
 
 namespace {
@@ -213,8 +213,8 @@ TEST(who_has_left_cannot_go_on) {
 }
 
 TEST(notices_are_read_as_they_were_written) {
-  using shm::MembershipReport;
-  using shm::MemberState;
+  using hosts::MembershipReport;
+  using hosts::MemberState;
   const MembershipReport report_{
       .number = ~std::uint64_t{0},
       .listens = true,

@@ -12,7 +12,7 @@
 //        rank 1           mirrors [2][3]  <------  [2][3]             rank 3
 //
 // A rank that is late must not hide who else has come: after a while the leader sends what there
-// is, and the rest later. If the leader itself is late its heartbeat does that (shm/heartbeat.h).
+// is, and the rest later. If the leader itself is late its heartbeat does that (hosts/heartbeat.h).
 //
 // Invariant: no place is overwritten while somebody reads it, as on one host: announcement s + 2 of
 // a rank exists only after all ranks of all hosts have announced s + 1, so are done with s.
@@ -26,17 +26,15 @@
 #include <vector>
 
 #include "hosts/engine.h"
-#include "shm/layout.h"
+#include "hosts/streams.h"
 
-namespace ringcomm::shm {
-
-class Group;
+namespace ringcomm::hosts {
 
 // On the leader of a host, in a group that spans hosts.
 class AnnouncementForwarder {
  public:
   // Throws Error (kSystem) where there is no memory for the mirrors.
-  explicit AnnouncementForwarder(Group& group);
+  AnnouncementForwarder(Group& group, links::Engine& links);
   ~AnnouncementForwarder();
   AnnouncementForwarder(const AnnouncementForwarder&) = delete;
   AnnouncementForwarder& operator=(const AnnouncementForwarder&) = delete;
@@ -78,7 +76,7 @@ class AnnouncementForwarder {
 
   // If the other constructor throws, the destructor cancels what it has posted.
   struct Empty {};
-  AnnouncementForwarder(Group& group, Empty);
+  AnnouncementForwarder(Group& group, links::Engine& links, Empty);
   void step(bool hurry);
   bool has_announced(std::size_t i);
   void forward(bool hurry);
@@ -89,6 +87,7 @@ class AnnouncementForwarder {
   std::size_t most(std::size_t num_ranks) const;
 
   Group& group_;
+  links::Engine& links_;
   std::mutex mutex_;
   std::vector<int> ranks_;                           // of this host
   std::vector<std::uint64_t> forwarded_;             // the last announcement of each
@@ -98,4 +97,4 @@ class AnnouncementForwarder {
   std::vector<std::unique_ptr<Incoming>> incoming_;  // by other host
 };
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

@@ -1,12 +1,12 @@
-#include "shm/announcement_forwarder.h"
+#include "hosts/announcement_forwarder.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "hosts/streams.h"
 #include "shm/group.h"
-#include "shm/streams.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 namespace {
 
 // A bundle is entries, each followed by its payload.
@@ -20,10 +20,11 @@ std::size_t padded(std::size_t nbytes) { return (nbytes + 7) / 8 * 8; }
 
 }  // namespace
 
-AnnouncementForwarder::AnnouncementForwarder(Group& group, Empty)
-    : group_(group), ranks_(group.placement().ranks_on(group.host())) {}
+AnnouncementForwarder::AnnouncementForwarder(Group& group, links::Engine& links, Empty)
+    : group_(group), links_(links), ranks_(group.placement().ranks_on(group.host())) {}
 
-AnnouncementForwarder::AnnouncementForwarder(Group& group) : AnnouncementForwarder(group, Empty()) {
+AnnouncementForwarder::AnnouncementForwarder(Group& group, links::Engine& links)
+    : AnnouncementForwarder(group, links, Empty()) {
   forwarded_.resize(ranks_.size());
   was_there_.resize(ranks_.size());
   const std::vector<int> leaders = group.other_leaders();
@@ -44,12 +45,11 @@ AnnouncementForwarder::AnnouncementForwarder(Group& group) : AnnouncementForward
 }
 
 AnnouncementForwarder::~AnnouncementForwarder() {
-  links::Engine& links = *group_.links();
   for (Bundle& bundle : bundles_) {
-    for (std::size_t i = 0; i < incoming_.size(); ++i) links.cancel(bundle.requests[i]);
+    for (std::size_t i = 0; i < incoming_.size(); ++i) links_.cancel(bundle.requests[i]);
   }
   for (const auto& incoming : incoming_) {
-    for (Incoming::Place& place : incoming->places) links.cancel(place.request);
+    for (Incoming::Place& place : incoming->places) links_.cancel(place.request);
   }
 }
 
@@ -116,8 +116,8 @@ void AnnouncementForwarder::send(const std::vector<std::size_t>& which) {
   }
   const std::span<const std::byte> bytes(bundle.bytes.get(), at);
   for (std::size_t h = 0; h < incoming_.size(); ++h) {
-    group_.links()->send(incoming_[h]->leader, {kAnnouncements, sent_ % kNumbers}, bytes,
-                         bundle.requests[h]);
+    links_.send(incoming_[h]->leader, {kAnnouncements, sent_ % kNumbers}, bytes,
+                bundle.requests[h]);
   }
   ++sent_;
 }
@@ -137,8 +137,8 @@ void AnnouncementForwarder::receive() {
 
 void AnnouncementForwarder::post(Incoming& incoming, std::uint64_t number) {
   Incoming::Place& place = incoming.places[number % kAhead];
-  group_.links()->recv(incoming.leader, {kAnnouncements, number % kNumbers},
-                       {place.bytes.get(), incoming.room}, place.request);
+  links_.recv(incoming.leader, {kAnnouncements, number % kNumbers},
+              {place.bytes.get(), incoming.room}, place.request);
 }
 
 void AnnouncementForwarder::mirror(int leader, std::span<const std::byte> bundle) {
@@ -168,4 +168,4 @@ void AnnouncementForwarder::mirror(int leader, std::span<const std::byte> bundle
   }
 }
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

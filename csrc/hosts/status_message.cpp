@@ -1,10 +1,10 @@
-#include "shm/status_message.h"
+#include "hosts/status_message.h"
 
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 namespace {
 
 struct Header {
@@ -155,11 +155,11 @@ void StatusMessage::mirror(Group& group) const {
     group.board().mirror(word.from, word.to, word.unique_id);
   }
   for (const CallStatus& word : calls) group.board().mirror(word.rank, word.call);
-  for (const RankStatus& rank : ranks) shm::mirror(rank, group.segment().state(rank.rank));
+  for (const RankStatus& rank : ranks) hosts::mirror(rank, group.segment().state(rank.rank));
   if (failure.failed != 0) {
     group.adopt_failure(failure.reporter, failure.kind, failure.text.str());
   }
   group.adopt_dump_request(dump_request);
 }
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

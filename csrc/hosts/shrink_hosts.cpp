@@ -1,16 +1,16 @@
-#include "shm/shrink_hosts.h"
+#include "hosts/shrink_hosts.h"
 
 #include <algorithm>
 #include <thread>
 
 #include "core/deadline.h"
 #include "core/text.h"
+#include "hosts/membership_report.h"
 #include "setup/record.h"
 #include "setup/store.h"
-#include "shm/membership_report.h"
 #include "shm/shrink.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 namespace {
 
 using std::chrono::milliseconds;
@@ -229,7 +229,7 @@ class ShrinkingHosts {
     const int host = group_.placement().host_of[rank];
     const std::vector<int> ranks = group_.placement().ranks_on(host);
     const bool is_last = std::ranges::all_of(ranks, [&](int r) { return r == rank || is_gone(r); });
-    if (is_last && !group_.links()->failure(rank).empty()) return MemberState::kGone;
+    if (is_last && !group_.remote_hosts()->failure(rank).empty()) return MemberState::kGone;
     const std::optional<bool> hears = group_.hears_of(host);
     if (!hears) return MemberState::kNothing;
     return *hears ? MemberState::kLives : MemberState::kSilent;
@@ -366,4 +366,4 @@ void decline_to_shrink_hosts(Group& group, Store& store, const ShrinkCall& call,
   ShrinkingHosts(group, store, call, none).give_up_for_later_callers(error);
 }
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

@@ -19,28 +19,22 @@
 #include <memory>
 
 #include "hosts/engine.h"
-#include "shm/layout.h"
+#include "hosts/streams.h"
+#include "shm/remote_hosts.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 
-class Group;
-
-class RemoteMailbox {
+class LinkedMailbox final : public RemoteMailbox {
  public:
   // Of a group that spans hosts.
-  explicit RemoteMailbox(Group& group) : group_(group) {}
-  ~RemoteMailbox();
-  RemoteMailbox(const RemoteMailbox&) = delete;
-  RemoteMailbox& operator=(const RemoteMailbox&) = delete;
+  LinkedMailbox(Group& group, links::Engine& links) : group_(group), links_(links) {}
+  ~LinkedMailbox() override;
+  LinkedMailbox(const LinkedMailbox&) = delete;
+  LinkedMailbox& operator=(const LinkedMailbox&) = delete;
 
-  // Before this rank sends the peer anything, or receives from it. Makes both mail boxes. Throws
-  // Error (kSystem).
-  void open(int peer);
-  bool is_open(int peer) const { return links_.contains(peer); }
-  // Moves what can be moved. True: something has come.
-  bool step();
-  // Whether all that was written has been sent.
-  bool is_empty() const;
+  void open(int peer) override;
+  bool step() override;
+  bool is_empty() const override;
 
  private:
   // What a rank tells as the receiver of one box, and as the sender of the other: of that only if a
@@ -74,7 +68,8 @@ class RemoteMailbox {
   Ack ack_for(int peer) const;
 
   Group& group_;
-  std::map<int, std::unique_ptr<PeerLink>> links_;  // by peer
+  links::Engine& links_;
+  std::map<int, std::unique_ptr<PeerLink>> peers_;  // by peer
 };
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

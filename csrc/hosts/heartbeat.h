@@ -1,6 +1,6 @@
 // How hosts know of each other while nothing else is said: a thread of each host's leader.
 //
-// It tells the other leaders what the ranks of its host do (shm/status_message.h): at once what
+// It tells the other leaders what the ranks of its host do (hosts/status_message.h): at once what
 // others may wait for, such as that a rank has died or the group has failed, and all of it once in
 // a while, so that a host of which nothing is heard is known to be gone. What it hears it writes to
 // the memory of its host, where all ranks look. It also moves what a busy leader leaves undone.
@@ -18,19 +18,15 @@
 #include <vector>
 
 #include "core/deadline.h"
+#include "hosts/announcement_forwarder.h"
 #include "hosts/engine.h"
-#include "shm/announcement_forwarder.h"
-#include "shm/status_message.h"
+#include "hosts/status_message.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 
 class Heartbeat {
  public:
-  // How long a host may be silent before its first word, if not longer at any time
-  // (setup/group_config.h): many hosts take their time to connect.
-  static constexpr std::chrono::milliseconds kFirstHeartbeatTimeout{30000};
-
-  Heartbeat(Group& group, AnnouncementForwarder& forwarder);
+  Heartbeat(Group& group, links::Engine& links, AnnouncementForwarder& forwarder);
   ~Heartbeat() { leave(); }
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
@@ -59,7 +55,7 @@ class Heartbeat {
 
   // If the other constructor throws, the destructor cancels what it has posted.
   struct Empty {};
-  Heartbeat(Group& group, AnnouncementForwarder& forwarder, Empty);
+  Heartbeat(Group& group, links::Engine& links, AnnouncementForwarder& forwarder, Empty);
   void run();
   void send_last_message();
   void tick();
@@ -78,6 +74,7 @@ class Heartbeat {
   bool has_spoken() const;
 
   Group& group_;
+  links::Engine& links_;
   AnnouncementForwarder& forwarder_;
   const std::vector<int> ranks_;  // of this host
   std::vector<std::unique_ptr<Other>> others_;
@@ -93,4 +90,4 @@ class Heartbeat {
   std::thread thread_;
 };
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

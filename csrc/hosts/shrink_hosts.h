@@ -6,8 +6,8 @@
 // comes too late, dies or believes something else changes nothing. Rounds are numbered, and in
 // round k, under "shrink/NAME/k/":
 //
-//   notices/H   host H    what its ranks know (shm/membership_report.h); any of them writes it from
-//   their
+//   notices/H   host H    what its ranks know (hosts/membership_report.h); any of them writes it
+//   from their
 //                         memory, one at a time, twice a second and when something has changed
 //   survivors   once      some ranks that have joined
 //   verdict     once      made: they have a new group, and no other round begins
@@ -32,7 +32,7 @@
 // next round begins with "again" or where somebody gave up.
 //
 // Who is gone. Of the ranks of its own host everybody can be certain. Of another one, its notice
-// tells. Where there is none the hosts that listen tell: their heartbeats know (shm/heartbeat.h)
+// tells. Where there is none the hosts that listen tell: their heartbeats know (hosts/heartbeat.h)
 // whether anything was heard of it in the last seconds, be it that its leader has died or that it
 // is cut off. So where a leader has died, the other ranks of its host have those seconds to join.
 //
@@ -47,7 +47,7 @@
 
 #include "shm/shrink.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 
 // As shm::shrink.
 Survivors shrink_hosts(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make);
@@ -56,4 +56,4 @@ Survivors shrink_hosts(Group& group, Store& store, const ShrinkCall& call, const
 void decline_to_shrink_hosts(Group& group, Store& store, const ShrinkCall& call,
                              const std::exception_ptr& error);
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

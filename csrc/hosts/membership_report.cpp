@@ -1,11 +1,11 @@
-#include "shm/membership_report.h"
+#include "hosts/membership_report.h"
 
 #include <algorithm>
 #include <set>
 
 #include "core/text.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 
 std::string MembershipReport::text() const {
   TextWriter text;
@@ -86,4 +86,4 @@ std::vector<int> MembershipReports::largest_partition(const std::vector<int>& ra
   return largest;
 }
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

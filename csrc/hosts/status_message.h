@@ -10,7 +10,7 @@
 #include "shm/group.h"
 #include "shm/layout.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 
 // What of a RankState means anything on another host. Messages are seen from their own.
 struct RankStatus {
@@ -78,4 +78,4 @@ struct StatusMessage {
   void mirror(Group& group) const;
 };
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

@@ -1,34 +1,33 @@
-#include "shm/remote_mailbox.h"
+#include "hosts/remote_mailbox.h"
 
 #include <algorithm>
 
+#include "hosts/streams.h"
 #include "shm/group.h"
-#include "shm/streams.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 
-RemoteMailbox::~RemoteMailbox() {
-  links::Engine& links = *group_.links();
-  for (const auto& [peer, link] : links_) {
-    for (links::Request& request : link->sending) links.cancel(request);
-    for (links::Request& request : link->receiving) links.cancel(request);
-    links.cancel(link->send_request);
-    links.cancel(link->receive_request);
+LinkedMailbox::~LinkedMailbox() {
+  for (const auto& [peer, link] : peers_) {
+    for (links::Request& request : link->sending) links_.cancel(request);
+    for (links::Request& request : link->receiving) links_.cancel(request);
+    links_.cancel(link->send_request);
+    links_.cancel(link->receive_request);
   }
 }
 
-void RemoteMailbox::open(int peer) {
-  if (is_open(peer)) return;
+void LinkedMailbox::open(int peer) {
+  if (peers_.contains(peer)) return;
   group_.segment().make_mail_box(group_.rank, peer);
   group_.segment().make_mail_box(peer, group_.rank);
-  const auto link = links_.emplace(peer, std::make_unique<PeerLink>()).first;
+  const auto link = peers_.emplace(peer, std::make_unique<PeerLink>()).first;
   receive_ack(peer, *link->second);
   take_slots(peer, *link->second);
 }
 
-bool RemoteMailbox::step() {
+bool LinkedMailbox::step() {
   bool moved = false;
-  for (const auto& [peer, link] : links_) {
+  for (const auto& [peer, link] : peers_) {
     moved |= receive_ack(peer, *link);
     moved |= take_slots(peer, *link);
     send_slots(peer, *link);
@@ -37,8 +36,8 @@ bool RemoteMailbox::step() {
   return moved;
 }
 
-bool RemoteMailbox::is_empty() const {
-  return std::ranges::all_of(links_, [&](const auto& item) {
+bool LinkedMailbox::is_empty() const {
+  return std::ranges::all_of(peers_, [&](const auto& item) {
     const auto& [peer, link] = item;
     const MailEdge& edge = group_.segment().mail_edge(group_.rank, peer);
     return link->sent == edge.posted.load(std::memory_order_acquire) &&
@@ -46,7 +45,7 @@ bool RemoteMailbox::is_empty() const {
   });
 }
 
-void RemoteMailbox::send_slots(int peer, PeerLink& link) {
+void LinkedMailbox::send_slots(int peer, PeerLink& link) {
   Segment& segment = group_.segment();
   const std::uint64_t posted =
       segment.mail_edge(group_.rank, peer).posted.load(std::memory_order_acquire);
@@ -55,13 +54,12 @@ void RemoteMailbox::send_slots(int peer, PeerLink& link) {
     if (request.pending()) return;
     const MailSlot& slot = segment.mail_slot(group_.rank, peer, link.sent);
     const std::size_t nbytes = std::min(slot.nbytes, group_.geometry().mail_slot_nbytes);
-    group_.links()->send(peer, {kMessages, link.sent % kNumbers},
-                         {reinterpret_cast<const std::byte*>(&slot), sizeof(slot) + nbytes},
-                         request);
+    links_.send(peer, {kMessages, link.sent % kNumbers},
+                {reinterpret_cast<const std::byte*>(&slot), sizeof(slot) + nbytes}, request);
   }
 }
 
-bool RemoteMailbox::take_slots(int peer, PeerLink& link) {
+bool LinkedMailbox::take_slots(int peer, PeerLink& link) {
   Segment& segment = group_.segment();
   MailEdge& edge = segment.mail_edge(peer, group_.rank);
   bool moved = false;
@@ -75,7 +73,7 @@ bool RemoteMailbox::take_slots(int peer, PeerLink& link) {
   const std::uint64_t taken = edge.taken.load(std::memory_order_acquire);
   for (; link.expected < taken + kMailSlots; ++link.expected) {
     MailSlot& slot = segment.mail_slot(peer, group_.rank, link.expected);
-    group_.links()->recv(
+    links_.recv(
         peer, {kMessages, link.expected % kNumbers},
         {reinterpret_cast<std::byte*>(&slot), sizeof(slot) + group_.geometry().mail_slot_nbytes},
         link.receiving[link.expected % kMailSlots]);
@@ -83,7 +81,7 @@ bool RemoteMailbox::take_slots(int peer, PeerLink& link) {
   return moved;
 }
 
-RemoteMailbox::Ack RemoteMailbox::ack_for(int peer) const {
+LinkedMailbox::Ack LinkedMailbox::ack_for(int peer) const {
   const MailEdge& from = group_.segment().mail_edge(peer, group_.rank);
   const MailEdge& to = group_.segment().mail_edge(group_.rank, peer);
   Ack ack{};
@@ -100,29 +98,28 @@ RemoteMailbox::Ack RemoteMailbox::ack_for(int peer) const {
   return ack;
 }
 
-void RemoteMailbox::send_ack(int peer, PeerLink& link) {
+void LinkedMailbox::send_ack(int peer, PeerLink& link) {
   if (link.send_request.pending()) return;
   const Ack ack = ack_for(peer);
   if (ack == link.last_sent) return;
   link.sending_ack = ack;
-  group_.links()->send(peer, {kNotes, link.acks_sent % kNumbers},
-                       std::as_bytes(std::span(&link.sending_ack, 1)), link.send_request);
+  links_.send(peer, {kAcks, link.acks_sent % kNumbers},
+              std::as_bytes(std::span(&link.sending_ack, 1)), link.send_request);
   ++link.acks_sent;
   link.last_sent = ack;
 }
 
-bool RemoteMailbox::receive_ack(int peer, PeerLink& link) {
+bool LinkedMailbox::receive_ack(int peer, PeerLink& link) {
   const bool is_awaited = link.acks_awaited > link.acks_received;
   if (is_awaited && !link.receive_request.done()) return false;
   if (is_awaited) take_ack(peer, link);
-  group_.links()->recv(peer, {kNotes, link.acks_awaited % kNumbers},
-                       std::as_writable_bytes(std::span(&link.receiving_ack, 1)),
-                       link.receive_request);
+  links_.recv(peer, {kAcks, link.acks_awaited % kNumbers},
+              std::as_writable_bytes(std::span(&link.receiving_ack, 1)), link.receive_request);
   ++link.acks_awaited;
   return is_awaited;
 }
 
-void RemoteMailbox::take_ack(int peer, PeerLink& link) {
+void LinkedMailbox::take_ack(int peer, PeerLink& link) {
   link.last_received = link.receiving_ack;
   ++link.acks_received;
   MailEdge& edge = group_.segment().mail_edge(group_.rank, peer);
@@ -134,4 +131,4 @@ void RemoteMailbox::take_ack(int peer, PeerLink& link) {
   edge.taken.store(link.last_received.taken, std::memory_order_release);
 }
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

@@ -31,42 +31,31 @@
 #include <vector>
 
 #include "hosts/engine.h"
+#include "hosts/streams.h"
 #include "plan/program.h"
-#include "shm/layout.h"
+#include "shm/remote_hosts.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 
-class Group;
-
-class RemoteSlices {
+class LinkedSlices final : public RemoteSlices {
  public:
   // Of a group that spans hosts.
-  RemoteSlices(Group& group, int num_lanes);
-  ~RemoteSlices();
-  RemoteSlices(const RemoteSlices&) = delete;
-  RemoteSlices& operator=(const RemoteSlices&) = delete;
+  LinkedSlices(Group& group, links::Engine& links, int num_lanes);
+  ~LinkedSlices() override;
+  LinkedSlices(const LinkedSlices&) = delete;
+  LinkedSlices& operator=(const LinkedSlices&) = delete;
 
-  // Of one run of a program; `program` stays until the next.
+  std::size_t one_shot_nbytes() const override { return links::kOneShot; }
   void begin(const Program& program, std::span<const std::size_t> chunk_nbytes,
-             std::size_t slot_nbytes);
-
-  // Whether what the lane's next action takes from other hosts is here, and all has left that was
-  // sent from the departure it writes to.
-  bool is_ready(int lane, const Action& action) const;
-  // From the i-th source of the action, which is on another host.
-  const std::byte* slice(int lane, const Action& action, std::size_t i) const;
-  // The action is done.
-  void take(int lane, const Action& action);
-
-  // Room for a slice to send; `nbytes` of them are sent next.
-  std::byte* send_buffer(int lane);
-  // To those readers of the action that are on other hosts; there must be some.
-  void send(int lane, std::size_t round, const Action& action, std::size_t nbytes);
-
-  // visit(peer) for those on other hosts that it waits for.
-  void each_awaited(int lane, const Action& action, const std::function<void(int)>& visit) const;
-
-  bool goes_to_others(const Action& action) const;
+             std::size_t slot_nbytes) override;
+  bool is_ready(int lane, const Action& action) const override;
+  const std::byte* slice(int lane, const Action& action, std::size_t i) const override;
+  void take(int lane, const Action& action) override;
+  std::byte* send_buffer(int lane) override;
+  void send(int lane, std::size_t round, const Action& action, std::size_t nbytes) override;
+  void each_awaited(int lane, const Action& action,
+                    const std::function<void(int)>& visit) const override;
+  bool goes_to_others(const Action& action) const override;
 
  private:
   // Bytes of places of a lane, at each end.
@@ -105,6 +94,7 @@ class RemoteSlices {
   links::Tag tag(int lane, std::uint64_t number) const;
 
   Group& group_;
+  links::Engine& links_;
   const int num_lanes_;
   const Program* program_ = nullptr;
   std::span<const std::size_t> chunk_nbytes_;
@@ -119,4 +109,4 @@ class RemoteSlices {
   std::vector<RemoteLane> lanes_;
 };
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

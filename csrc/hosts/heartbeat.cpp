@@ -1,13 +1,13 @@
-#include "shm/heartbeat.h"
+#include "hosts/heartbeat.h"
 
 #include <algorithm>
 #include <stdexcept>
 
 #include "core/thread.h"
+#include "hosts/streams.h"
 #include "shm/group.h"
-#include "shm/streams.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 namespace {
 
 using std::chrono::milliseconds;
@@ -20,11 +20,14 @@ constexpr milliseconds kNap{1};
 
 }  // namespace
 
-Heartbeat::Heartbeat(Group& group, AnnouncementForwarder& forwarder, Empty)
-    : group_(group), forwarder_(forwarder), ranks_(group.placement().ranks_on(group.host())) {}
+Heartbeat::Heartbeat(Group& group, links::Engine& links, AnnouncementForwarder& forwarder, Empty)
+    : group_(group),
+      links_(links),
+      forwarder_(forwarder),
+      ranks_(group.placement().ranks_on(group.host())) {}
 
-Heartbeat::Heartbeat(Group& group, AnnouncementForwarder& forwarder)
-    : Heartbeat(group, forwarder, Empty()) {
+Heartbeat::Heartbeat(Group& group, links::Engine& links, AnnouncementForwarder& forwarder)
+    : Heartbeat(group, links, forwarder, Empty()) {
   for (const int leader : group.other_leaders()) {
     const std::size_t num_ranks =
         group.placement().ranks_on(group.placement().host_of[leader]).size();
@@ -51,8 +54,8 @@ void Heartbeat::leave() {
     at_the_end([this] { send_last_message(); });
   }
   for (const auto& other : others_) {
-    group_.links()->cancel(other->sending);
-    for (Incoming& incoming : other->incoming) group_.links()->cancel(incoming.request);
+    links_.cancel(other->sending);
+    for (Incoming& incoming : other->incoming) links_.cancel(incoming.request);
   }
 }
 
@@ -61,13 +64,13 @@ void Heartbeat::send_last_message() {
   int naps = 0;  // on a busy machine time passes without them
   const auto until = [&](auto&& is_done) {
     while (!is_done() && (Clock::now() - start < kLastWord || naps * kNap < kLastWord)) {
-      group_.links()->sleep(kNap);
-      group_.links()->progress();
+      links_.sleep(kNap);
+      links_.progress();
       ++naps;
     }
   };
   until([&] { return speak(true); });
-  until([&] { return has_spoken() && group_.links()->flushed(); });
+  until([&] { return has_spoken() && links_.flushed(); });
 }
 
 void Heartbeat::run() {
@@ -84,7 +87,7 @@ void Heartbeat::run() {
 
 void Heartbeat::tick() {
   const Clock::time_point began = Clock::now();
-  group_.links()->progress();
+  links_.progress();
   mark_others_suspended(began);
   look_at_processes();
   listen();
@@ -131,13 +134,13 @@ void Heartbeat::look_at_processes() {
 // The other ranks of this host may have no connection to those leaders, who speak for their hosts.
 void Heartbeat::look_at_connections() {
   for (const auto& other : others_) {
-    if (!group_.links()->failure(other->leader).empty()) group_.mark_dead(other->leader);
+    if (!links_.failure(other->leader).empty()) group_.mark_dead(other->leader);
   }
 }
 
 void Heartbeat::post(Other& other, Incoming& incoming) {
-  group_.links()->recv(other.leader, {kWords, other.posted % kNumbers},
-                       {incoming.bytes.get(), other.room}, incoming.request);
+  links_.recv(other.leader, {kStatus, other.posted % kNumbers}, {incoming.bytes.get(), other.room},
+              incoming.request);
   ++other.posted;
 }
 
@@ -178,8 +181,7 @@ bool Heartbeat::speak(bool all) {
       continue;
     }
     other->out = word.written();
-    group_.links()->send(other->leader, {kWords, other->sent % kNumbers}, other->out,
-                         other->sending);
+    links_.send(other->leader, {kStatus, other->sent % kNumbers}, other->out, other->sending);
     ++other->sent;
   }
   if (!to_all) return false;
@@ -221,4 +223,4 @@ bool Heartbeat::has_spoken() const {
   return true;
 }
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

@@ -1,5 +1,5 @@
-// What hosts tell each other in a store while their group is shrunk (shm/shrink_hosts.h), and what
-// follows from all that they tell.
+// What hosts tell each other in a store while their group is shrunk (hosts/shrink_hosts.h), and
+// what follows from all that they tell.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "core/deadline.h"
 #include "core/members.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 
 // Of a rank.
 enum class MemberState : char {
@@ -73,4 +73,4 @@ class MembershipReports {
   std::vector<std::optional<Last>> last_;  // by host
 };
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts

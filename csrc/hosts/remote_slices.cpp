@@ -1,14 +1,15 @@
-#include "shm/remote_slices.h"
+#include "hosts/remote_slices.h"
 
 #include <algorithm>
 
+#include "hosts/streams.h"
 #include "shm/group.h"
-#include "shm/streams.h"
 
-namespace ringcomm::shm {
+namespace ringcomm::hosts {
 
-RemoteSlices::RemoteSlices(Group& group, int num_lanes)
+LinkedSlices::LinkedSlices(Group& group, links::Engine& links, int num_lanes)
     : group_(group),
+      links_(links),
       num_lanes_(num_lanes),
       sent_(group.world_size),
       received_(group.world_size),
@@ -16,17 +17,16 @@ RemoteSlices::RemoteSlices(Group& group, int num_lanes)
       per_round_received_(group.world_size),
       lanes_(num_lanes) {}
 
-RemoteSlices::~RemoteSlices() {
-  links::Engine& links = *group_.links();
+LinkedSlices::~LinkedSlices() {
   for (RemoteLane& lane : lanes_) {
-    for (std::size_t i = 0; i < num_arrivals_; ++i) links.cancel(lane.arrivals[i].request);
+    for (std::size_t i = 0; i < num_arrivals_; ++i) links_.cancel(lane.arrivals[i].request);
     for (SendBuffer& send_buffer : lane.send_buffers) {
-      for (Slice& sent : send_buffer.slices) links.cancel(sent.request);
+      for (Slice& sent : send_buffer.slices) links_.cancel(sent.request);
     }
   }
 }
 
-void RemoteSlices::begin(const Program& program, std::span<const std::size_t> chunk_nbytes,
+void LinkedSlices::begin(const Program& program, std::span<const std::size_t> chunk_nbytes,
                          std::size_t slot_nbytes) {
   for (int peer = 0; peer < group_.world_size; ++peer) {
     sent_[peer] += num_rounds_ * per_round_sent_[peer];
@@ -62,20 +62,20 @@ void RemoteSlices::begin(const Program& program, std::span<const std::size_t> ch
   for (int l = 0; l < num_lanes_; ++l) post_ahead(l);
 }
 
-links::Tag RemoteSlices::tag(int lane, std::uint64_t number) const {
+links::Tag LinkedSlices::tag(int lane, std::uint64_t number) const {
   return {static_cast<std::uint8_t>(kFirstLane + lane), number % kNumbers};
 }
 
-std::size_t RemoteSlices::num_from_others(const Action& action) const {
+std::size_t LinkedSlices::num_from_others(const Action& action) const {
   return std::ranges::count_if(action.from,
                                [&](const Source& s) { return !group_.is_local(s.peer); });
 }
 
-bool RemoteSlices::goes_to_others(const Action& action) const {
+bool LinkedSlices::goes_to_others(const Action& action) const {
   return std::ranges::any_of(action.to, [&](const Reader& r) { return !group_.is_local(r.peer); });
 }
 
-void RemoteSlices::post_ahead(int l) {
+void LinkedSlices::post_ahead(int l) {
   RemoteLane& lane = lanes_[l];
   while (lane.round < num_rounds_) {
     const Action& action = program_->actions[lane.action];
@@ -90,8 +90,8 @@ void RemoteSlices::post_ahead(int l) {
       arrival.peer = source.peer;
       const std::uint64_t number =
           received_[source.peer] + lane.round * per_round_received_[source.peer] + source.message;
-      group_.links()->recv(source.peer, tag(l, number), {memory(lane, lane.posted), nbytes},
-                           arrival.request);
+      links_.recv(source.peer, tag(l, number), {memory(lane, lane.posted), nbytes},
+                  arrival.request);
       ++lane.posted;
     }
     if (++lane.action == program_->actions.size()) {
@@ -101,27 +101,27 @@ void RemoteSlices::post_ahead(int l) {
   }
 }
 
-bool RemoteSlices::is_ready(int l, const Action& action) const {
+bool LinkedSlices::is_ready(int l, const Action& action) const {
   bool ready = true;
   each_awaited(l, action, [&](int) { ready = false; });
   return ready;
 }
 
-const std::byte* RemoteSlices::slice(int l, const Action& action, std::size_t i) const {
+const std::byte* LinkedSlices::slice(int l, const Action& action, std::size_t i) const {
   const RemoteLane& lane = lanes_[l];
   std::uint64_t number = lane.taken;
   for (std::size_t k = 0; k < i; ++k) number += !group_.is_local(action.from[k].peer);
   return memory(lane, number);
 }
 
-void RemoteSlices::take(int l, const Action& action) {
+void LinkedSlices::take(int l, const Action& action) {
   const std::size_t taken = num_from_others(action);
   if (taken == 0) return;
   lanes_[l].taken += taken;
   post_ahead(l);
 }
 
-std::byte* RemoteSlices::send_buffer(int l) {
+std::byte* LinkedSlices::send_buffer(int l) {
   RemoteLane& lane = lanes_[l];
   SendBuffer& send_buffer = lane.send_buffers[lane.sent % num_places_];
   if (send_buffer.nbytes < slot_nbytes_) {
@@ -131,7 +131,7 @@ std::byte* RemoteSlices::send_buffer(int l) {
   return send_buffer.memory.get();
 }
 
-void RemoteSlices::send(int l, std::size_t round, const Action& action, std::size_t nbytes) {
+void LinkedSlices::send(int l, std::size_t round, const Action& action, std::size_t nbytes) {
   RemoteLane& lane = lanes_[l];
   SendBuffer& send_buffer = lane.send_buffers[lane.sent++ % num_places_];
   std::size_t used = 0;
@@ -142,12 +142,11 @@ void RemoteSlices::send(int l, std::size_t round, const Action& action, std::siz
     slice.peer = reader.peer;
     const std::uint64_t number =
         sent_[reader.peer] + round * per_round_sent_[reader.peer] + reader.message;
-    group_.links()->send(reader.peer, tag(l, number), {send_buffer.memory.get(), nbytes},
-                         slice.request);
+    links_.send(reader.peer, tag(l, number), {send_buffer.memory.get(), nbytes}, slice.request);
   }
 }
 
-void RemoteSlices::each_awaited(int l, const Action& action,
+void LinkedSlices::each_awaited(int l, const Action& action,
                                 const std::function<void(int)>& visit) const {
   const RemoteLane& lane = lanes_[l];
   const std::size_t wanted = num_from_others(action);
@@ -161,4 +160,4 @@ void RemoteSlices::each_awaited(int l, const Action& action,
   }
 }
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm::hosts
