@@ -54,7 +54,8 @@ std::string describe_numbered(const Call& call, const Members& members = {});
 // Whether any rank can have made it: of what was read from memory that others write.
 bool is_valid(const Call& call);
 
-// Groups ranks by what they called and says who disagrees; calls[r] is rank r's, if it is known.
+// Groups ranks by what they called, and names those that disagree; calls[r] is rank r's, if it is
+// known.
 std::string describe_mismatch(const std::vector<std::optional<Call>>& calls,
                               const Members& members = {});
 

@@ -1,5 +1,5 @@
 // The collectives of a rank, on the host or on a device: each becomes a call that ranks can
-// compare, blocks of memory, and a reduction, for whoever carries it out.
+// compare, blocks of memory, and a reduction, for a class that carries it out.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ namespace ringcomm {
 // A family of algorithms, of which each collective has one or another.
 enum class AlgorithmFamily {
   kRing,
-  kDirect,   // everybody sends right to whom it is for
-  kOneShot,  // an all-reduce: everybody sends all it has to everybody
+  kDirect,   // every rank sends directly to the receiver
+  kOneShot,  // an all-reduce: every rank sends all its data to every other rank
   kTree,
   kDoubling,  // an all-reduce: what ranks have of the sum doubles with each step
 };
@@ -64,11 +64,11 @@ class Collectives {
   using AlgorithmFamily = ringcomm::AlgorithmFamily;
 
   Collectives(int rank, int world_size, Selection selection);
-  // The ranks are on several hosts: what is not selected goes by two levels where it can, an
-  // all-reduce by those that suit the network.
+  // The ranks are on several hosts: a call without a selected algorithm uses two levels where it
+  // can, and an all-reduce those that suit the network.
   void place(const Placement& placement, const Link& link);
-  // The ranks share one host: what is not selected goes by what was measured there, if anything
-  // was.
+  // The ranks share one host: a call without a selected algorithm uses what was measured there, if
+  // anything was.
   void tune(std::span<const TunedRule> rules) { tuning_ = Tuning(rules); }
 
   // Whether the user has, for these calls.

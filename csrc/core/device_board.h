@@ -1,4 +1,4 @@
-// Where ranks tell each other what they do with their devices. Nobody waits for what they have
+// Where ranks publish what they do with their devices. No rank waits for what the others have
 // enqueued: it is read when something seems wrong.
 #pragma once
 
@@ -69,7 +69,7 @@ class DeviceBoard {
   Closing least_closed(const std::vector<int>& ranks);
   Closing most_closed(const std::vector<int>& ranks);
 
-  // Who called something else than this rank did under this number, or an empty string.
+  // Which ranks called something else than this rank did under this number, or an empty string.
   std::string describe_mismatch(std::uint64_t sequence);
 
   // What is known of the ranks that hold up this rank's collective: those that have not enqueued

@@ -1,5 +1,5 @@
 // Writes what a FlightRecorder holds to a file, in the format of torch's Flight Recorder, which
-// `torchfrtrace` analyses. Needs nobody: no lock of Python's, no other rank.
+// `torchfrtrace` analyses. It depends on nothing else: no lock of Python's, no other rank.
 //
 // torchfrtrace compares the entries that all members of a group have under a sequence number, and
 // names the members that have none. A message concerns two ranks of its group alone, so in the file

@@ -31,7 +31,7 @@ class TensorShapes {
     tensors_.clear();
     sizes_.clear();
   }
-  // `dtype` must live for ever.
+  // `dtype` must live as long as the process.
   void add(const char* dtype, std::span<const std::int64_t> sizes) {
     tensors_.push_back({dtype, sizes.size()});
     sizes_.insert(sizes_.end(), sizes.begin(), sizes.end());
@@ -104,10 +104,10 @@ class FlightRecorder {
   // Empty: none was asked.
   using DumpsWritten = std::function<bool()>;
 
-  // What the backend tells of a group that lives. Called by threads that dump.
+  // What the backend reports of a group that lives. Called by threads that dump.
   struct Life {
     std::function<std::string()> description;
-    // Notes which operations have completed meanwhile, where nobody is told that.
+    // Notes which operations have completed meanwhile, if no callback reports that.
     std::function<void()> look = [] {};
     // Asks the other ranks to write their records, and returns at once.
     std::function<DumpsWritten()> request_dumps = [] { return DumpsWritten(); };
@@ -140,7 +140,8 @@ class FlightRecorder {
   // The group's Life is not called any more.
   void end_group(std::size_t group);
 
-  // The id of a new entry, which shapes(entry) then describes. `name` must live for ever.
+  // The id of a new entry, which shapes(entry) then describes. `name` must live as long as the
+  // process.
   template <typename Shapes>
   std::uint64_t create_collective(Operation operation, const char* name, Shapes&& shapes) {
     std::lock_guard lock(mutex_);
@@ -165,7 +166,7 @@ class FlightRecorder {
   // The other ranks give the next number to a call that was refused here.
   void skip_collective(std::size_t group);
 
-  // What has been overwritten meanwhile is not looked for. `source`: of a message from anybody.
+  // What has been overwritten meanwhile is not looked for. `source`: of a message from any rank.
   void start(std::uint64_t id);
   void complete(std::uint64_t id, int source = kAnybody);
   void fail(std::uint64_t id);

@@ -1,6 +1,6 @@
-// Some ranks that know of each other: who they are, whether the group still works, and what is
-// known of a peer that is waited for. How they know is the business of whoever implements it;
-// shm/group.h does by shared memory.
+// Some ranks that know each other: which they are, whether the group still works, and what is known
+// of a peer that is waited for. How they know it depends on the implementation; shm/group.h uses
+// shared memory.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ class Group {
 
   const int rank;
   const int world_size;
-  Members members;  // its name may be given before anybody else uses the group
+  Members members;  // its name may be given before another thread uses the group
 
   // Throws what broke the group, if anything has.
   virtual void check(const std::string& doing) = 0;
@@ -31,7 +31,7 @@ class Group {
 
   // Breaks the group for all ranks: `text` says what happened, and every rank that waits or calls
   // later raises it. Data may be half moved by then, so a broken group stays broken, for the first
-  // reason. Returns the error for this rank to throw, which tells that reason.
+  // reason. Returns the error for this rank to throw, which contains that reason.
   virtual Error fail(ErrorKind kind, const std::string& text) = 0;
 
   // Whether the peer has left or its process has ended, and so will never do anything again.
@@ -45,7 +45,7 @@ class Group {
   // Whether the ranks are on several hosts.
   virtual bool spans_hosts() const = 0;
 
-  // Where the ranks tell each other what they do with their devices.
+  // Where the ranks publish what they do with their devices.
   virtual DeviceBoard& board() = 0;
 };
 

@@ -1,10 +1,10 @@
 // How lanes carry out a program, whatever the memory: shm/executor.h on a host's, gpu/fused/lane.h
 // on devices'.
 //
-// Round b of a program moves slice b of every chunk; lane l carries out the rounds l, l + L,
-// l + 2L, ... of L lanes, and in each of them the actions of its rank's program in their order. A
-// rank counts, lane by lane, how many it has done, and that is all that its peers need to know:
-// whoever awaits a slice waits for the action that publishes it, and whoever writes to a slot anew
+// Round b of a program moves slice b of every chunk; lane l carries out the rounds l, l + L, l +
+// 2L, ... of L lanes, and in each of them the actions of its rank's program in their order. A rank
+// counts, lane by lane, how many it has done, and that is all that its peers need to know: a rank
+// that needs a slice waits for the action that publishes it, and a rank that writes to a slot again
 // waits for those that take what was in it.
 #pragma once
 

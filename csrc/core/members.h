@@ -36,7 +36,7 @@ struct Placement {
 
   // Of `world_size` ranks on one host.
   static Placement one_host(int world_size) { return {std::vector<int>(world_size, 0)}; }
-  // As told by any numbers or names that are the same for ranks of one host.
+  // From any numbers or names that are the same for ranks of one host.
   template <typename Names>
   static Placement of(const Names& names);
 

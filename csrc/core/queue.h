@@ -1,8 +1,8 @@
 // Runs a communicator's collectives, one at a time, in an order that is the same on every rank.
 //
-// Whoever is free carries them out: a caller that finds the queue idle runs its own operation on
+// Any free thread carries them out: a caller that finds the queue idle runs its own operation on
 // the spot; a caller that waits for a queued one runs what is ahead of it; a worker thread runs
-// what nobody waits for.
+// what no caller waits for.
 //
 // Completing an operation may run a user's callbacks, and these may submit operations and wait for
 // them. When a callback runs, compared with the caller's next call, is chance, and differs from
@@ -88,10 +88,10 @@ class Queue {
     Levels level;
   };
 
-  // kTaken: somebody has the turn. kMore: something is queued, or has been and is not complete.
-  // Invariant: kMore changes only with the mutex locked, and while it is there, kTaken, too. So
-  // whoever finds neither takes the turn without the mutex, and if there is no kMore when it gives
-  // it back, nobody waits for that.
+  // kTaken: a thread has the turn. kMore: something is queued, or has been and is not complete.
+  // Invariant: kMore changes only with the mutex locked, and while it is there, kTaken is, too. So
+  // a thread that finds neither takes the turn without the mutex, and if there is no kMore when it
+  // gives the turn back, no thread waits for that.
   static constexpr unsigned kTaken = 1, kMore = 2;
 
   struct State final : Workers {

@@ -1,8 +1,8 @@
 // Named spans of an executor's work, for profilers.
 //
-// Whoever can show spans gives a source here, once, when it is loaded. Executors ask it at the
-// start of each collective whether anybody records on their thread. If nobody does, that question
-// is all that spans cost.
+// A profiler that can show spans gives a source here, once, when it is loaded. Executors ask it at
+// the start of each collective whether a profiler records on their thread. If none does, that
+// question is all that spans cost.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ class SpanSink {
   virtual void end() = 0;  // of the span that began last
 };
 
-// The sink for the calling thread, or null if nobody records there.
+// The sink for the calling thread, or null if no profiler records there.
 using SpanSource = SpanSink* (*)();
 
 inline std::atomic<SpanSource> span_source{nullptr};

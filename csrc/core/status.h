@@ -1,4 +1,4 @@
-// What can go wrong while ranks wait for each other, and how it is told.
+// What can go wrong while ranks wait for each other, and how it is reported.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace ringcomm {
 enum class ErrorKind : std::int32_t {
   kInvalidArgument,  // this rank's call cannot be right
   kMismatch,         // the ranks' calls do not fit together; nothing was sent
-  kTimeout,          // somebody did not come in time
+  kTimeout,          // a rank did not come in time
   kPeerDied,         // a peer's process is gone
   kClosed,           // the communicator was closed or aborted
   kSystem,           // a call to the operating system failed

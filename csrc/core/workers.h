@@ -1,5 +1,5 @@
-// A pool of threads that are there while there is work. What the work is, and in which order it is
-// done, is decided by whoever derives from it.
+// A pool of threads that exist while there is work. A derived class decides what the work is, and
+// in which order it is done.
 //
 // A piece of work may block until another piece is done. So a thread is called, or made, whenever
 // something can run and no idle thread is there to run it. A few idle threads stay for what comes;

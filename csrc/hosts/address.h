@@ -19,7 +19,7 @@ void publish_address(Store& store, int rank, const std::string& engine, const st
 // In place of an address: this rank cannot be connected to, as `why` says.
 void publish_failure(Store& store, int rank, const std::string& why);
 
-// Takes the address away, when nobody is to connect to this rank any more.
+// Takes the address away, when no rank is to connect to this one any more.
 void withdraw_address(const std::shared_ptr<Store>& store, int rank) noexcept;
 // Takes these keys away, if the store answers soon.
 void withdraw(const std::shared_ptr<Store>& store, const std::vector<std::string>& keys) noexcept;

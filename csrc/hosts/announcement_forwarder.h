@@ -11,11 +11,12 @@
 //        rank 0 (leads)   [0][1]  -------------->  mirrors [0][1]     rank 2 (leads)
 //        rank 1           mirrors [2][3]  <------  [2][3]             rank 3
 //
-// A rank that is late must not hide who else has come: after a while the leader sends what there
-// is, and the rest later. If the leader itself is late its heartbeat does that (hosts/heartbeat.h).
+// A rank that is late must not hide which others have come: after a while the leader sends what
+// there is, and the rest later. If the leader itself is late its heartbeat does that
+// (hosts/heartbeat.h).
 //
-// Invariant: no place is overwritten while somebody reads it, as on one host: announcement s + 2 of
-// a rank exists only after all ranks of all hosts have announced s + 1, so are done with s.
+// Invariant: no place is overwritten while a rank reads it, as on one host: announcement s + 2 of a
+// rank exists only after all ranks of all hosts have announced s + 1, so are done with s.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +52,8 @@ class AnnouncementForwarder {
 
  private:
   static constexpr int kBundles = 4;
-  // Bundles of a leader that are received ahead, for gloo sends nothing before it has heard that
-  // there is room.
+  // Bundles of a leader that are received ahead, for gloo sends nothing before the receiver has
+  // reported that there is room.
   static constexpr int kAhead = 2;
 
   // A message to all other leaders.

@@ -1,10 +1,10 @@
 // Bytes between this rank and ranks on other hosts, by an engine that exists: hosts/ucx.h,
 // torch/gloo_engine.h.
 //
-// Sends and receives are posted, and meet by the two ranks and the tag, whichever comes first. So
-// a receive that is posted ahead gets its bytes right in place, and what has no receive yet waits:
-// on its sender if it is large, else here, or with some engines there, too. So who waits for a send
-// before it posts the receives that its peers wait for may wait for ever.
+// Sends and receives are posted, and meet by the two ranks and the tag, whichever comes first. So a
+// receive that is posted ahead gets its bytes right in place, and what has no receive yet waits: on
+// its sender if it is large, else here, or with some engines there, too. Deadlock hazard: post
+// receives before waiting for sends.
 #pragma once
 
 #include <atomic>
@@ -18,17 +18,17 @@
 
 namespace ringcomm::links {
 
-// What a message is told from others by that go from the same rank to the same rank. No tag is used
-// twice. On one stream, a receive may be found complete no sooner than those posted before it.
+// What distinguishes messages that go from the same rank to the same rank. No tag is used twice. On
+// one stream, a receive may be found complete no sooner than those posted before it.
 struct Tag {
   std::uint8_t stream;   // below kStreams
   std::uint64_t number;  // below 2^40
 };
 inline constexpr int kStreams = 16;
-// Bytes of a message that goes out without having heard of its receiver. One that is longer may
-// have to, and what is heard may wait behind all that the receiver sends itself.
+// Bytes of a message that goes out without an answer of its receiver. One that is longer may need
+// an answer, and that may wait behind all that the receiver sends itself.
 inline constexpr std::size_t kOneShot = 256 << 10;
-// On the streams from here on, whoever receives knows the length: its room is as large.
+// On the streams from here on, the receiver knows the length: its room is as large.
 inline constexpr std::uint8_t kFirstExactStream = 8;
 
 // Something posted. It stays where it is, and so do its bytes, as long as it is pending.
@@ -53,9 +53,9 @@ class Engine {
   // "ucx 1.22", "gloo"
   virtual std::string describe() const = 0;
 
-  // A peer is a rank of the group on another host. What cannot be done is told by the request, such
-  // as a message that is longer than the room for it. A send is done when its bytes may change,
-  // which need not mean that they have arrived.
+  // A peer is a rank of the group on another host. The request reports what cannot be done, such as
+  // a message that is longer than the room for it. A send is done when its bytes may change, which
+  // need not mean that they have arrived.
   virtual void send(int peer, Tag tag, std::span<const std::byte> bytes, Request& request) = 0;
   virtual void recv(int peer, Tag tag, std::span<std::byte> room, Request& request) = 0;
   // The request is not pending when this returns: done, if it was too late, or failed. A send, or a

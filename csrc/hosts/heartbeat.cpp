@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kTick{5};
 constexpr milliseconds kSpeakEvery{500};
-// Leaving, it waits so long for its last word, and all that was sent before, to be taken.
+// When it leaves, it waits so long for its last message, and all that was sent before, to be taken.
 constexpr milliseconds kLastWord{1000};
 constexpr milliseconds kNap{1};
 
@@ -131,7 +131,8 @@ void Heartbeat::look_at_processes() {
   }
 }
 
-// The other ranks of this host may have no connection to those leaders, who speak for their hosts.
+// The other ranks of this host may have no connection to those leaders, which report for their
+// hosts.
 void Heartbeat::look_at_connections() {
   for (const auto& other : others_) {
     if (!links_.failure(other->leader).empty()) group_.mark_dead(other->leader);

@@ -1,9 +1,10 @@
-// How hosts know of each other while nothing else is said: a thread of each host's leader.
+// How hosts know of each other while nothing else is sent: a thread of each host's leader.
 //
-// It tells the other leaders what the ranks of its host do (hosts/status_message.h): at once what
-// others may wait for, such as that a rank has died or the group has failed, and all of it once in
-// a while, so that a host of which nothing is heard is known to be gone. What it hears it writes to
-// the memory of its host, where all ranks look. It also moves what a busy leader leaves undone.
+// It reports to the other leaders what the ranks of its host do (hosts/status_message.h): at once
+// what others may wait for, such as that a rank has died or the group has failed, and all of it
+// once in a while, so that a host that sends nothing is known to be gone. What it receives it
+// writes to the memory of its host, where all ranks look. It also moves what a busy leader leaves
+// undone.
 #pragma once
 
 #include <condition_variable>
@@ -31,11 +32,11 @@ class Heartbeat {
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  // Says a last word, and ends.
+  // Sends a last status message, and ends.
   void leave();
 
  private:
-  // Receives posted ahead, since whoever leaves says its last words close together.
+  // Receives posted ahead, since a leader that leaves sends its last messages close together.
   static constexpr std::size_t kAhead = 4;
 
   struct Incoming {
@@ -64,11 +65,11 @@ class Heartbeat {
   void look_at_connections();
   void listen();
   void post(Other& other, Incoming& incoming);
-  // False: it makes no sense.
+  // False: it is no status message of such ranks.
   bool take(std::span<const std::byte> bytes, int leader);
-  // True: what was to be said is on its way to all.
+  // True: what was to be sent is on its way to all.
   bool speak(bool all);
-  // What devices have to do with, and has not been told.
+  // Adds what concerns devices, and has not been sent.
   void add_device_status(StatusMessage& word);
   void note_told(const StatusMessage& word);
   bool has_spoken() const;

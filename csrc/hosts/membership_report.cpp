@@ -56,7 +56,7 @@ MemberState MembershipReports::state_of(int rank) const {
   return state_of;
 }
 
-// Where a host does not listen, the others do not hear of it for the same reason: its leader is
+// If a host does not listen, the others receive nothing from it for the same reason: its leader is
 // gone. That is no cut.
 bool MembershipReports::are_cut(int a, int b) const {
   const MembershipReport *of_a = of(a), *of_b = of(b);
@@ -66,7 +66,7 @@ bool MembershipReports::are_cut(int a, int b) const {
           of_b->ranks[placement_.leader_of(a)] == MemberState::kSilent);
 }
 
-// Each host in turn gathers those that hear all it has gathered.
+// Each host in turn gathers those that receive from all it has gathered.
 std::vector<int> MembershipReports::largest_partition(const std::vector<int>& ranks) const {
   std::set<int> hosts;
   for (const int rank : ranks) hosts.insert(placement_.host_of[rank]);

@@ -1,5 +1,5 @@
-// What hosts tell each other in a store while their group is shrunk (hosts/shrink_hosts.h), and
-// what follows from all that they tell.
+// What hosts write for each other to a store while their group is shrunk (hosts/shrink_hosts.h),
+// and what follows from all reports.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,13 @@ enum class MemberState : char {
   kLives = 'l',
   kJoined = 'j',  // the round
   kVoted = 'v',   // its part of the new group is made
-  kSilent = 's',  // nothing is heard of its host
+  kSilent = 's',  // nothing comes from its host
   kGone = 'x',
 };
 
 // What a host knows.
 struct MembershipReport {
-  std::uint64_t number = 0;  // another one each time, which shows that somebody is there to tell
+  std::uint64_t number = 0;  // another one each time, which shows that a rank is there to report
   bool listens = false;      // to the other hosts: those it calls silent are
   std::vector<MemberState> ranks;           // all of the group
   std::map<int, std::uint64_t> calls = {};  // digests of the calls of its own that have joined
@@ -40,24 +40,25 @@ struct MembershipReport {
 
 class MembershipReports {
  public:
-  // silence: of a host that has not renewed its notice for so long there is none.
+  // A host that has not renewed its report for heartbeat_timeout has none.
   MembershipReports(const Placement& placement, std::chrono::milliseconds heartbeat_timeout)
       : placement_(placement),
         heartbeat_timeout_(heartbeat_timeout),
         last_(placement.num_hosts()) {}
 
-  // The host's notice is this one now.
+  // The host's report is this one now.
   void take(int host, const MembershipReport& report_);
   // Since when it has been that; nothing if there is none.
   std::optional<Clock::time_point> since(int host) const;
   // Nothing if the host does not renew it.
   const MembershipReport* of(int host) const;
 
-  // A host's own word about its ranks counts most. Where none of them tells, another host that
-  // hears of it knows that they live; else they are gone, if that is told, or if they told once.
+  // A host's own report about its ranks counts most. If it has none, another host that receives
+  // from it knows that they live; else they are gone, if a report says so, or if they reported
+  // once.
   MemberState state_of(int rank) const;
-  // Of these ranks, whose hosts tell: those that hear each other's hosts, and where that can be one
-  // or another part, the largest; of equal ones, that with the lowest rank.
+  // The ranks among these, whose hosts report, that receive from each other's hosts. If that can be
+  // one or another part, the largest; among equal ones, that with the lowest rank.
   std::vector<int> largest_partition(const std::vector<int>& ranks) const;
 
  private:

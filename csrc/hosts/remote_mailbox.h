@@ -3,15 +3,15 @@
 // A mail box is shared by two ranks (shm/mail.h). If they are on different hosts, each has one in
 // the memory of its own host, and the two are kept alike: slots that the sender has written travel
 // to the receiver's box, right into their place there; what the receiver has read or refused, and
-// where the sender has given up, travel as notes. So what a message is, and what becomes of it, is
-// the same everywhere, and only this page knows of two boxes.
+// where the sender has given up, travel as acknowledgements. So what a message is, and what becomes
+// of it, is the same everywhere, and only this page knows of two boxes.
 //
 //     sender's host                            receiver's host
 //     box  posted = 7    ----- slot 6 ----->   box  posted = 7
-//          taken  = 5    <---- note --------        taken  = 5
+//          taken  = 5    <---- ack ---------        taken  = 5
 //
 // Invariant: a slot is sent once it has been posted, and its receive is posted only when the slot
-// before it in the same place has been read; notes only grow, so the last one counts.
+// before it in the same place has been read; acknowledgements only grow, so the last one counts.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class LinkedMailbox final : public RemoteMailbox {
   bool is_empty() const override;
 
  private:
-  // What a rank tells as the receiver of one box, and as the sender of the other: of that only if a
-  // message has been refused there, since then its slots may end before it does.
+  // What a rank reports as the receiver of one box, and as the sender of the other: of the latter
+  // only if a message has been refused there, since then its slots may end before it does.
   struct Ack {
     std::uint64_t taken, refused, wanted_count;
     UsersDType wanted_users;
@@ -62,7 +62,7 @@ class LinkedMailbox final : public RemoteMailbox {
   void send_slots(int peer, PeerLink& link);
   bool take_slots(int peer, PeerLink& link);
   void send_ack(int peer, PeerLink& link);
-  // Takes the note that has come, if one has, and awaits the next.
+  // Takes the acknowledgement that has come, if one has, and awaits the next.
   bool receive_ack(int peer, PeerLink& link);
   void take_ack(int peer, PeerLink& link);
   Ack ack_for(int peer) const;

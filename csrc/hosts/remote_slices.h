@@ -2,24 +2,24 @@
 //
 // On its host a rank publishes a slice by writing it to a slot of its outbox, where peers read it
 // (shm/executor.h). What goes to other hosts it writes to memory of its own, and a rank there gets
-// it as a message, which it has a receive posted for, ahead of time: the next slices of each lane
+// it as a message, for which it has posted a receive ahead of time: the next slices of each lane
 // have a place each, in the order in which the rank's program takes them. So payload streams while
-// the rank still works on what came before, and nobody asks for it; and as there are kAhead bytes
-// of places at both ends, a network that is far or slow is kept full.
+// the rank still works on what came before, without requests; and as there are kAhead bytes of
+// places at both ends, a network that is far or slow is kept full.
 //
 //     program of this rank    ... action 7   action 8   action 9 ...     (lane 0, round 4)
 //     takes from other hosts      rank 5's     --       rank 5's, rank 9's
-//     arrivals, in turn            [3]                     [0]      [1]
+//     receive buffers, in turn     [3]                     [0]      [1]
 //     sends to other hosts          --       rank 5      rank 5
-//     departures, in turn                      [2]         [3]
+//     send buffers, in turn                    [2]         [3]
 //
-// Invariant: a place of arrival belongs to one message from when its receive is posted until the
-// action that takes it is done, and a departure is written again only when all messages sent from
+// Invariant: a receive buffer belongs to one message from when its receive is posted until the
+// action that takes it is done, and a send buffer is written again only when all messages sent from
 // it are done. Both sides number the messages of a pair alike: by call, round and plan.
 //
-// No order of execution can deadlock, as long as there are no fewer departures than the program has
-// slots: what leaves from the j-th of S departures waits until the (j-S)-th has readers that have
-// posted receives for it, which is no more than plan/slots.h's proof lets it wait for.
+// No order of execution can deadlock, as long as there are no fewer send buffers than the program
+// has slots: what leaves from the j-th of S send buffers waits until the (j-S)-th has readers that
+// have posted receives for it, which is no more than plan/slots.h's proof lets it wait for.
 #pragma once
 
 #include <cstddef>

@@ -18,14 +18,14 @@ using std::chrono::milliseconds;
 const std::string kMade = "made";
 const std::string kAgain = "again";
 
-// For a host that is silent, to tell something in the store.
+// How long a silent host has to write something to the store.
 constexpr std::chrono::seconds kToAppear{2};
-// A notice that has nothing new is written again after that.
+// A report that has nothing new is written again after that.
 constexpr milliseconds kRenew{500};
 // What a death makes fail, fails before that is known of the death: so much longer than a host may
 // be silent.
 constexpr milliseconds kDeathIsKnown{1000};
-// Between two looks at the store of one rank, and of one host at all notices. All ranks share it.
+// Between two looks at the store of one rank, and of one host at all reports. All ranks share it.
 constexpr int kRanksPerMillisecond = 8;
 constexpr milliseconds kTurnPerHost{5};
 
@@ -105,7 +105,7 @@ class ShrinkingHosts {
 
   bool is_survivor() const { return std::ranges::binary_search(survivors_.ranks, group_.rank); }
 
-  // False: the round came to nothing.
+  // False: the round was aborted.
   template <typename Done>
   bool wait_until(Done done) {
     for (;;) {
@@ -265,7 +265,7 @@ class ShrinkingHosts {
     if (persistent_.lasts(!count.mismatched.empty())) throw caller_.differ(count.mismatched);
     if (is_missed_.lasts(!count.awaited.empty())) check_absent(count.awaited);
     if (!count.mismatched.empty() || !count.awaited.empty()) return;
-    // When all are in the round, who then all raise it.
+    // When all are in the round, as then all raise it.
     if (const auto error = caller_.also_dead(count.gone)) throw *error;
     const std::vector<int> part = reports_->largest_partition(count.joined);
     if (!std::ranges::binary_search(part, group_.rank)) return;

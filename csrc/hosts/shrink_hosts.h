@@ -1,8 +1,8 @@
 // Going on without the dead in a group that spans hosts.
 //
 // No memory reaches all living ranks, and the links of a host end with its leader. What does reach
-// them is the store in which the group has met, and whoever does not reach that cannot make a new
-// group. So they agree there. What is decided is a key that can be set but once, so that whoever
+// them is the store in which the group has met, and a rank that cannot reach that cannot make a new
+// group. So they agree there. A decision is a key that can be set only once, so that a rank that
 // comes too late, dies or believes something else changes nothing. Rounds are numbered, and in
 // round k, under "shrink/NAME/k/":
 //
@@ -29,19 +29,20 @@
 //
 // Invariant: there is at most one set of survivors that has a new group. A round has one verdict
 // and one set of survivors, as the store keeps one; "made" takes the votes of all of them; and the
-// next round begins with "again" or where somebody gave up.
+// next round begins with "again" or where a rank gave up.
 //
-// Who is gone. Of the ranks of its own host everybody can be certain. Of another one, its notice
-// tells. Where there is none the hosts that listen tell: their heartbeats know (hosts/heartbeat.h)
-// whether anything was heard of it in the last seconds, be it that its leader has died or that it
-// is cut off. So where a leader has died, the other ranks of its host have those seconds to join.
+// Which ranks are gone: a rank can be certain about those of its own host. For another host, its
+// report counts. If it has none, the hosts that listen report: their heartbeats know
+// (hosts/heartbeat.h) whether anything came from it in the last seconds, be it that its leader has
+// died or that it is cut off. So if a leader has died, the other ranks of its host have those
+// seconds to join.
 //
-// Two parts that do not hear each other both reach the store, or one does. In the first case both
-// see by the notices which part is to go on, and the other one waits for the verdict: whoever is
-// silent has two seconds to appear there. In the second case one goes on, and the other raises that
+// Two parts that are cut off from each other both reach the store, or one does. In the first case
+// both see by the reports which part is to go on, and the other one waits for the verdict: a silent
+// host has two seconds to appear there. In the second case one goes on, and the other raises that
 // the store does not answer. If what they see differs, the first to propose goes on.
 //
-// Why nobody hangs: a rank that waits too long gives up, and so ends the round, or finds that the
+// Why no rank hangs: a rank that waits too long gives up, and so ends the round, or finds that the
 // group was made after all. One that is not among the survivors leaves the round to them.
 #pragma once
 

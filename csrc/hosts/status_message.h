@@ -1,5 +1,5 @@
-// What the leader of a host tells the other hosts of its ranks, again and again: their states, and
-// why the group failed, if it has.
+// What the leader of a host reports of its ranks to the other hosts, again and again: their states,
+// and why the group failed, if it has.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace ringcomm::hosts {
 
 // What of a RankState means anything on another host. Messages are seen from their own.
 struct RankStatus {
-  // What others may wait for: it is told at once.
+  // What others may wait for: it is sent at once.
   struct Urgent {
     Closed closed;
     std::uint32_t ended;
@@ -55,14 +55,14 @@ struct CallStatus {
   Call call;
 };
 
-// All that is told. `ranks` are those of this host.
+// All that is reported. `ranks` are those of this host.
 struct StatusMessage {
-  static constexpr std::size_t kMostOfDevices = 64;  // greetings in one word, and calls
+  static constexpr std::size_t kMostOfDevices = 64;  // unique ids in one message, and calls
 
   FailureStatus failure;
   std::uint32_t dump_request;  // the last one that this host knows of
   std::vector<RankStatus> ranks;
-  std::vector<UniqueIdStatus> unique_ids;  // that have not been told before, as calls
+  std::vector<UniqueIdStatus> unique_ids;  // that have not been sent before, as calls
   std::vector<CallStatus> calls;
 
   static std::size_t most_nbytes(std::size_t num_ranks);

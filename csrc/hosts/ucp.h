@@ -55,7 +55,7 @@ struct WorkerAttr {
 struct EndpointParams {
   static constexpr std::uint64_t kRemoteAddress = 1 << 0, kErrorMode = 1 << 1,
                                  kErrorHandler = 1 << 2;
-  static constexpr int kPeer = 1;  // failures of the peer are told
+  static constexpr int kPeer = 1;  // failures of the peer are reported
   std::uint64_t field_mask;
   const Address* address;
   int error_mode;

@@ -165,7 +165,7 @@ void UcxEngine::cancel(Request& request) {
 
 bool UcxEngine::advance() {
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || !stopped_.empty()) return false;  // somebody else does it, or nobody
+  if (!lock || !stopped_.empty()) return false;  // another thread does it, or none
   if (peers_.empty()) return false;              // as of a rank whose leader speaks for it
   look_for_peers();
   const std::size_t ended = num_ended_;

@@ -37,7 +37,7 @@ class UcxEngine : public Engine {
   struct Peer;
   // A request and what UCX calls it. UCX may know it for longer than its owner.
   struct Posted {
-    Request* request;  // null: its owner was told its end
+    Request* request;  // null: its owner knows its end
     Peer* peer;
     void* ucx = nullptr;  // null: not handed over yet
     std::uint64_t tag = 0;

@@ -27,7 +27,7 @@ const std::pair<const char*, std::string> kDefaults[] = {
     {"TLS", "^sm,self,cuda,rocm,ze,gaudi"},
     // What is longer stays on its sender until it is received.
     {"RNDV_THRESH", std::to_string(kOneShot + 1)},
-    // Whoever connects does not wait for the peer's host, which may be cut off.
+    // A rank that connects does not wait for the peer's host, which may be cut off.
     {"TCP_CONN_NB", "y"},
     // A host that goes without a word is missed after about seven seconds.
     {"KEEPALIVE_INTERVAL", "3s"},

@@ -14,26 +14,21 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Who came before this rank and has ended may belong to an attempt of which nobody is left. The
-// others of this attempt may take a while to come: a process starts slowly on a busy host.
+// A rank that came before this one and has ended may belong to an attempt of which no rank is left.
+// The others of this attempt may take a while to come: a process starts slowly on a busy host.
 constexpr seconds kDoubt{30};
-// Less so where the process has started at about the same time as this one, or later: one of an
-// earlier attempt has started, ended, and been replaced before.
+// The doubt is shorter if the process has started at about the same time as this one, or later: one
+// of an earlier attempt has started, ended, and been replaced before.
 constexpr seconds kLittleDoubt{1};
 constexpr double kStartTogether = 0.5;  // seconds
-// Who wants another group may have been left behind by one, and is about to come again.
+// A rank that wants another group may be left over from one, and about to come again.
 constexpr seconds kMayComeAgain{2};
-// Rank 0 knows most about who did not come: the others let it speak first.
+// Rank 0 knows most about the ranks that did not come, so the others let it report first.
 constexpr milliseconds kRank0First{1000};
-// Rank 0 tells those who come a little later why there is no group. Later still they read it after
-// kOldRefusal: it might have been said to an earlier attempt.
+// Rank 0 reports to ranks that come a little later why there is no group. Ranks that come later
+// still read it after kOldRefusal: it might have been meant for an earlier attempt.
 constexpr seconds kOldRefusal{5};
-// How long rank 0 waits for those who live to leave, and how long they wait for it then.
-constexpr milliseconds kMostPatience{5000}, kLongerThanRank0{8000};
-// In the counter of those who have left: one who does not wait until all is erased.
-constexpr std::int64_t kNotWaiting = std::int64_t{1} << 32;
-// Between two looks at the store: the longest, and for how many ranks, as they share one store.
-constexpr microseconds kShortSleep{200}, kLongSleep{20'000};
+// So many ranks sleep no longer than kLongSleep; more sleep longer, as they share one store.
 constexpr int kRanksOfLongSleep = 128;
 
 std::uint64_t digest_of(const GroupConfig& config) {
@@ -46,15 +41,6 @@ std::int64_t first_ticket(Store& store) {
   std::int64_t first = 0;
   if (const std::optional<std::string> begun = store.find("begun")) read_number(*begun, first);
   return std::max<std::int64_t>(first, 0);
-}
-
-// Of a ticket.
-std::string list_of(const char* kind, std::int64_t ticket) {
-  return std::string(kind) + "/" + std::to_string(ticket);
-}
-
-std::string key_of(const char* kind, std::int64_t ticket, int place) {
-  return list_of(kind, ticket) + "/" + std::to_string(place);
 }
 
 }  // namespace
@@ -94,6 +80,14 @@ void decline(Store& store, const GroupConfig& config, const std::exception_ptr& 
       Bootstrap(store, config, what_of(error));
     }
   });
+}
+
+std::string Bootstrap::list_of(const char* kind, std::int64_t ticket) {
+  return std::string(kind) + "/" + std::to_string(ticket);
+}
+
+std::string Bootstrap::key_of(const char* kind, std::int64_t ticket, int place) {
+  return list_of(kind, ticket) + "/" + std::to_string(place);
 }
 
 std::string Bootstrap::who() const { return config_.members.name(config_.rank); }
@@ -150,7 +144,7 @@ void Bootstrap::refuse(const Error& error, milliseconds linger) {
   store_.set("leader", own_.text() + text);
   const int word = num_broadcasts_;
   broadcast(text);
-  num_broadcasts_ = word;  // also to those who are greeted now
+  num_broadcasts_ = word;  // also to ranks that are greeted now
   const int all = own_.world_size - 1;
   int readers = 0;
   const bool have_left = await_others([&](std::int64_t left, Clock::duration waited) {
@@ -166,94 +160,6 @@ void Bootstrap::refuse(const Error& error, milliseconds linger) {
   });
   close();
   erase_all(have_left && readers == all);
-}
-
-// Calls is_over(how many have left, since when it waits) until it is, or patience has ended. True
-// if nobody has left who may come again.
-bool Bootstrap::await_others(
-    const std::function<bool(std::int64_t left, Clock::duration waited)>& is_over) {
-  const std::string left = list_of("left", own_.ticket);
-  const Clock::time_point start = Clock::now();
-  for (microseconds sleep = kShortSleep;; sleep = std::min(2 * sleep, kLongSleep)) {
-    const std::int64_t count = own_.world_size > 1 ? store_.add(left, 0) : 0;
-    const Clock::duration waited = Clock::now() - start;
-    if (is_over(count % kNotWaiting, waited)) return count < kNotWaiting;
-    if (waited > kMostPatience) return false;
-    std::this_thread::sleep_for(sleep);
-  }
-}
-
-void Bootstrap::clear(int num_others, bool is_quiet) noexcept {
-  bool have_left = is_quiet;
-  error_of([&] {
-    if (num_others == 0) return;
-    bool is_one_dead = false;
-    const auto is_over = [&](std::int64_t left, Clock::duration waited) {
-      is_one_dead =
-          waited > kLookEvery && std::ranges::any_of(participants_, [&](const auto& entry) {
-            return !entry.second.lives(own_);
-          });
-      return left >= num_others || is_one_dead;
-    };
-    have_left = await_others(is_over) && is_quiet && !is_one_dead;
-  });
-  error_of([&] { erase_all(have_left); });
-}
-
-// The numbers of tickets begin at 0 again only where nothing is left of earlier ones. Until they
-// do, whoever is killed here leaves nothing that another attempt would take for its own.
-void Bootstrap::erase_all(bool have_left) {
-  if (!have_left) {
-    if (own_.world_size > 1) store_.set(list_of("stays", own_.ticket), "");
-    return;
-  }
-  const std::int64_t num_tickets = store_.add("tickets", 0);
-  const bool are_all_known = first_ticket_ == 0 && num_tickets == own_.world_size;
-  const bool is_erased = store_.erase("leader");
-  if (!is_erased) return erase_all(false);
-  for (int word = 0; store_.has(key_of("told", own_.ticket, word)); ++word) {
-    store_.erase(key_of("told", own_.ticket, word));
-  }
-  erase_letters_and_shown();
-  std::vector<std::int64_t> tickets = {own_.ticket};
-  for (const auto& [rank, participant] : participants_) tickets.push_back(participant.ticket);
-  for (const std::int64_t ticket : tickets) {
-    store_.erase(list_of("tickets", ticket));
-    if (ticket != own_.ticket) store_.erase(list_of("hello", ticket));
-  }
-  if (are_all_known) {
-    store_.erase("begun");
-    store_.erase("tickets");
-  }
-  if (own_.world_size > 1) store_.erase(list_of("left", own_.ticket));
-}
-
-// This rank's own: who wrote a letter to it, or looks for what it shows, has done so.
-void Bootstrap::erase_letters_and_shown() {
-  for (const int place : shown_) store_.erase(key_of("shown", own_.ticket, place));
-  if (!has_looked_for_letters_) return;
-  const std::string receive = list_of("letters", own_.ticket);
-  for (std::int64_t i = 0; i < messages_.first_unseen(); ++i) {
-    store_.erase(receive + "/" + std::to_string(i));
-  }
-  store_.erase(receive);
-}
-
-void Bootstrap::leave(bool waits) noexcept {
-  error_of([&] {
-    const auto rank_0 = participants_.find(0);
-    if (rank_0 == participants_.end() || !rank_0->second.lives(own_)) return;
-    if (waits) erase_letters_and_shown();
-    const std::string left = list_of("left", rank_0->second.ticket);
-    store_.add(left, waits ? 1 : 1 + kNotWaiting);
-    const std::string stays = list_of("stays", rank_0->second.ticket);
-    const Clock::time_point start = Clock::now();
-    for (microseconds sleep = kShortSleep; waits; sleep = std::min(2 * sleep, kLongSleep)) {
-      const bool is_over = !store_.has(left) || store_.has(stays) || !rank_0->second.lives(own_);
-      if (is_over || Clock::now() - start > kLongerThanRank0) return;
-      std::this_thread::sleep_for(sleep);
-    }
-  });
 }
 
 void Bootstrap::close() {

@@ -24,7 +24,7 @@ inline constexpr std::chrono::milliseconds kFirstHeartbeatTimeout{30000};
 struct InterHostConfig {
   std::string engine = {};  // carries bytes; empty: there is one host, or the ranks leave it open
   Link link = {};
-  // A host of which nothing is heard for so long is taken for gone.
+  // A host that sends nothing for so long is taken for gone.
   std::chrono::milliseconds heartbeat_timeout = kHeartbeatTimeout;
 
   std::string text() const;
@@ -41,18 +41,18 @@ struct GroupConfig {
   // Whether it is known from elsewhere, such as a larger group, that a rank will never come.
   std::function<bool(int rank, std::string* how)> gone = {};
   // What its user calls its host. Ranks that give different names never share memory; those that
-  // give the same one may. Empty: whether they do is found out.
+  // give the same one may. Empty: the set-up finds out whether they do.
   std::string host = {};
-  // What can carry bytes from here to other hosts, the best first; asked only where there are some.
-  // Null: nobody needs to agree on that.
+  // What can carry bytes from here to other hosts, the best first; asked only if there are some.
+  // Null: the ranks need not agree on that.
   std::function<std::vector<std::string>()> engines = {};
-  // Of a rank that fails when other hosts may have the group already. They find `why` where they
-  // look for this rank's address (hosts/address.h) in the meeting of that name. May throw.
+  // Called on a rank that fails when other hosts may have the group already. They find `why` where
+  // they look for this rank's address (hosts/address.h) in the meeting of that name. May throw.
   std::function<void(const std::string& meeting, const std::string& why)> decline = {};
   // The network between hosts, and how long one of them may be silent; rank 0's count.
   Link link = {};
   std::chrono::milliseconds heartbeat_timeout = kHeartbeatTimeout;
-  // What the first rank of a host tells the others to go by.
+  // The rules that the first rank of a host gives to the others.
   std::vector<TunedRule> tuned = {};
 };
 

@@ -1,9 +1,10 @@
-// Which ranks try to share memory while a group is made, as rank 0 decides and tells all.
+// Which ranks try to share memory while a group is made, as rank 0 decides and sends it to all.
 //
-// It begins with a guess, and changes by what comes of it. Ranks that are taken to be on one host
-// make an attempt: the first of them makes a file in memory, the others map it. Where some cannot
-// reach it they all try once more with a file that has a name; and who cannot reach that either is
-// taken to be on another host, and tries there. So it ends, with a host for each rank if need be.
+// It begins with a guess, and changes with the outcomes. Ranks that are taken to be on one host
+// make an attempt: the first of them makes a file in memory, the others map it. If some cannot
+// reach it, they all try once more with a file that has a name. A rank that cannot reach that
+// either is taken to be on another host, and tries there. So it ends, with a host for each rank if
+// need be.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Who comes to make a group, as it says in its ticket (setup/bootstrap.h).
+// A rank that comes to make a group, as its ticket describes it (setup/bootstrap.h).
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@ struct Participant {
   int world_size = 0;
   std::uint64_t members = 0;  // digest of their global ranks
   Process process = {};
-  std::string boot = {};  // tells whether the process's number means anything here; may be hidden
+  std::string boot = {};  // shows whether the process's number means anything here; may be hidden
   std::string host = {};  // as its user calls it, or as it calls itself
   bool is_host_given = false;
   std::string refusal = {};       // why it will not come; empty: it will
   mutable bool was_seen = false;  // to run here, by this process
 
-  // Those of whom this is the same may share memory.
+  // Participants with the same guess may share memory.
   std::string guess() const { return is_host_given ? "name " + host : "kernel " + boot; }
-  // Whether nothing tells its host: no name was given, and its kernel's boot id is hidden.
+  // Whether its host is unknown: no name was given, and its kernel's boot id is hidden.
   bool is_anywhere() const { return !is_host_given && boot.empty(); }
 
-  // False where the onlooker can be certain that its process has ended. Where hosts have different
+  // False if the onlooker can be certain that its process has ended. Where hosts have different
   // names, the kernels may be copies of each other, in virtual machines, and where boot ids are
   // hidden there may be different kernels: a process that was never seen to run here then runs
-  // elsewhere. So it does where process numbers may be of different namespaces.
+  // elsewhere. The same holds if process numbers may be of different namespaces.
   bool lives(const Participant& onlooker) const;
 
   std::string text() const;
@@ -39,8 +39,8 @@ struct Participant {
   static std::optional<Participant> read(std::string_view text, std::string_view* rest = nullptr);
 };
 
-// By rank, what each is taken for at first. Who is anywhere may be where the first is that has a
-// kernel: that is tried.
+// By rank, the guess of each at first. A participant whose host is unknown is tried with the first
+// that has a kernel.
 std::vector<std::string> guesses_of(const std::vector<Participant>& participants);
 
 }  // namespace ringcomm

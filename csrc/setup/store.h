@@ -20,12 +20,12 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  // Not while somebody may erase the key: some stores look first and read then, and wait for what
-  // has gone in between. has() may be asked at any time.
+  // Must not be called while another rank may erase the key: some stores look first and read then,
+  // and wait for what has gone in between. has() may be asked at any time.
   virtual std::optional<std::string> find(const std::string& key) = 0;
   virtual bool has(const std::string& key) { return find(key).has_value(); }
-  // Sets it where nothing was set yet; returns what stands there then, for good: keys that are set
-  // so are not set otherwise.
+  // Sets it if nothing was set yet; returns what stands there then, for good: keys that are set so
+  // are not set otherwise.
   virtual std::string set_once(const std::string& key, const std::string& value) = 0;
   // Adds to a counter, which is 0 at first, and returns what it is then.
   virtual std::int64_t add(const std::string& key, std::int64_t amount) = 0;
@@ -33,7 +33,7 @@ class Store {
   virtual bool erase(const std::string&) { return false; }
 };
 
-// A list in a store, which anybody may add to: a counter of the places that are taken, and what
+// A list in a store, to which any rank may add: a counter of the places that are taken, and what
 // stands in each. Nothing in it is ever changed.
 class Series {
  public:
@@ -41,7 +41,7 @@ class Series {
   Series(Store& store, std::string name, std::int64_t first = 0)
       : store_(store), name_(std::move(name)), next_(first) {}
 
-  // Two steps, so that what is written can tell its place.
+  // Two steps, so that what is written can contain its place.
   std::int64_t take() { return store_.add(name_, 1) - 1; }
   void write(std::int64_t place, const std::string& text) { store_.set(key(place), text); }
   void append(const std::string& text) { write(take(), text); }

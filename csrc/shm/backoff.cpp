@@ -14,10 +14,10 @@ using std::chrono::milliseconds;
 // Across hosts what comes soonest takes a crossing, and to be woken a twentieth of a millisecond.
 constexpr microseconds kYieldFor = milliseconds(1), kYieldAcrossHosts = milliseconds(3);
 constexpr int kCrossings = 2;
-// Whoever waits longer sleeps longer, by such a part of the time waited so far, and where nobody
-// rings, loses no more than that. What comes over the network ends a sleep as a bell does, but who
-// waits for both cannot sleep on both; and across hosts waits are long, and several follow on each
-// other in one call.
+// A rank that waits longer sleeps longer, by such a part of the time waited so far, and where no
+// bell rings, loses no more than that. What comes over the network ends a sleep as a bell does, but
+// a rank that waits for both cannot sleep on both; and across hosts waits are long, and several
+// follow each other in one call.
 constexpr int kPartOfWait = 10, kPartOfWaitForBoth = 40;
 constexpr microseconds kLongestSleep = milliseconds(10), kLongestSleepOnLinks = milliseconds(1);
 
@@ -43,8 +43,8 @@ Backoff::Next Backoff::next() {
   return idle_ < yields_for_ ? Next::kYield : Next::kSleep;
 }
 
-// Of several who are awaited mostly each has to come, so that one of them will do to listen to; and
-// as each waiter takes another one, a rank that comes does not wake all.
+// Mostly each of several awaited ranks has to come, so it is enough to sleep on one bell; and as
+// each waiter takes another one, a rank that comes does not wake all.
 void Backoff::sleep(const WaitInfo& blocked) {
   const std::vector<int>& peers = blocked.peers;
   const auto is_local = [&](int peer) { return group_.is_local(peer); };
@@ -97,7 +97,8 @@ void Backoff::look_around(const WaitInfo& blocked) {
     publish(blocked.peers.front());
   }
   look_at_leader();
-  // Not at all of many: whoever finds out tells all, and every waiting rank begins elsewhere.
+  // Not at all peers if there are many: the first rank that finds out breaks the group for all, and
+  // every waiting rank begins with another peer.
   const std::size_t looks = std::min(blocked.peers.size(), kPeersPerLook);
   for (std::size_t i = 0; i < looks; ++i) {
     const int peer = blocked.peers[(group_.rank + looked_at_++) % blocked.peers.size()];
@@ -109,8 +110,8 @@ void Backoff::look_around(const WaitInfo& blocked) {
   }
 }
 
-// Nothing is heard of other hosts any more when the leader of this one has died. It may leave when
-// it is done, before others are.
+// Nothing more comes from other hosts when the leader of this one has died. It may leave when it is
+// done, before others are.
 void Backoff::look_at_leader() {
   if (group_.remote_hosts() == nullptr) return;
   const int leader = group_.own_leader();

@@ -1,4 +1,4 @@
-// Waiting for peers: spin, then yield, then sleep; and give up when there is nobody to wait for.
+// Waiting for peers: spin, then yield, then sleep; and give up when no awaited peer can come.
 #pragma once
 
 #include <sched.h>
@@ -15,7 +15,7 @@
 
 namespace ringcomm::shm {
 
-// Who is awaited, and in what. Made only when a wait has become long.
+// Which ranks are awaited, and in what call. Made only when a wait has become long.
 struct WaitInfo {
   std::vector<int> peers;
   std::string doing;  // "all_reduce(count=256, dtype=float32, op=sum) #17"
@@ -29,10 +29,10 @@ inline constexpr std::size_t kPeersPerLook = 16;
 
 // One period of waiting:
 //
-//   Idle idle(group, deadline);
+//   Backoff idle(group, deadline);
 //   while (!ready()) idle.pause(explain);
 //
-// explain() returns a Blocked. pause() throws Error when the deadline has passed, when an awaited
+// explain() returns a WaitInfo. pause() throws Error when the deadline has passed, when an awaited
 // peer is gone, or when the group is broken. It does so only in the call after the one that found
 // out, so that ready() is asked once more: what a peer did last counts, even if it ended since.
 class Backoff {

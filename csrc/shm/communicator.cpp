@@ -13,7 +13,7 @@
 namespace ringcomm {
 namespace {
 
-// Whoever leaves waits so long for what it has sent to be on its way to other hosts.
+// A rank that leaves waits so long for what it has sent to be on its way to other hosts.
 constexpr std::chrono::milliseconds kLastMail{1000};
 
 constexpr std::size_t kMostAtOnce = 512 << 10;  // bytes
@@ -172,7 +172,7 @@ bool Communicator::is_tiny(const Call& call) const {
   return call.count * element_size(call.dtype) < kLeastInPlace * world_size();
 }
 
-// Where every rank scales its input by a factor of its own, nobody else could.
+// If every rank scales its input by a factor of its own, no other rank can.
 bool Communicator::may_be_zero_copy(const Call& call) const {
   const bool is_scaled = call.reduces && call.op == ReduceOp::kPremulSum;
   const bool is_on_one_host = group_.placement().num_hosts() == 1;
@@ -218,8 +218,8 @@ void Communicator::carry_out_here(Call& call, const Reduction& reduction,
   by_plan(call, reduction, deadline);
 }
 
-// Where some tell places that cannot be used, which all see, they announce again, all with their
-// inputs.
+// If some ranks publish places that cannot be used, which all see, they announce again, all with
+// their inputs.
 void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* family, Call& call,
                            const Reduction& reduction, const Deadline& deadline) {
   for (bool may_tell = family != nullptr;; may_tell = false) {
@@ -316,7 +316,7 @@ void Communicator::barrier(Timeout timeout) {
   });
 }
 
-// What a communicator chooses, found by asking it: no limit stands here a second time.
+// What a communicator chooses is found by asking it, so that no limit stands here a second time.
 
 namespace {
 

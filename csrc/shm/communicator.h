@@ -31,9 +31,9 @@ namespace ringcomm {
 //   zero copy  its tensors lie where the peers can reach them (shm/zero_copy.h)
 //   by plan    the announcement only compares the calls; then the program of the plan runs
 //
-// Which way follows from counts that all ranks know alike, and from what all announce; if counts
-// differ, so do the calls, and the exchange raises that before any data is read. A user's plan is
-// carried out however small the input is, and wherever it lies.
+// Every rank chooses the same way: the choice depends only on counts and on the announcements. If
+// counts differ, so do the calls, and the exchange raises that before any data is read. A user's
+// plan is carried out however small the input is, and wherever it lies.
 class Communicator : public Collectives {
  public:
   // connect_hosts: makes what the group needs of other hosts, if its ranks are on several.
@@ -67,8 +67,8 @@ class Communicator : public Collectives {
     }
   }
 
-  // This rank's arguments for a collective are wrong. The others, who make that call, raise the
-  // reason instead of waiting, and the group goes on. Does not wait itself, but for what the
+  // This rank's arguments for a collective are wrong. The others, which make that call, raise the
+  // reason instead of waiting, and the group goes on. It does not wait itself, except for what the
   // refusal before it still owes: see Exchange.
   void refuse(const std::string& reason, Timeout timeout);
   bool may_refuse() { return exchange_.may_refuse(); }
@@ -83,8 +83,8 @@ class Communicator : public Collectives {
   // between hosts.
   void give_back(Timeout timeout);
 
-  // A barrier that tells rank 0 who is missing (all of them, or the first), and then the others.
-  // It does not break the group.
+  // A barrier that reports to rank 0 which ranks are missing (all of them, or the first), and then
+  // to the others. It does not break the group.
   void monitored_barrier(bool wait_all_ranks, Timeout timeout);
 
   // Never block; any thread. See shm/mail.h.
@@ -119,7 +119,7 @@ class Communicator : public Collectives {
   void append_size_classes(Collective collective, DType dtype, std::vector<SizeClass>& found) const;
 
   // The program of the call, and its fingerprint in it; if that is refused, `refusal`, which is to
-  // be thrown once all ranks have heard of it.
+  // be thrown once all ranks know of it.
   const Program& program(Call& call, std::exception_ptr& refusal);
   void await_all(const std::exception_ptr& refusal, const Deadline& deadline);
 
@@ -132,14 +132,14 @@ class Communicator : public Collectives {
   // their tensors lie.
   bool fits(const shm::Eager& eager, const Chunks& blocks, DType dtype) const;
   bool is_tiny(const Call& call) const;
-  // Whether calls like this one are zero copy where their tensors allow it and what they tell fits.
+  // Whether calls like this one are zero copy if their tensors allow it and the places fit.
   bool may_be_zero_copy(const Call& call) const;
   bool fits(const shm::ZeroCopy& family, std::size_t before) const {
     return before + family.most_nbytes() <= group_.geometry().eager_nbytes;
   }
   shm::Eager& eager_way(const Call& call);
   // Null: the call goes another way wherever its tensors are. `before`: the bytes of the payload
-  // before what this rank tells.
+  // before the places that this rank publishes.
   shm::ZeroCopy* zero_copy_way(const Call& call, std::size_t before = 0);
   std::size_t publish_buffers(shm::ZeroCopy& family, const Call& call, std::byte* payload) {
     return family.publish_buffers(blocks(), element_size(call.dtype), peers_, payload);

@@ -1,4 +1,4 @@
-// An all-to-all, whose counts the ranks tell each other with the call.
+// An all-to-all, whose counts the ranks send each other with the call.
 #include <cstring>
 #include <numeric>
 

@@ -1,11 +1,11 @@
 // Whether the parts of an all-to-all are copied twice, into outboxes and out of them, or once, by
 // the kernel, out of the process that has them.
 //
-// Two copies run at the speed of caches; one takes a system call and the look-up of every page. Of
-// parts from some hundred KiB on one takes 0.7 to 1.5 times as long, by the machine and, where
-// cores share a cache at some times only, by the time. So one rank of the group times both now and
-// then, and tells the others with its announcements. (In other collectives two copies are made by
-// two ranks at once, or the first one is for several.)
+// Two copies run at the speed of caches; one takes a system call and the look-up of every page. For
+// parts from some hundred KiB on, one copy takes 0.7 to 1.5 times as long, depending on the machine
+// and, where cores share a cache at some times only, on the time. So one rank of the group times
+// both now and then, and sends the result with its announcements. (In other collectives two copies
+// are made by two ranks at once, or the first one is for several.)
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,9 @@ namespace ringcomm::shm {
 // For calls of about one size.
 class CopyChoice {
  public:
-  // A trial is of some calls by each way, of which the fastest count: whoever loses its core in the
-  // middle of one has seen nothing. Of long calls two do, and where one takes much longer, that
-  // one.
+  // A trial is some calls in each way, of which the fastest counts: a rank that loses its core in
+  // the middle of one has measured nothing. For long calls two are enough, and one if it takes much
+  // longer.
   static constexpr int kCalls = 4;
   static constexpr int kLongCalls = 2;
   static constexpr double kLong = 2e-3;  // seconds
@@ -32,7 +32,7 @@ class CopyChoice {
 
   // How the next call is to go.
   bool by_kernel() const { return chosen_ != (phase_ == Phase::kTryOther); }
-  // It went so, and took so long. Not told of calls that could go but one way.
+  // It went so, and took so long. Not to be called for calls that had no choice.
   void took(double seconds);
 
  private:

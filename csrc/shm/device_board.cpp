@@ -98,8 +98,8 @@ void DeviceBoard::mirror(int rank, const Call& call) {
   write(rank, call);
 }
 
-// What is read while it is overwritten is noticed: whoever reads a new word also sees that the
-// sequence has changed before it.
+// What is read while it is overwritten is noticed: a thread that reads a new word also sees that
+// the sequence has changed before it.
 void DeviceBoard::write(int rank, const Call& call) {
   std::array<std::uint64_t, kCallWords> words{};
   std::memcpy(words.data(), &call, sizeof(call));

@@ -33,7 +33,7 @@ class DeviceBoard final : public ringcomm::DeviceBoard {
   std::optional<Call> find(int rank, std::uint64_t sequence) override;
   void close(Closing how) override;
 
-  // Of a rank on another host: what it has told there. Throw Error (kSystem).
+  // From a rank on another host: what it has published there. Throw Error (kSystem).
   void mirror(int from, int to, const UniqueId& unique_id);
   void mirror(int rank, const Call& call);
 

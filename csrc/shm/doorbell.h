@@ -1,17 +1,18 @@
 // How a rank that has waited long sleeps until what it waits for has come.
 //
-// Who changes what others wait for rings afterwards. As long as nobody listens, that is a look at
-// one word, which then lies in the ringer's own cache.
+// A rank that changes what others wait for rings afterwards. As long as no rank listens, that is a
+// read of one word, which then lies in the ringer's own cache.
 //
 //   listener                           ringer
-//     Listening listening(bell);         change what is waited for
+//     DoorbellWaiter listening(bell);    change what is waited for
 //     while (!ready())                   bell.ring();
 //       listening.sleep(longest);
 //
 // Invariant: what rings after the listener has begun to listen, or after it has slept last, ends
-// its next sleep at once; so a change is either seen by ready() or heard of. But for one gap: the
-// ringer's look may overtake its own change on the way to memory, by some nanoseconds, and a fence
-// against that would cost every change more than all listeners gain. So nobody sleeps without end.
+// its next sleep at once; so a change is seen by ready() or ends a sleep. There is one gap: the
+// ringer's read may overtake its own change on the way to memory, by some nanoseconds, and a fence
+// against that would cost every change more than all listeners gain. So no rank sleeps without a
+// limit.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,7 @@ struct alignas(64) Doorbell {
   void wake();
 };
 
-// The same without a Bell: sleeps until wake(word), unless `word` is not `value` any more. May
+// The same without a Doorbell: sleeps until wake(word), unless `word` is not `value` any more. May
 // return for no reason.
 void sleep_on(std::atomic<std::uint32_t>& word, std::uint32_t value);
 // Changes `word`, and wakes all threads that sleep on it.

@@ -1,12 +1,12 @@
 // The eager way: what is small travels with the announcements of the call.
 //
-// Everybody writes what it holds of the collective's blocks behind its announcement, and once all
-// have announced, everybody takes what it has been promised out of the others' payloads. Both
-// follow from the collective's Contract (plan/collective.h), so that one way serves all
-// collectives: a rank writes the blocks that it holds before, and for each block that it is
-// promised it combines, in rank order, the payloads of those whose contributions the block then
-// holds. One exchange, one rounding, no plan. In a payload every block has its place, but what
-// nobody else wants is not written there.
+// Every rank writes what it holds of the collective's blocks behind its announcement, and once all
+// have announced, each takes what it has been promised out of the others' payloads. Both follow
+// from the collective's Contract (plan/collective.h), so that one way serves all collectives: a
+// rank writes the blocks that it holds before, and for each block that it is promised it combines,
+// in rank order, the payloads of those whose contributions the block then holds. One exchange, one
+// rounding, no plan. In a payload every block has its place, but a block that no other rank wants
+// is not written there.
 #pragma once
 
 #include <cstddef>

@@ -117,7 +117,7 @@ bool Exchange::any_publishes(PayloadKind what) {
   return false;
 }
 
-// Empty: nobody's arguments were refused.
+// Empty: no rank's arguments were refused.
 std::string Exchange::refusals() {
   std::string text;
   for (int r = 0; r < group_.world_size; ++r) {

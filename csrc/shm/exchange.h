@@ -2,7 +2,7 @@
 // input.
 //
 // Invariant: a rank announces call number s + 1 only after it is done with call s, and ends call s
-// only after it has seen everybody's announcement of s. So when anybody announces s + 2, nobody
+// only after it has seen every rank's announcement of s. So when any rank announces s + 2, no rank
 // reads announcement s any more, and two announcements per rank, used in turn, are enough: no
 // acknowledgement is ever written.
 //

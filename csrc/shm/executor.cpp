@@ -133,8 +133,8 @@ Pass Executor::pass_for(const Job& job, const Call& call) const {
   return received >= kLeastStreamed ? Pass::kStreaming : Pass::kStraight;
 }
 
-// Afterwards this rank may be busy elsewhere for long. Who has completed the call has got all of
-// it, and may have left.
+// Afterwards this rank may be busy elsewhere for long. A rank that has completed the call has got
+// all of it, and may have left.
 void Executor::leave_nothing_behind(const Call& call, const Deadline& deadline) {
   Backoff idle(group_, deadline);
   const auto completed = [&](int peer) {
@@ -256,7 +256,7 @@ void Executor::perform(const Job& job, int l, const Action& action) {
   const bool scale = reduction.op == ReduceOp::kPremulSum && action.own.kind == Location::kInput;
   const bool uses_own = action.own.kind != Location::kNowhere;
   inputs_.clear();
-  // In rank order, so that a sum does not depend on who computes it.
+  // In rank order, so that a sum does not depend on which rank computes it.
   const auto add_own = [&] {
     if (scale) reduction.scaled_input = static_cast<int>(inputs_.size());
     inputs_.push_back(at(job, l, action.chunk, action.own));

@@ -84,7 +84,7 @@ class Executor {
   // Does the lane's next action, if all that it waits for is done. False: it must wait.
   bool advance(const Job& job, int lane);
   void perform(const Job& job, int lane, const Action& action);
-  // Of those who read here what the action writes; null if nobody does.
+  // For the ranks that read here what the action writes; null if none does.
   StoreChoice* stores_for_readers(const Action& action);
   std::byte* at(const Job& job, int lane, int chunk, const Location& location);
   std::byte* slot(const Job& job, int lane, int rank, int slot);

@@ -12,11 +12,11 @@
 namespace ringcomm::shm {
 namespace {
 
-// A link to a dead rank fails at once, but what its host's leader says of it is worth waiting for;
+// A link to a dead rank fails at once, but the report of its host's leader is worth waiting for;
 // and a rank whose leader has died leaves, which must not look like the cause.
 constexpr std::chrono::milliseconds kLeaderFirst{500};
-// By so much may the word that a rank of another host has left overtake what it said before; and by
-// so much if it is known to have said all.
+// Grace period after a remote rank leaves: data that it sent earlier may still be in flight. The
+// second one is for a rank that is known to have sent everything.
 constexpr std::chrono::milliseconds kOvertakes{500};
 constexpr std::chrono::milliseconds kOvertakesForSure = kFirstHeartbeatTimeout;
 
@@ -209,7 +209,7 @@ bool Group::gone(int peer, std::string* how) {
   const Closed closed = state.closed.load(std::memory_order_acquire);
   if (closed != Closed::kNo) {
     if (closed == Closed::kLeft && !is_local(peer)) {
-      // Whoever has completed what this rank is still in has sent its part of that.
+      // A rank that has completed what this rank is still in has sent its part of that.
       const bool is_sure = state.completed.load() > segment_.state(rank).completed.load();
       const auto patience = is_sure ? kOvertakesForSure : kOvertakes;
       if (Clock::now() - first_seen(left_, peer) < patience) return false;
@@ -233,7 +233,7 @@ std::string Group::host_name_of(int peer) {
   return name.empty() ? "#" + std::to_string(placement().host_of[peer]) : name;
 }
 
-// What can be known of a rank of another host whose leader says nothing of it.
+// What can be known of a rank of another host whose leader reports nothing of it.
 bool Group::gone_elsewhere(int peer, std::string* how) {
   const int its_host = placement().host_of[peer];
   const int leader = placement().leader_of(its_host);
@@ -241,11 +241,11 @@ bool Group::gone_elsewhere(int peer, std::string* how) {
   for (const int rank : {peer, leader}) {
     const Loss loss = loss_of(rank);
     if (loss.why.empty()) continue;
-    // That it has left is what is to be told, and then its connection goes.
+    // The report that it has left comes first, and then its connection goes.
     const auto patience = (rank != leader ? 2 : has_left ? 4 : 1) * kLeaderFirst;
-    // By the clock of the heartbeat, which has to have listened; and, while the rank's leader
-    // speaks, by that of its words, for it has to have had the time to tell what became of the
-    // rank.
+    // Measured by the clock of the heartbeat, which has to have listened; and, while the rank's
+    // leader sends, by that of its messages, for it has to have had the time to report what became
+    // of the rank.
     Clock::time_point listened = heard_at(own_leader());
     if (rank != leader && !has_left) listened = std::min(listened, heard_at(leader));
     if (listened - loss.since < patience) continue;
@@ -261,8 +261,8 @@ bool Group::gone_elsewhere(int peer, std::string* how) {
   return true;
 }
 
-// Of the connection to a rank of another host: what this rank knows, or, as it may have none to
-// that host's leader, the leader of this one.
+// The loss of the connection to a rank of another host: as this rank knows it, or, if it has no
+// connection to that host's leader, as the leader of this host does.
 Group::Loss Group::loss_of(int rank) {
   if (std::string why = remote_hosts_->failure(rank); !why.empty()) {
     return {std::move(why), first_seen(lost_, rank)};

@@ -42,7 +42,7 @@ class Group final : public ringcomm::Group {
   int host() const { return placement().host_of[rank]; }
   // Of this host.
   int own_leader() const { return placement().leader_of(host()); }
-  // A host of which nothing is heard for so long is taken for gone.
+  // A host that sends nothing for so long is taken for gone.
   std::chrono::milliseconds heartbeat_timeout() const {
     return segment_.inter_host().heartbeat_timeout;
   }
@@ -102,10 +102,11 @@ class Group final : public ringcomm::Group {
   std::string describe_peer(int peer) override;
   bool spans_hosts() const override { return placement().num_hosts() > 1; }
   shm::DeviceBoard& board() override { return board_; }
-  // Whether anything has been heard of that host in the last seconds. Nothing where this one does
-  // not listen: its heartbeat has ended with its leader.
+  // Whether anything has come from that host in the last seconds. Nothing if this host does not
+  // listen: its heartbeat has ended with its leader.
   std::optional<bool> hears_of(int host);
-  // This rank's heartbeat has listened since then, or a word has come of another host's leader.
+  // This rank's heartbeat has listened since then, or a status message has come from another host's
+  // leader.
   void mark_alive(int leader, Clock::time_point when = Clock::now());
   // This rank's heartbeat has lost the connection to another host's leader.
   void mark_dead(int leader);
@@ -124,10 +125,10 @@ class Group final : public ringcomm::Group {
   // A rank of another host has asked.
   void adopt_dump_request(std::uint32_t request);
 
-  // What the group is called from now on, before anybody else uses it.
+  // What the group is called from now on. To be called before another thread uses it.
   void rename(const std::string& name);
 
-  // Later calls of this rank raise `reason`, and peers that would wait for this rank are told.
+  // Later calls of this rank raise `reason`, and peers that would wait for this rank raise, too.
   // Any thread; the first reason stays. It may be called with kAborted and then with kLeft.
   void close(const std::string& reason, Closed how = Closed::kLeft);
 

@@ -2,28 +2,30 @@
 // ranks are on which host, and what carries bytes between the hosts: of what the first rank of each
 // can use, the first that all can.
 //
-// Rank 0 waits until all have come (setup/bootstrap.h). It guesses who shares memory, and tells all
-// (core/host assignment.h). Now the first rank of each host makes a file and shows its address to
-// the others of its host, who open it, map it and say so in it (shm/segment_setup.h). What comes of
-// that it writes to rank 0, which goes on so until all ranks of each host are in one file. Then
-// rank 0 tells that the group is made, and the first ranks say so in the files.
+// Rank 0 waits until all have come (setup/bootstrap.h). It guesses which ranks share memory, and
+// sends that to all (setup/host_assignment.h). Now the first rank of each host makes a file and
+// publishes its address to the others of its host, which open it, map it and report that in it
+// (shm/segment_setup.h). The first rank sends the outcome to rank 0, which repeats this until all
+// ranks of each host are in one file. Then rank 0 broadcasts that the group is made, and the first
+// ranks write it to the files.
 //
 //   rank 0              the first of a host        the others
-//   told: HostAssignment
-//                       shown: address, cookie
+//   broadcast: HostAssignment
+//                       published: address, cookie
 //                                                  RankState::joined; or
-//                                                  letter: out of reach
-//                       letter: outcome
-//   told: HostAssignment     GroupHeader::setup: again
+//                                                  message: out of reach
+//                       message: outcome
+//   broadcast: HostAssignment
+//                       GroupHeader::setup: again
 //   ...
-//   told: made          GroupHeader::setup: made
+//   broadcast: made     GroupHeader::setup: made
 //                                                  RankState::left
 //                       left
 //   erases all          GroupHeader::setup: done
 //
 // A rank that cannot be in the group by its own fault, and one that sees that another has ended,
-// writes so to rank 0, which refuses the group to all. So it is made everywhere or nowhere: what
-// rank 0 has told counts, and whoever misses the first of its host listens there.
+// sends that to rank 0, which refuses the group to all. So it is made everywhere or nowhere: what
+// rank 0 has broadcast counts, and a rank that misses the first of its host reads the broadcasts.
 #pragma once
 
 #include <functional>
@@ -46,11 +48,11 @@ class GroupSetup {
   // Returns when all ranks of the group are in their places, this one's in the segment. Throws
   // Error otherwise.
   Placement run();
-  // Afterwards: what the ranks go by between their hosts.
+  // Afterwards: what the ranks use between their hosts.
   const InterHostConfig& inter_host() const { return inter_host_; }
 
  private:
-  // What rank 0 tells last: that the group is made, what it goes by, and the names of the hosts.
+  // What rank 0 broadcasts last: that the group is made, its settings, and the names of the hosts.
   static std::string made_message(const InterHostConfig& inter_host,
                                   const std::vector<std::string>& host_names);
   static bool is_made(const std::string& word, InterHostConfig* inter_host,
@@ -80,11 +82,11 @@ class GroupSetup {
   Bootstrap bootstrap_;
   SegmentSetup segment_setup_;
   std::string name_;           // rank 0's: no other group is named so
-  HostAssignment assignment_;  // as rank 0 last told it, if this rank is in it
+  HostAssignment assignment_;  // rank 0's last one, if this rank is in it
   InterHostConfig inter_host_;
   std::map<int, std::vector<std::string>> engines_;  // rank 0's: by attempt
   bool is_refused_ = false;                          // as memory says
-  bool wrote_death_ = false;                         // to rank 0, whose word is waited for
+  bool wrote_death_ = false;                         // to rank 0, whose answer is waited for
 };
 
 }  // namespace ringcomm::shm

@@ -48,7 +48,7 @@ Placement GroupSetup::lead() {
   }
 }
 
-// Who has ended may have written just before why it could not go on, which says more.
+// A rank that has ended may have written just before why it could not go on, which says more.
 void GroupSetup::await() {
   try {
     bootstrap_.pause(awaited());
@@ -74,7 +74,7 @@ void GroupSetup::place() {
   broadcast();
 }
 
-// Its own place first: the others of its host look for the file when they have heard.
+// Its own place first: the others of its host look for the file when they have the broadcast.
 void GroupSetup::broadcast() {
   segment_setup_.take_part(assignment_, name_);
   if (config_.world_size > 1) {
@@ -131,8 +131,8 @@ std::string GroupSetup::agreed_engine(const Placement& placement) const {
                   ". RINGCOMM_LINKS chooses; `python -m ringcomm doctor` says what a host has");
 }
 
-// Those who have not come, or are not in their places; those that are can still end, and then the
-// group is made with them.
+// The ranks that have not come, or are not in their places. Those that are can still end, and then
+// the group is made with them.
 std::vector<int> GroupSetup::awaited() {
   std::vector<int> ranks = segment_setup_.awaited();
   const bool is_placed = !assignment_.tickets().empty();

@@ -1,7 +1,7 @@
 // What lies where in the shared memory of one group.
 //
-//   base                  made with the group: nothing else is needed to say who is alive
-//     group header          who failed first, and the text every rank then raises
+//   base                  made with the group: all that is needed to know which ranks live
+//     group header          which rank failed first, and the text every rank then raises
 //     rank state    [n]     what each rank is doing, for its peers' error messages
 //     mailed        [n]     to which peers each rank has a mail box, a bit each
 //   device        [n]     what each rank has enqueued on its device, and with what it meets its
@@ -24,9 +24,10 @@
 // A rank can give back what holds no state, its payloads, outboxes and the slots of its mail boxes,
 // while no rank is in a call; it makes them again when it uses them.
 //
-// Invariant: nobody touches an area before its rank has made it. A rank makes its announcements
+// Invariant: no rank touches an area before its rank has made it. A rank makes its announcements
 // before it announces anything, its payloads before it announces one there, its outboxes before it
-// publishes a slice in them, and all it makes it tells in its state (a mail box: in its bits).
+// publishes a slice in them, and it writes all that it has made to its state (a mail box: to its
+// bits).
 #pragma once
 
 #include <sched.h>
@@ -66,8 +67,8 @@ const char* name(Area area);
 
 inline constexpr std::uint64_t kMagic = 0x72696e67636f6d61;  // "ringcoma"
 
-// What becomes of the group that is being made. kAgain: in another file. kMade: it is, and the
-// first of the host waits until nobody reads any more what the set-up has written to the store.
+// The state of the group that is being made. kAgain: in another file. kMade: it is made, and the
+// first of the host waits until no rank reads any more what the set-up has written to the store.
 enum class Setup : std::uint32_t { kPending, kDone, kAgain, kRefused, kMade };
 
 // Why a group failed.
@@ -75,7 +76,7 @@ using FailureText = FixedText<2048>;
 
 struct alignas(kLine) GroupHeader {
   std::uint64_t magic;
-  std::uint64_t cookie;  // random: whoever finds it here has found the memory that is meant
+  std::uint64_t cookie;  // random: a rank that finds it here has found the right memory
   std::uint64_t nbytes;
   std::int32_t world_size;
   FixedText<64> group;  // its name
@@ -84,17 +85,17 @@ struct alignas(kLine) GroupHeader {
   Link link;
   std::int64_t heartbeat_timeout;  // milliseconds
 
-  // What is told of them.
+  // The three above.
   InterHostConfig inter_host() const;
   std::uint32_t num_tuned;
   TunedRule tuned[kMostTuned];  // for groups of this size
-  // For those who look at the group: the file that these are from, and how calls go; written by the
-  // host's first rank when all else of the group is made.
+  // For programs that look at the group: the file that these are from, and how calls go. The host's
+  // first rank writes it when all else of the group is made.
   FixedText<256> tuned_by;
   SizeClass size_classes[kMostSizeClasses];
   std::atomic<std::uint32_t> num_size_classes;
   std::atomic<Setup> setup;
-  // 0: nobody failed; 1: somebody is writing the record; 2: it can be read.
+  // 0: no rank failed; 1: a rank is writing the record; 2: it can be read.
   std::atomic<std::uint32_t> failed;
   ErrorKind kind;
   std::int32_t reporter;
@@ -122,7 +123,7 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint32_t> areas;   // those it has made, by 1 << Area
   std::atomic<Closed> closed;
   std::atomic<std::uint32_t> ended;       // its process has, as its host's leader knows
-  std::atomic<std::uint32_t> has_spoken;  // another host's leader: a word of it has come
+  std::atomic<std::uint32_t> has_spoken;  // another host's leader: a message of it has come
   std::atomic<std::int64_t> heard;        // nanoseconds of Clock: when the rank's heartbeat ran, or
                                           // for another host's leader, when its last word came
   std::atomic<std::int64_t> lost;         // another host's leader: since when the connection to it
@@ -135,7 +136,7 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint64_t> nbytes;       // of its tensors in collectives, altogether
   std::atomic<std::uint64_t> held;         // bytes of shared memory it has made
   // Of its messages that are not done: the one it has waited for longest, once that is long.
-  std::atomic<std::int32_t> mail_peer;   // whom it is for or from; any or none: -1
+  std::atomic<std::int32_t> mail_peer;   // the peer of it; any or none: -1
   std::atomic<std::int64_t> mail_since;  // nanoseconds of Clock; 0: it waits for none
   FixedText<128> mail;                   // what it is; may be read while it is written
   // Monitored barriers: the number this rank has arrived at; on rank 0 the one it has released,
@@ -178,7 +179,7 @@ struct alignas(64) DeviceUniqueId {
 };
 
 // What a payload says of the rank's input: what it is; where it lies (shm/zero_copy.h); or that the
-// rank has none, and whom it can reach.
+// rank has none, and which ranks it can reach.
 enum class PayloadKind : std::uint32_t { kInput, kPlace, kReach };
 
 // The payload lies behind the announcement.
@@ -254,8 +255,8 @@ struct Region {
 // Large groups get smaller boxes.
 struct Geometry {
   explicit Geometry(int world_size);
-  // The ranks are placed so. Before anybody announces anything: between hosts it is their network
-  // that tells what is small.
+  // The ranks are placed so. To be called before any rank announces anything: between hosts, what
+  // is small depends on their network.
   void spread(const Placement& placement, const InterHostConfig& inter_host);
   // Every payload and every slot in one place, for which a fraction of the memory does.
   void do_without_rotation();

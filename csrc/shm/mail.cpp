@@ -19,7 +19,7 @@ constexpr microseconds kYieldForMessage{200};
 // How often the background looks by itself, and how many times after the last message.
 constexpr milliseconds kLightSleep{1};
 constexpr int kLightSleeps = 10;
-// Who waits for what may come from other hosts and from this one cannot sleep on both.
+// A thread that waits for what may come from other hosts and from this one cannot sleep on both.
 constexpr microseconds kLongestNap{10'000}, kLongestNapAcrossHosts{1000};
 
 // How long to sleep after having been idle since `since`, or from now on; zero: only yield.
@@ -188,7 +188,7 @@ void Mail::listen(std::optional<DoorbellWaiter>& listening, microseconds longest
   }
 }
 
-// With the lock. Whoever posts mostly waits at once, and to wake a thread takes longer than a
+// With the lock. A thread that posts mostly waits at once, and to wake a thread takes longer than a
 // message: where there are many messages the background comes by itself. But what is to cross to
 // other hosts does not go on without it.
 void Mail::leave_to_background() noexcept {
@@ -273,8 +273,8 @@ void Mail::close(const std::string& reason) {
   while (!done.empty()) complete(*done.take());
 }
 
-// Whether anything can still come or go. What has begun to arrive is taken to its end though nobody
-// waits for it, so that its sender need not wait either.
+// Whether anything can still come or go. What has begun to arrive is taken to its end though no
+// receive waits for it, so that its sender need not wait either.
 bool Mail::busy() const {
   const bool is_sending =
       remote_mailbox_ && !(remote_mailbox_->is_empty() && group_.remote_hosts()->flushed());

@@ -1,19 +1,19 @@
 // send and recv between two ranks of a group: messages with tags, matched in order.
 //
-// A message from rank i to rank j travels through a mail box of theirs, which i makes for the
-// first one, so no message can stand in the way of another pair's. Sends to one peer go out in the
-// order they were posted. A receive takes the first message with its tag (from its peer, or from
-// anybody); messages that arrive before one somebody waits for are put aside in memory.
+// A message from rank i to rank j travels through a mail box of theirs, which i makes for the first
+// one, so no message can stand in the way of another pair's. Sends to one peer go out in the order
+// they were posted. A receive takes the first message with its tag (from its peer, or from any
+// rank); messages that arrive before an awaited one are put aside in memory.
 //
-// A receive that wants another size or dtype than what comes refuses it. Then both ends raise,
-// the rest of the message stays where it is, and the next one follows; but a send whose last slot
-// is written is done, and its sender hears nothing of it.
+// A receive that wants another size or dtype than what comes refuses it. Then both ends raise, the
+// rest of the message stays where it is, and the next one follows; but a send whose last slot is
+// written is done, and its sender does not learn of the refusal.
 //
-// A rank whose own arguments are refused posts that in place of its message. Whoever has the other
-// end of it raises why, in the same way, and the messages behind it match as if it had been one.
+// A rank whose own arguments are refused posts that in place of its message. The rank at the other
+// end raises the reason, in the same way, and the messages behind it match as if it had been one.
 //
 // Posting never blocks. Operations progress on whichever thread waits for one of them, and on a
-// background thread while nobody waits. A completion may run a user's callbacks, which may wait for
+// background thread while none waits. A completion may run a user's callbacks, which may wait for
 // other messages: so posting or waiting for a message runs its own completion at most, leaving
 // progress to the background meanwhile, and all others run on threads for them.
 #pragma once
@@ -55,7 +55,7 @@ struct Message {
   UsersDType users = {};
   Deadline deadline;
   std::string refused = {};  // not empty: why there is no data, see Mail::refuse
-  bool is_awaited = false;   // who posts it waits for it at once: the background is not needed
+  bool is_awaited = false;   // the caller waits for it at once: the background is not needed
   // Called once, on the thread that completed the operation; null error: success.
   std::function<void(std::exception_ptr error)> on_done;
 
@@ -82,7 +82,7 @@ class Mail {
   void post(std::shared_ptr<Message> message);
 
   // In place of a message to or from `peer` (or from any), for which this rank's arguments are
-  // wrong. Does not wait until the peer has heard. Throws if the group is broken.
+  // wrong. Does not wait for the peer. Throws if the group is broken.
   void refuse(Message::Kind kind, int peer, std::int32_t tag, const std::string& reason,
               const Deadline& deadline);
 
@@ -146,7 +146,7 @@ class Mail {
   // What becomes of the message now arriving from one peer.
   struct Arriving {
     std::shared_ptr<Message> into = nullptr;  // a receive that fits
-    Early* early = nullptr;                   // nobody waits for it yet
+    Early* early = nullptr;                   // no receive is posted for it yet
     std::size_t nbytes = 0;
     std::size_t moved = 0;
     bool discard = false;  // its receive has failed
@@ -182,7 +182,7 @@ class Mail {
   void provide_background();
   void leave_to_background() noexcept;
   void listen(std::optional<DoorbellWaiter>& listening, std::chrono::microseconds longest);
-  // PayloadKind the peer that there is something new in a mail box of its and this rank's.
+  // Wakes the peer, as there is something new in a mail box of its and this rank's.
   void ring(int peer) { group_.segment().state(peer).mail_bell.ring(); }
   void leave_if_interrupted();
 
@@ -221,7 +221,7 @@ class Mail {
   std::vector<Incoming> incoming_;  // per peer
   std::vector<char> boxes_;         // per peer: what has_box() has seen
   bool damaged_ = false;
-  const Message* told_ = nullptr;  // of which others can see that it waits
+  const Message* told_ = nullptr;  // the one that others can see waiting
   std::size_t pending_ = 0;
   std::uint64_t num_posted_ = 0;
   bool sleeps_deeply_ = false;  // the background, until it is woken

@@ -114,7 +114,7 @@ bool Mail::is_next(const Incoming& incoming, const MailSlot& header) const {
 }
 
 // Decides where the message that begins with slot `first` goes. False: it stays where it is,
-// because nobody waits for a message of this peer.
+// because no receive waits for a message of this peer.
 bool Mail::accept(int peer, const MailSlot& first, const std::byte* data, Done& done) {
   Incoming& incoming = incoming_[peer];
   const std::string refused = first.refused != 0 ? text_of(data, first.nbytes) : "";
@@ -375,7 +375,7 @@ void Mail::expire(Done& done) {
       finish(std::exchange(recv, nullptr), error, done);
       arriving.discard = true;
     }
-    // Nobody waits for it; is the rest to come?
+    // No receive waits for it; is the rest to come?
     std::string how;
     if (arriving.any() && (damaged_ || (group_.gone(peer, &how) && !has_unread(peer)))) {
       drop(arriving);

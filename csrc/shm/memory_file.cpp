@@ -26,7 +26,7 @@ constexpr char kProc[] = "/proc/";
   throw Error(ErrorKind::kSystem, describe_failure(call, code));
 }
 
-// 128 random bits: whoever finds a file of this name has found the one that is meant.
+// 128 random bits: a rank that finds a file of this name has found the right one.
 std::string random_name() {
   std::random_device device;
   std::string name = "ringcomm-";
@@ -51,7 +51,7 @@ std::string target_of(const std::string& link) {
   return length < 0 ? "" : std::string(target, static_cast<std::size_t>(length));
 }
 
-// Whoever owns a file could have put anything into it.
+// The owner of a file could have put anything into it.
 bool is_own(int descriptor) {
   struct stat status {};
   return fstat(descriptor, &status) == 0 && status.st_uid == geteuid();

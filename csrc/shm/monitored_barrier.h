@@ -1,4 +1,4 @@
-// A barrier led by rank 0, which can say who did not come.
+// A barrier led by rank 0, which can name the ranks that did not come.
 //
 // Every rank counts its monitored barriers. Rank r > 0 publishes the number it has arrived at and
 // waits for rank 0 to release or to reject that number; rank 0 collects the arrivals first. Nothing

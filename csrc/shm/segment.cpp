@@ -54,7 +54,8 @@ void Segment::fault_in_first(Area area, int rank) {
   std::ignore = madvise(base_ + offset, nbytes_of(area), kPopulateRead);
 }
 
-// What it holds, for this process's errors and for those who look at the group.
+// The bytes that this rank holds, for the errors of this process and for programs that look at the
+// group.
 void Segment::count(Area area, std::size_t nbytes) {
   usage_.add(area, nbytes);
   state(rank_).held.store(usage_.nbytes(), std::memory_order_relaxed);

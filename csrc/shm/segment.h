@@ -47,13 +47,13 @@ class Segment {
   int descriptor() const { return file_.descriptor(); }
   // Found out when the group was made; all ranks have the same.
   const Placement& placement() const { return placement_; }
-  // What the first rank of the host has told to go by.
+  // The rules that the first rank of the host has published.
   std::span<const TunedRule> tuned() {
     return std::span(header().tuned).first(std::min<std::size_t>(header().num_tuned, kMostTuned));
   }
-  // How calls go, and the file of the tuning that they go by, for those who look at the group.
+  // How calls go, and the file of the tuning that they use, for programs that look at the group.
   void publish(std::span<const SizeClass> size_classes, std::string_view tuned_by);
-  // What no other group is called that has met through the same store.
+  // A name that no other group has that has met through the same store.
   const std::string& name() const { return name_; }
   const InterHostConfig& inter_host() const { return inter_host_; }
   // Of which each has a counter and an outbox.
@@ -61,8 +61,8 @@ class Segment {
   // What this rank has made.
   const Usage& usage() const { return usage_; }
 
-  // This rank takes the memory of an area of its own, if it has not yet, and tells. Throws Error
-  // (kSystem). Any thread.
+  // This rank takes the memory of an area of its own, if it has not yet, and publishes that. Throws
+  // Error (kSystem). Any thread.
   void make(Area area) { make(area, rank_); }
   // Of a rank on another host, whose area is mirrored here.
   void make(Area area, int rank);
@@ -151,9 +151,9 @@ class Segment {
   std::size_t nbytes_of(Area area) const;
   void count(Area area, std::size_t nbytes);
 
-  // In segment_setup.cpp, for Attempt.
+  // For SegmentSetup.
   friend class SegmentSetup;
-  // Of the rank that opened it, before it tells the address: at most kMostTuned.
+  // For the rank that opened it, before it publishes the address: at most kMostTuned.
   void set_tuned(const std::vector<TunedRule>& rules);
   // Returns its address and cookie.
   std::string open(File::Kind kind, const Members& members, const Participant& self);

@@ -20,9 +20,8 @@ std::uint64_t random_cookie() {
   return std::uint64_t{device()} << 32 | device();
 }
 
-// Addresses whose memory nobody has taken read as zeros, so that damaged memory which says that
-// they may be touched does no harm. Without this they would raise SIGBUS, and nothing else would
-// differ.
+// Addresses without memory read as zeros, so that damaged memory which says that they may be
+// touched does no harm. Without this they would raise SIGBUS, and nothing else would differ.
 void make_hole(int descriptor, std::size_t nbytes) {
   rlimit most{};
   const bool is_allowed = getrlimit(RLIMIT_FSIZE, &most) == 0 && nbytes <= most.rlim_cur;
@@ -48,7 +47,7 @@ Segment::Segment(Store& store, const GroupConfig& config)
     placement_ = meeting.run();
     inter_host_ = meeting.inter_host();
     geometry_.spread(placement_, inter_host_);
-    // Of /dev/shm containers have 64 MiB, for all groups.
+    // Containers have 64 MiB of /dev/shm, for all groups.
     if (file_.kind() == File::Kind::kNamed) geometry_.do_without_rotation();
   } catch (const Error&) {
     leave();

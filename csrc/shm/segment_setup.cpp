@@ -153,8 +153,8 @@ void SegmentSetup::let_go() noexcept {
   if (is_first()) segment_.header().setup.store(Setup::kDone, std::memory_order_release);
 }
 
-// The first does not wait for ever for others (setup/bootstrap.h). Where it ends the group is made
-// nevertheless.
+// The first does not wait without a limit for others (setup/bootstrap.h). If it ends, the group is
+// made nevertheless.
 void SegmentSetup::await_first() {
   segment_.state(rank_).left.store(1, std::memory_order_release);
   const Process first = segment_.state(members_.front()).process;

@@ -25,10 +25,10 @@ class SegmentSetup {
   void take_part(const HostAssignment& assignment, const std::string& name);
   // The first rank of the attempt makes the file, and leads.
   bool is_first() const { return part_ == Part::kFirst; }
-  // Who of the attempt is waited for.
+  // The ranks of the attempt that are waited for.
   std::vector<int> awaited();
 
-  // The first: what has come of it, when all have looked at the file; told once.
+  // The first: the outcome, when all have looked at the file; returned once.
   struct Outcome {
     int attempt;
     bool named;
@@ -42,7 +42,7 @@ class SegmentSetup {
   std::optional<Outcome> outcome();
   // The first: what another rank of the attempt has written.
   void take_in(const SetupMessage& message);
-  // The first: says in the file how it ends, where the ranks are, and what they go by between their
+  // The first: writes to the file how it ends, where the ranks are, and what they use between their
   // hosts. Others do nothing.
   void declare_made(const Placement& placement, const std::vector<std::string>& host_names,
                     const InterHostConfig& inter_host);
@@ -75,7 +75,7 @@ class SegmentSetup {
     kFirst,
     kLooking,  // for the file
     kJoined,
-    kIdle,  // until rank 0 tells more
+    kIdle,  // until the next broadcast of rank 0
   };
 
   void leave();

@@ -2,8 +2,8 @@
 // take along.
 //
 // One word, the verdict, counts rounds: 2k while round k is open; 2k + 2, which opens the next one,
-// if round k came to nothing; 2k + 1 for ever once it has made the new group, with a digest of who
-// is in it. It changes by compare-and-swap alone, so that a round has one end. In round k a rank
+// if round k was aborted; 2k + 1 for good once it has made the new group, with a digest of its
+// ranks. It changes by compare-and-swap alone, so that a round has one end. In round k a rank
 //
 //   1. joins                  shrink_joined = k + 1
 //   2. gathers                waits until every rank that is not excluded has joined or is gone.
@@ -13,17 +13,17 @@
 //   5. ends the round         if all survivors have voted: made; if one is gone and has not:
 //   nothing
 //
-// and begins again if the round came to nothing.
+// and begins again if the round was aborted.
 //
 // Why all survivors are the same: whether a rank has joined when it is gone does not change any
 // more, and one that lives is waited for. So all ranks see the same ranks join, whenever they look,
-// and whoever dies after it has joined counts as a survivor in this round, not in the next.
+// and a rank that dies after it has joined counts as a survivor in this round, not in the next.
 //
 // Why a new group is there if the verdict says so: it takes the votes of all survivors. A rank that
 // dies after its vote is a dead member of the new group, which can be shrunk like this one.
 //
-// Why nobody hangs: a rank that waits too long ends the round itself, in which case nobody gets the
-// new group, or finds that it was made after all. Neither waits for another rank.
+// Why no rank hangs: a rank that waits too long ends the round itself, in which case no rank gets
+// the new group, or finds that it was made after all. Neither waits for another rank.
 #include "shm/shrink.h"
 
 #include <algorithm>
@@ -82,7 +82,7 @@ class Shrinking {
   RankState& state(int rank) { return group_.segment().state(rank); }
   std::atomic<std::uint64_t>& verdict() { return group_.segment().header().shrink_verdict; }
 
-  // The verdict if round_ makes the new group: who is in it stands in the upper half.
+  // The verdict if round_ makes the new group: the digest of its ranks stands in the upper half.
   std::uint64_t made() const {
     Digest digest;
     for (const int r : survivors_.ranks) digest.add(static_cast<std::uint64_t>(r));
@@ -111,8 +111,9 @@ class Shrinking {
     verdict().compare_exchange_strong(open, 2 * round_ + 2);
   }
 
-  // Asked before this rank joins, as who has left joins nothing; and after, for another thread may
-  // leave while it joins: who has seen that it is gone is not joined by it.
+  // Called before this rank joins, as a rank that has left must not join; and after, for another
+  // thread may leave while it joins: a rank that has seen that it is gone does not count it as
+  // joined.
   void check_not_left() {
     if (state(group_.rank).closed.load() == Closed::kLeft) throw caller_.left();
   }
@@ -153,7 +154,7 @@ class Shrinking {
             : caller_.differ(mismatched);
       }
       if (caller_.is_late()) {
-        // Who has given up may call again. Whom all wait for is another one, if there is one.
+        // A rank that has given up may call again. All wait for another one, if there is one.
         std::vector<int> silent;
         std::ranges::set_difference(awaited, gave_up, std::back_inserter(silent));
         if (silent.empty()) silent = awaited;
@@ -244,7 +245,7 @@ class Shrinking {
   std::uint64_t first_round_ = 0;
   std::uint64_t round_;
   Survivors survivors_;
-  std::string last_trouble_;  // for which the round before came to nothing
+  std::string last_trouble_;  // why the round before was aborted
 };
 
 }  // namespace

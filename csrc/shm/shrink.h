@@ -1,4 +1,5 @@
-// Going on without the dead: the living ranks of a group agree on who they are, and make a new one.
+// Going on without the dead: the living ranks of a group agree on which they are, and make a new
+// one.
 #pragma once
 
 #include <chrono>
@@ -35,7 +36,7 @@ struct ShrinkCall {
 //   kPeerDied  with `exact`, a rank that is dead and not excluded
 //   kClosed    this rank has left the group, or the others have gone on without it
 //   kSystem    the store fails
-//   whatever `make` throws when nobody died
+//   whatever `make` throws when no rank died
 //
 // After it threw, it can be called again. The old group need not work any more, but for its memory;
 // where it spans hosts the ranks agree in `store` (csrc/hosts/), the one in which it has
@@ -96,7 +97,7 @@ class Persistent {
   Clock::time_point since_ = Clock::time_point::max();
 };
 
-// 64 bits that nobody else has.
+// 64 random bits.
 std::uint64_t random_number();
 
 }  // namespace ringcomm::shm

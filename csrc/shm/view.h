@@ -1,4 +1,4 @@
-// A group as others see it who are not in it: read from its memory, and never written.
+// A group as a program outside sees it: read from its memory, and never written.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct GroupView {
   std::vector<int> host_of;    // the number of each rank's host
   InterHostConfig inter_host;  // means nothing on one host
   // Once it can be used; on each host, what its first rank knows:
-  std::string tuned_by;  // the file of the tuning that it goes by, or empty
+  std::string tuned_by;  // the file of the tuning that it uses, or empty
   std::vector<SizeClass> size_classes;
 };
 

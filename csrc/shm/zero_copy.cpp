@@ -14,11 +14,11 @@
 namespace ringcomm::shm {
 namespace {
 
-// Bytes. Of more memcpy takes that they do not fit into the caches, and writes around these.
+// Bytes. For more, memcpy assumes that they do not fit into the caches, and writes around these.
 constexpr std::size_t kCopiedAtOnce = 256 << 10;
 
-// Bytes. The kernel copies no more at once, so that who waits for it hears of what breaks the
-// group.
+// Bytes. The kernel copies no more at once, so that a rank that waits for it notices what breaks
+// the group.
 constexpr std::size_t kTakenAtOnce = 4 << 20;
 
 std::vector<int> held_by(const Contract& contract, int rank, int num_blocks) {

@@ -2,8 +2,8 @@
 // that they can map (shm/arena.h), and in an all-to-all, whatever the kernel lets them read out of
 // this process (shm/peer_memory.h), where that is faster (shm/copy_choice.h).
 //
-// With its announcement every rank tells where it has its blocks. Once all have announced,
-// everybody takes what it has been promised from where it lies:
+// With its announcement every rank publishes where its blocks lie. Once all have announced, each
+// takes what it has been promised from where it lies:
 //
 //   what moves          the one it is promised to copies it out of its owner's tensor
 //   a sum for one rank  that rank adds all inputs where they are
@@ -15,15 +15,16 @@
 //       rank 2's tensor    and writes   and writes   and writes
 //                          all three    all three    all three
 //
-// Then it says so, and waits until those have who read or write its own tensors. One pass over the
-// data and two waits, where slices in outboxes take three passes and a wait for each slice.
+// Then it reports that, and waits until the ranks that read or write its own tensors have done so.
+// That takes one pass over the data and two waits, where slices in outboxes take three passes and a
+// wait for each slice.
 //
 // Invariant: between its announcement and its return a rank's tensors are touched by others, each
-// byte that is written by one rank alone; before and after by nobody but itself.
+// byte that is written by one rank alone; before and after by itself alone.
 //
-// As with the eager way all follows from the collective's Contract. The ranks go this way where all
-// tell a place, and all can reach what they must; who does not know yet tries it when it is told,
-// so that the next call can. Whether places in processes are used is for rank 0 to say.
+// As with the eager way all follows from the collective's Contract. The ranks go this way if all
+// publish a place, and all can reach what they must; a rank that does not know yet tries it when it
+// gets the place, so that the next call can. Rank 0 decides whether places in processes are used.
 #pragma once
 
 #include <array>
@@ -59,8 +60,7 @@ class ZeroCopy {
   PayloadKind payload_kind() const {
     return inputs_.empty() ? PayloadKind::kReach : PayloadKind::kPlace;
   }
-  // When all have announced: what they have told begins so many bytes behind the beginning of their
-  // payloads.
+  // When all have announced: the places begin so many bytes behind the beginning of their payloads.
   struct Announced {
     Group& group;
     Exchange& exchange;
@@ -72,12 +72,12 @@ class ZeroCopy {
   // Carries the call out, if it is open. Throws Error.
   void run(const Chunks& blocks, const Reduction& reduction, const Announced& all, const Call& call,
            const Deadline& deadline);
-  // Whichever way it went, the call that was looked at last is done: how long it took tells how
-  // later ones go.
+  // Whichever way it went, the call that was looked at last is done: later ones are chosen by how
+  // long it took.
   void done();
 
  private:
-  // Number `index` of the places that the rank tells.
+  // Number `index` of the places that the rank publishes.
   struct Place {
     int rank;
     int index;
@@ -108,7 +108,7 @@ class ZeroCopy {
 
   const int rank_;
   const bool is_exchange_;               // of which parts may be read out of processes
-  std::vector<int> inputs_;              // this rank's, of which it tells the places
+  std::vector<int> inputs_;              // this rank's, whose places it publishes
   std::vector<int> outputs_;             // and then of these
   std::vector<std::uint64_t> readable_;  // where the kernel could read each of them last
   std::vector<std::size_t> num_inputs_;  // by rank
@@ -118,7 +118,7 @@ class ZeroCopy {
   std::vector<int> awaited_;            // those that touch this one's
   std::array<CopyChoice, 64> choices_;  // rank 0's, by the bits of the bytes that it takes
   // Of one call:
-  std::vector<Places> places_;  // that each rank has told
+  std::vector<Places> places_;  // that each rank has published
   std::size_t taken_ = 0;       // bytes that this rank takes from others, perhaps out of processes
   CopyChoice* choice_ = nullptr;
   bool may_choose_ = false;  // it could go either way

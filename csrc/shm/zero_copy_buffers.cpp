@@ -1,4 +1,4 @@
-// What ranks tell each other of their tensors, and which way the call goes for it.
+// What ranks publish about their tensors, and which way the call goes for it.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -119,7 +119,7 @@ std::uint64_t ZeroCopy::place_of(const Place& place, const Announced& all) {
   return at;
 }
 
-// Everybody looks at what all have told, and so finds the same.
+// Every rank looks at what all have published, and so finds the same.
 bool ZeroCopy::is_open(const Announced& all) {
   bool all_tell = true, reach_arenas = true, reach_processes = true, by_kernel = false;
   bool any_in_arena = false, any_in_process = false;
