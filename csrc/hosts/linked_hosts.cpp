@@ -38,8 +38,8 @@ ConnectHosts connect(links::MakeEngine make_engine) {
   return [make_engine = std::move(make_engine)](Group& group) {
     Segment& segment = group.segment();
     return std::make_unique<LinkedHosts>(
-        group, make_engine(segment.inter_host().engine, segment.name(), group.rank,
-                           group.world_size));
+        group,
+        make_engine(segment.inter_host().engine, segment.name(), group.rank, group.world_size));
   };
 }
 

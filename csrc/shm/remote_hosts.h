@@ -90,7 +90,8 @@ class RemoteHosts {
   virtual void forward_announcements() = 0;
   // Whether this host's announcements up to that one have been sent.
   virtual bool has_forwarded(std::uint64_t sequence) = 0;
-  // Whether there is nothing to forward before those ranks have announced, all of them of this host.
+  // Whether there is nothing to forward before those ranks have announced, all of them of this
+  // host.
   virtual bool forwards_after(const std::vector<int>& ranks) = 0;
 
   virtual std::unique_ptr<RemoteSlices> make_slices(int num_lanes) = 0;
