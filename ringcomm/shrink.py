@@ -1,8 +1,8 @@
 """Going on without ranks that died: a new group of those that live.
 
 The ranks agree in the shared memory of the old group (csrc/shm/shrink.cpp says how, and why they
-cannot disagree) or, where it spans hosts, in its store (csrc/hosts/shrink_hosts.h), and meet in its
-store. Here torch.distributed is told of the new group.
+cannot disagree) or, where it spans hosts, in its store (csrc/hosts/shrink_hosts.h), and make the
+new group with its store. Here torch.distributed gets to know the new group.
 """
 
 from __future__ import annotations

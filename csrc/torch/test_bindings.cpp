@@ -3,8 +3,8 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
+#include "gpu/streams/cost.h"
 #include "plan/verify.h"
-#include "streams/cost.h"
 
 namespace ringcomm {
 

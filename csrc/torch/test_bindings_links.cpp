@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 
-#include "core/fixed_text.h"
+#include "core/text.h"
 #include "torch/links.h"
 #include "torch/store_adapter.h"
 #include "torch/test_bindings.h"

@@ -88,7 +88,7 @@ inline constexpr int kMaxChunks = 64;
 struct alignas(kLine) Control {
   std::uint32_t aborted;               // the host sets it, and every wait ends
   std::uint32_t waits_for[kMaxLanes];  // by lane: the rank it has long waited for, plus 1
-  std::uint32_t findings[kMaxRanks];   // of fused/probe.h
+  std::uint32_t findings[kMaxRanks];   // of gpu/fused/probe.h
 };
 
 struct Piece {
