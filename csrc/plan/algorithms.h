@@ -41,10 +41,10 @@ struct Algorithm {
   bool needs_all_counts = false;
 };
 
-// Of all collectives.
+// The algorithms of all collectives.
 std::span<const Algorithm> algorithms();
 
-// The first of the collective.
+// The first one of the collective.
 const Algorithm& default_algorithm(Collective collective);
 
 // An algorithm's place in the table.

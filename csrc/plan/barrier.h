@@ -1,15 +1,15 @@
 // The dissemination barrier: no rank leaves before all have arrived.
 //
-// In round k every rank tells rank r + 2^k that it has come this far, and waits to hear the same
-// from rank r - 2^k (modulo n). For 5 ranks, whom rank 0 hears from, and who is thereby known to be
-// here:
+// In round k rank r sends a message to rank r + 2^k, and waits for one from rank r - 2^k (modulo
+// n). A message says that its sender has come this far. For 5 ranks, the messages that rank 0
+// receives, and the ranks that it then knows to be here:
 //
 //      round 0    from rank 4    ranks 4, 0
-//      round 1    from rank 3    ranks 2, 3, 4, 0      (rank 3 has heard from rank 2)
+//      round 1    from rank 3    ranks 2, 3, 4, 0      (rank 3 has a message from rank 2)
 //      round 2    from rank 1    ranks 1, 2, 3, 4, 0
 //
 // Invariant: after round k, rank r knows that the 2^(k+1) ranks r - 2^(k+1) + 1, ..., r have
-// arrived (all n, once 2^(k+1) >= n). Nobody is the bottleneck: each rank sends one message per
+// arrived (all n, once 2^(k+1) >= n). No rank is the bottleneck: each rank sends one message per
 // round.
 //
 // Cost: ceil(log2 n) latencies and no data. The transfers have num_chunks 0.

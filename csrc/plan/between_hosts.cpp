@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kReduceBandwidth = 5e9;  // of a core, roughly
 constexpr double kLeast = 1024, kMost = double{1ull << 40};
-// What the ranks of two hosts take to send and hear something, besides the network's latency.
+// The time that ranks of two hosts need to send and receive a message, besides the network's
+// latency.
 constexpr double kCrossing = 50e-6;  // seconds
 
 Simulator simulator(int num_hosts, const Link& across, Plan (*plan)(int rank, int world_size)) {

@@ -1,7 +1,7 @@
-// Direct plans: everyone talks to everyone, in one or two steps.
+// Direct plans: every rank sends to every other one, in one or two steps.
 //
-// Where the ring passes a chunk along n-1 links, here each rank hands chunk j straight to rank j,
-// who receives all n-1 contributions in one step and adds them at once:
+// The ring passes a chunk along n-1 links. Here each rank hands chunk j straight to rank j, which
+// receives all n-1 contributions in one step and adds them at once:
 //
 //      reduce-scatter, 4 ranks                       all-gather, 4 ranks
 //      rank 0 receives chunk 0 from 1, 2, 3          rank 0 publishes chunk 0 to 1, 2, 3

@@ -1,8 +1,8 @@
 // The double binary tree: reduction up, and broadcast down, two trees at once.
 //
 // In a binary tree half of the ranks are leaves, which receive and never pass on: half of the links
-// idle. So there are two trees over the same ranks, each for one half of the buffer, and who is an
-// inner node in one is a leaf in the other. For 7 ranks:
+// idle. So there are two trees over the same ranks, each for one half of the buffer, and an
+// inner node of one tree is a leaf of the other. For 7 ranks:
 //
 //           first tree, chunk 0             second tree, chunk 1
 //

@@ -1,8 +1,8 @@
 // Groups of any size for algorithms that want a power of two.
 //
-// Of n ranks, the core of p = 2^floor(log2 n) carries the algorithm out. Each of the other n-p is
-// folded into a core rank beside it, to which it hands its data before and from which it gets the
-// result after. For 6 ranks, of which two are folded:
+// The core, p = 2^floor(log2 n) of the n ranks, carries the algorithm out. Each of the other n-p
+// ranks is folded into a core rank beside it: it hands its data to that rank before, and gets the
+// result from it after. For 6 ranks, two of which are folded:
 //
 //      rank           0 <-- 1      2 <-- 3      4      5
 //      place          0            1            2      3        in the core of four
@@ -33,7 +33,7 @@ class Fold {
   int log2_core_size() const;
   bool is_folded(int rank) const { return rank < 2 * num_folded_ && rank % 2 == 1; }
 
-  // Where a core rank stands, and who stands there. rank_at(core_size()) is the world size.
+  // The place of a core rank, and the rank of a place. rank_at(core_size()) is the world size.
   int place(int rank) const { return rank < 2 * num_folded_ ? rank / 2 : rank - num_folded_; }
   int rank_at(int place) const { return place < num_folded_ ? 2 * place : place + num_folded_; }
 

@@ -1,7 +1,7 @@
 // Ranks on hosts as a grid: row h is host h, and (h, l) the l-th rank on it, in the order of ranks,
 // wherever the ranks were placed.
 //
-// Hosts of unequal sizes leave gaps: a host with s ranks has nobody in the columns from s on. There
+// Hosts of unequal sizes leave gaps: a host with s ranks has none in the columns from s on. There
 // its rank l mod s stands in for the missing l-th. With s = 2 on host 1:
 //
 //                 column 0    column 1    column 2
@@ -34,7 +34,7 @@ class Grid {
   int host_size(int host) const { return static_cast<int>(ranks_[host].size()); }
   Position position(int rank) const { return positions_[rank]; }
 
-  // Who stands there, or stands in where a host has nobody.
+  // The rank at that position, or the one that stands in for it if the host has none there.
   int rank_at(int host, int column) const { return ranks_[host][column % host_size(host)]; }
 
   // By host and place on it.

@@ -28,7 +28,7 @@
 //
 // Group sizes that are no powers of two. The n-p ranks beyond a power of two p are folded into
 // others (plan/fold.h), and "rank" above means a place among the p. Reduce-scatter and all-gather
-// promise chunk r to rank r: a place owns the chunks of those who stand there. All-reduce is free
+// promise chunk r to rank r: a place owns the chunks of the ranks at that place. All-reduce is free
 // to choose: p chunks, one for each place, which are of equal size.
 //
 // Cost, for nbytes on each rank of n = p, a power of two:

@@ -24,8 +24,8 @@
 //      recursive doubling     the column     the column's chunk
 //      all-gather             the host       the column's chunk, to all others
 //
-// Of a host that is smaller than the largest, ranks stand in where it has nobody: they do in a step
-// what is to be done in all of their columns.
+// A host that is smaller than the largest one lacks ranks in some columns. Its other ranks stand in
+// for them: a rank does in a step what is to be done in all of its columns.
 //
 // Invariant. After the first phase a rank holds its columns' chunks, each summed over its host.
 // Recursive doubling leaves the sum over the column, hence over all ranks, with the same bits on

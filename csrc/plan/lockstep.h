@@ -1,10 +1,9 @@
 // Steps that mean the same on all ranks.
 //
 // A plan numbers its own steps. In a chain, rank 3 receives in its step 0 what rank 2 sends in its
-// step 1. Where the steps of all ranks can be numbered anew, in their order, so that both ends of
-// every message have the same number, all ranks go through one common sequence of steps, and an
-// executor may overlap several of them: whatever it does in the order of these steps, its peers do
-// in the same order.
+// step 1. Sometimes the steps of all ranks can be given new numbers, in their order, so that both
+// ends of every message have the same number. Then all ranks go through one common sequence of
+// steps, and an executor may overlap several of them: its peers act in the same order of steps.
 //
 // They can be if no rank would have to do one step before itself: the steps that messages tie
 // together are one common step, each rank's next step comes after its last, and there must be no

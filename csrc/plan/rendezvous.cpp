@@ -154,8 +154,9 @@ void Rendezvous::finish_step(int rank) {
   arrivals.clear();
 }
 
-// A rank that is stuck waits for one whose current step is an earlier one than the transfer needs,
-// so that one is stuck too; following who waits for whom must lead back to a rank already seen.
+// A rank that is stuck waits for a rank whose current step is earlier than the transfer needs. So
+// that rank is stuck, too. A walk from each rank to the one that it waits for must come back to a
+// rank already seen.
 std::string Rendezvous::describe_deadlock(int rank) const {
   const auto waits_for = [&](int waiting) {
     const Rank& r = ranks_[waiting];

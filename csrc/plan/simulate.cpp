@@ -97,7 +97,7 @@ class Run {
              std::tie(other.time, other.step, other.slice, other.kind, other.tie);
     }
   };
-  // Of one task and slice: what it still awaits (its begin is one), and when the last was over.
+  // How many things a slice of a task still awaits (its begin is one), and when the last one ended.
   struct Progress {
     double latest = 0;
     int awaited = 0;

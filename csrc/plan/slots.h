@@ -8,8 +8,8 @@
 // those whose slices it takes, and to those that must have read its slot. If the graph has no
 // circle, then whatever the ranks have done so far, one of the actions that come next waits for
 // nothing that is not done: all ranks come to their end, in any order of execution. If it has one,
-// nobody on it ever goes on, in any order. So one execution stands for all, and the least number of
-// slots is found by carrying the actions out without any data.
+// no action on it is ever carried out, in any order. So one execution stands for all, and the least
+// number of slots is found by carrying the actions out without any data.
 //
 // What this leaves out does no harm:
 //   - Chunks without elements in a round are skipped. The publications that remain wait for no more
@@ -28,7 +28,8 @@
 
 namespace ringcomm {
 
-// Carries out all actions, in one of the possible orders, and tells of each. False: deadlock.
+// Carries out all actions, in one of the possible orders, and calls on_done for each. False:
+// deadlock.
 bool carry_out(const Wiring& wiring, int num_slots, const std::function<void(int action)>& on_done);
 
 // The least number of slots with which all actions can be carried out; 0 if nothing is sent. Throws

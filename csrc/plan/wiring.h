@@ -1,6 +1,6 @@
-// The actions of all ranks and how they hang together: who reads what whom publishes.
+// The actions of all ranks and their connections: which action reads what another one publishes.
 //
-// Every rank makes this of the whole group, so it is kept small: a few numbers for each action.
+// Every rank keeps this for the whole group, so it is small: a few numbers for each action.
 #pragma once
 
 #include <span>

@@ -37,11 +37,11 @@ struct Workload {
   std::vector<Send> sends;
 };
 
-// Of the representatives under the largest symmetry that the plans of the ranks in `compared` have,
-// that gives each simulated rank the ports which it has in full, and under which every message is
-// received in the step in which it is sent. Throws std::invalid_argument for a rank that is none,
-// and for plans of differing ranks with more than 2^22 steps or transfers; what check_plan
-// (plan/matching.h) throws; PlanError for sends and receives that do not match.
+// The work of the representatives under a symmetry: the largest one that the plans of the ranks in
+// `compared` have, that gives each simulated rank the ports which it has in full, and under which
+// every message is received in the step in which it is sent. Throws std::invalid_argument for a
+// rank that is none, and for plans of differing ranks with more than 2^22 steps or transfers; what
+// check_plan (plan/matching.h) throws; PlanError for sends and receives that do not match.
 Workload make_workload(int world_size, const std::function<Plan(int rank)>& plan_of,
                        const Network& network, const std::vector<int>& compared);
 

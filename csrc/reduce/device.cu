@@ -22,7 +22,7 @@ DeviceKernel find_kernel(const DeviceLaunch& launch) {
                [static_cast<std::size_t>(launch.batch)];
 }
 
-// Of each device the driver is asked once.
+// The driver is asked once for each device.
 using Known = std::array<std::atomic<int>, 64>;
 
 cudaError_t find(Known& known, int device, cudaDeviceAttr attribute, int* value) {
@@ -34,7 +34,7 @@ cudaError_t find(Known& known, int device, cudaDeviceAttr attribute, int* value)
   return error;
 }
 
-// Of the current device.
+// Finds the properties of the current device.
 cudaError_t find_properties(DeviceProperties* properties) {
   static Known multiprocessors{}, l2_sizes{};
   int device = 0, l2_nbytes = 0;

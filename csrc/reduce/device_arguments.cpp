@@ -77,7 +77,7 @@ DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, 
   const std::size_t wanted = (work + kDeviceThreads - 1) / kDeviceThreads;
   const std::size_t most =
       static_cast<std::size_t>(device.num_multiprocessors) * blocks_per_multiprocessor(launch.key);
-  // With a pack for each thread at most, the kernel that takes one at a time does nothing in vain.
+  // If each thread has one pack at most, the kernel that takes one at a time does no useless work.
   const int in_flight = wanted <= most ? kLargestBatch : num_inputs;
   while (kBatches[launch.batch] < std::min(in_flight, kLargestBatch) ||
          !has_batch(launch.key.op, launch.batch)) {

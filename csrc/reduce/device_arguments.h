@@ -1,9 +1,9 @@
-// Which kernel carries out a reduction, and what it is told.
+// Which kernel carries out a reduction, and its arguments.
 //
 // There are far fewer kernels than reductions, because many reductions differ by a few words that
-// a kernel can be told when it is launched:
+// can be arguments of the launch:
 //
-//   kernel    carries out                 is told
+//   kernel    carries out                 arguments
 //   kSum      sum, avg, premul_sum        what to divide by, and which input to scale by what
 //   kAvg      avg of integers             what to divide by
 //   kProduct  product
@@ -14,9 +14,9 @@
 //
 // Integers of one width share kernels as far as signed and unsigned have the same bits. The order
 // of unsigned ones is that of signed ones with the highest bit flipped. Bitwise ops take bytes,
-// whatever the type. What is told is the same for all threads, so it makes no branch diverge, and
-// costs a memory-bound kernel an instruction or two per 16 bytes. Invariant: each reduction has the
-// bits of reduce_host, but for the sign and payload of a NaN.
+// whatever the type. The arguments are the same for all threads. So they make no branch diverge,
+// and cost a memory-bound kernel an instruction or two per 16 bytes. Invariant: each reduction has
+// the bits of reduce_host, but for the sign and payload of a NaN.
 #pragma once
 
 #include <cstddef>
@@ -68,7 +68,7 @@ struct TruthTable {
   }
 };
 
-// What a reduction tells its kernel, wherever its data are.
+// The arguments of a reduction's kernel that do not depend on where its data are.
 struct ReductionArguments {
   int divisor;                   // 1: nothing to divide
   UniformDivisor float_divisor;  // the same, for sums in float32
@@ -78,7 +78,7 @@ struct ReductionArguments {
   TruthTable truth_table;
 };
 
-// What a kernel is told.
+// All arguments of a kernel.
 struct DeviceArguments : ReductionArguments {
   const std::byte* inputs[kMaxDeviceInputs];
   std::byte* outputs[kMaxDeviceOutputs];
@@ -90,7 +90,7 @@ struct DeviceArguments : ReductionArguments {
     static_cast<ReductionArguments&>(*this) = reduction_arguments;
   }
 
-  // Of inputs and outputs that are there.
+  // The pointers to inputs and outputs have been set.
   RINGCOMM_HOST_DEVICE void divide_among_threads(std::size_t element_nbytes, std::size_t count) {
     const auto address = reinterpret_cast<std::uintptr_t>(outputs[0]);
     std::uintptr_t differing = 0, any = 0;
@@ -149,9 +149,10 @@ struct DeviceProperties {
 
 // For arguments that reduce_device takes, and count >= 1.
 //
-// What the L2 holds, as many blocks as are resident share, each thread again and again: none is
-// started for a few packs. Of what comes from memory, a thread has only what it loads at once:
-// blocks then begin in the order of the data, and what is under way at a time lies side by side.
+// Data in the L2 is shared among as many blocks as are resident, and each thread comes back for
+// more: no block is started for a few packs. For data in memory, a thread has only what it loads at
+// once. Blocks then begin in the order of the data, and what is under way at a time lies side by
+// side.
 DeviceLaunch plan_launch(const Reduction& reduction, const void* const* inputs, int num_inputs,
                          void* const* outputs, int num_outputs, std::size_t count,
                          const DeviceProperties& device);

@@ -132,7 +132,8 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
 }
 
 // kAligned: every pointer is a multiple of the element size. Otherwise elements are moved byte by
-// byte; told apart any further inside, compilers take both for the latter.
+// byte. This is a template parameter because compilers move bytes in both cases if the choice is
+// made any further inside.
 template <DType dtype, ReduceOp op, bool kAligned>
 RINGCOMM_HOST_DEVICE void reduce_elements(const DeviceArguments& args, const Stride& singles) {
   using V = Values<dtype, op>;

@@ -144,7 +144,7 @@ RINGCOMM_HOST_DEVICE Accumulator<dtype, op> combine(Accumulator<dtype, op> a,
 }
 
 // value * factor, the first half of premul_sum's scaling; the second one rounds it to the dtype.
-// Never a part of a fused multiply-add (host compilers are told so where this is used).
+// It is never a part of a fused multiply-add (callers switch that off for host compilers).
 template <typename T>
 RINGCOMM_HOST_DEVICE T scaled(T value, T factor) {
 #ifdef __CUDA_ARCH__

@@ -13,8 +13,8 @@
 namespace ringcomm {
 namespace {
 
-// Bytes that are still in the L1 cache when they are copied, and enough for memcpy to take lines
-// from those who have read them without fetching what stood there.
+// So many bytes are still in the L1 cache when they are copied, and they are enough for memcpy to
+// take lines from cores that have read them, without fetching the old contents.
 constexpr std::size_t kBlock = 16 << 10;
 
 [[noreturn]] void refuse(const std::string& what) {

@@ -1,6 +1,6 @@
 // bfloat16 to float32 and back, in loops that the compiler vectorises: two elements at a time, in
-// the halves of a word, so that no vector has to be widened, or narrowed again, whose parts would
-// have to change places. Of 32 elements those in lower halves come first.
+// the halves of a word. So no vector has to be widened, or narrowed again, which would move its
+// parts. The elements in lower halves come first, then those in upper halves, 32 at a time.
 #pragma once
 
 #include <cstddef>

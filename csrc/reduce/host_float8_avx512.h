@@ -10,7 +10,7 @@
 namespace ringcomm::RINGCOMM_ISA {
 namespace {
 
-// Of each 16 bytes, the lowest ones of four words, then the highest ones, twice.
+// Selects from each 16 bytes the lowest bytes of the four words, then the highest ones, twice.
 constexpr ByteTable<64> lowest_and_highest() {
   ByteTable<64> table{};
   for (std::size_t i = 0; i < 64; ++i) table[i] = i % 4 * 4 + (i % 8 < 4 ? 0 : 3);

@@ -40,7 +40,7 @@
 #define RINGCOMM_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-// Of a vector's functions, which are members.
+// For the functions of a vector, which are members.
 #define RINGCOMM_INLINE [[gnu::always_inline]] RINGCOMM_TARGET static inline
 
 #ifndef RINGCOMM_BFLOAT16

@@ -18,7 +18,7 @@ struct Reduction {
   DType dtype;
   ReduceOp op;
   // avg divides by this once, after the last addition (integers truncate toward zero). 1 leaves
-  // the sum as it is: partial sums pass 1, whoever adds last passes the world size.
+  // the sum as it is: partial sums pass 1, the last addition passes the world size.
   int divisor = 1;
   // premul_sum multiplies input `scaled_input` by `factor` in the accumulation type and rounds the
   // product to the dtype before it is added: a rank's own contribution has the bits that the other

@@ -33,16 +33,16 @@ class StoreChoice {
   static constexpr double kMuchLonger = 3.5;
   static constexpr double kLonger = 1.5;
   static constexpr double kSlow = 1 / 6e9;
-  // Each trial counts as how far it is beyond that, for no more than kMost, as who loses its core
-  // in the middle of one has seen nothing; and the last one for a quarter of the mean, as readers
-  // may be near at one time and far at another.
+  // Each trial counts by how far it is beyond that, but for no more than kMost, because a rank that
+  // loses its core during a trial has measured nothing. The last trial counts for a quarter of the
+  // mean, because readers may be near at one time and far at another.
   static constexpr double kMost = 2.3;
   static constexpr double kNewest = 0.25;
 
   enum class Stores { kCached, kStreaming };
   struct Next {
     Stores stores;
-    bool is_trial;  // whose time took() is to be told
+    bool is_trial;  // took() is to be called with its time
   };
 
   // For a block of so many bytes.

@@ -40,7 +40,7 @@ enum class ReduceOp : std::uint8_t {
 inline constexpr int kNumDTypes = 12;
 inline constexpr int kNumReduceOps = 9;
 
-// Of what comes from elsewhere.
+// Checks values that come from another process or from Python.
 constexpr bool is_valid(DType dtype) { return static_cast<int>(dtype) < kNumDTypes; }
 constexpr bool is_valid(ReduceOp op) { return static_cast<int>(op) < kNumReduceOps; }
 
@@ -79,7 +79,7 @@ struct UsersDType {
   std::uint8_t per_element = 1;  // elements of the DType in one of the user's
 
   bool operator==(const UsersDType&) const = default;
-  // Of what comes from elsewhere.
+  // Checks a value that comes from another process.
   bool is_valid() const {
     const auto is_printable = [](char c) { return c == '\0' || (c > ' ' && c <= '~'); };
     return per_element > 0 && name.back() == '\0' && std::ranges::all_of(name, is_printable);
