@@ -14,7 +14,7 @@ struct Opinion {
   std::vector<int> ranks;
 };
 
-// Of opinions that are described by the same words.
+// What differs between opinions that are described by the same words.
 const char* what_differs(const std::vector<Opinion>& opinions) {
   const Call& first = opinions[0].call;
   const auto any = [&](const auto& is_so) {

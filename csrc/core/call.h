@@ -42,7 +42,7 @@ struct Call {
   }
 };
 
-// Of all that calls which match have alike.
+// The digest of all that matching calls have in common.
 std::uint64_t digest_of(const Call& call);
 
 // "all_reduce(count=256, dtype=float32, op=sum)"

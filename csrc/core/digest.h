@@ -1,6 +1,6 @@
-// Of numbers in a row: equal digests stand for equal numbers, to 64 bits of doubt. Each is mixed in
-// by a multiplication and a shift, as MurmurHash's finalizer mixes: reversible, so that rows that
-// differ in one number always differ in their digests.
+// A digest of a row of numbers: equal digests stand for equal numbers, to 64 bits of doubt. Each is
+// mixed in by a multiplication and a shift, as MurmurHash's finalizer mixes: reversible, so that
+// rows that differ in one number always differ in their digests.
 #pragma once
 
 #include <cstdint>

@@ -80,7 +80,7 @@ class FlightRecorder {
     const char* name = nullptr;
     bool is_message = false;
     MessageRecord message{};
-    std::uint64_t sequence = 0;  // 0: of a message whose sender is not known yet
+    std::uint64_t sequence = 0;  // 0: a message whose sender is not known yet
     std::chrono::milliseconds timeout{};
     bool in_place = false;  // the outputs are the inputs
     TensorShapes inputs;
@@ -182,7 +182,7 @@ class FlightRecorder {
   std::string dumped_to(std::size_t group);
   void set_dumped_to(std::size_t group, const std::string& path);
 
-  // Of all groups that live: a rank has failed, and the records of all others are to be compared.
+  // Asks all groups that live: a rank has failed, and the records of all others are to be compared.
   std::vector<DumpsWritten> request_dumps();
 
   // For those that write files: see core/flight_dump.cpp.

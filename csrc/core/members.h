@@ -34,7 +34,7 @@ struct Members {
 struct Placement {
   std::vector<int> host_of = {};  // by rank; hosts are numbered in the order of their first ranks
 
-  // Of `world_size` ranks on one host.
+  // The placement of `world_size` ranks on one host.
   static Placement one_host(int world_size) { return {std::vector<int>(world_size, 0)}; }
   // From any numbers or names that are the same for ranks of one host.
   template <typename Names>

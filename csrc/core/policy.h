@@ -88,8 +88,8 @@ struct SizeClass {
   static constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 
   std::uint64_t most_nbytes;
-  // Of the collective: from so many bytes on nothing is copied if the tensors of all ranks lie in
-  // memory that they share, whatever the class says. kNoLimit: always copied.
+  // From so many bytes on, calls of the collective copy nothing if the tensors of all ranks lie in
+  // memory that they share, whatever the class says. kNoLimit: they always copy.
   std::uint64_t zero_copy_from;
   Collective collective;
   DType dtype;

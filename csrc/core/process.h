@@ -31,7 +31,7 @@ struct Process {
   bool is_numbered_here() const;
 };
 
-// Of the kernel that runs: processes with different ones are on different hosts. Empty where
+// The id of the running kernel: processes with different ones are on different hosts. Empty if
 // /proc/sys is hidden.
 std::string boot_id();
 

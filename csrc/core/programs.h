@@ -17,7 +17,7 @@ namespace ringcomm {
 // In place of an algorithm's id: what the selection brings of its own.
 inline constexpr AlgorithmId kUsersPlans = 255;
 
-// A program, or why there is none. The fingerprint stands for what an id does not tell: a user's
+// A program, or why there is none. The fingerprint stands for what an id leaves open: a user's
 // plans, the ranks' hosts. Ranks with the same ids and fingerprints have the same plans.
 struct Prepared {
   static constexpr std::uint64_t kNoProgram = ~std::uint64_t{0};
@@ -31,7 +31,8 @@ class Programs {
  public:
   Programs(int rank, int world_size, Selection selection);
 
-  // The ranks' hosts, as in plan/algorithms.h, unless the selection has told them. Before any use.
+  // Sets the ranks' hosts, as in plan/algorithms.h, unless the selection has them. Called before
+  // any use.
   void place(const std::vector<int>& host_of) {
     if (selection_.host_of.empty()) selection_.host_of = host_of;
   }

@@ -108,7 +108,8 @@ class Queue {
     Levels::iterator level_to_run();
     void run_front(Levels::iterator level, std::unique_lock<std::mutex>& lock);
     void note_if_idle();
-    // Of what can run: the caller does it where no thread can be had.
+    // Has the next operation that can run carried out: by a worker, or by the caller if no thread
+    // can be had.
     void have_it_run(std::unique_lock<std::mutex>& lock);
 
     Levels levels{1};  // one more for each operation that is being completed, the innermost last

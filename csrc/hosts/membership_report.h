@@ -13,7 +13,7 @@
 
 namespace ringcomm::hosts {
 
-// Of a rank.
+// The state of a rank.
 enum class MemberState : char {
   kNothing = '?',
   kLives = 'l',

@@ -26,7 +26,7 @@ namespace ringcomm::hosts {
 
 class LinkedMailbox final : public RemoteMailbox {
  public:
-  // Of a group that spans hosts.
+  // The group must span hosts.
   LinkedMailbox(Group& group, links::Engine& links) : group_(group), links_(links) {}
   ~LinkedMailbox() override;
   LinkedMailbox(const LinkedMailbox&) = delete;

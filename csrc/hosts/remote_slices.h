@@ -39,7 +39,7 @@ namespace ringcomm::hosts {
 
 class LinkedSlices final : public RemoteSlices {
  public:
-  // Of a group that spans hosts.
+  // The group must span hosts.
   LinkedSlices(Group& group, links::Engine& links, int num_lanes);
   ~LinkedSlices() override;
   LinkedSlices(const LinkedSlices&) = delete;
@@ -100,7 +100,7 @@ class LinkedSlices final : public RemoteSlices {
   std::span<const std::size_t> chunk_nbytes_;
   std::size_t slot_nbytes_ = 0;
   std::size_t num_rounds_ = 0;
-  // Of each lane, at each end; and for how many arrivals and bytes there is memory.
+  // The places of each lane, at each end; and for how many arrivals and bytes there is memory.
   std::size_t num_places_ = 0;
   std::size_t num_arrivals_ = 0;
   std::size_t arrival_nbytes_ = 0;

@@ -323,7 +323,7 @@ class ShrinkingHosts {
     if (may_end_the_round()) judge(verdict_for(error));
   }
 
-  // Of this rank and the other survivors.
+  // Whether this rank has made the new group with the other survivors.
   bool is_made() {
     return verdict_ == kMade && state(group_.rank).shrink_built.load() == round_ + 1;
   }

@@ -13,18 +13,19 @@
 //   verdict     once      made: they have a new group, and no other round begins
 //                         again: one of them died before; the next round begins
 //                         R, why: rank R has given up; all that are in the round raise that
-//   absent      once      likewise, written in the round before: who comes later waits for R no
-//                         longer than a second
+//   absent      once      likewise, written in the round before: a rank that comes later waits for
+//   R
+//                         no longer than a second
 //
 // A rank
 //
 //   1. joins                  shrink_joined = k + 1, in its host's memory
 //   2. gathers                until every rank that is not excluded has joined or is gone. Then it
-//                             proposes the largest part of those that hear each other, if its host
-//                             belongs to that
+//                             proposes the largest partition of ranks that receive from each
+//                             other, if its host belongs to that
 //   3. makes the new group    if it is one of the survivors
 //   4. votes                  shrink_built = k + 1, likewise
-//   5. ends the round         if the notices tell that all survivors have voted: made; if one is
+//   5. ends the round         if the reports say that all survivors have voted: made; if one is
 //                             gone and has not: again
 //
 // Invariant: there is at most one set of survivors that has a new group. A round has one verdict

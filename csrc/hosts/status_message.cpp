@@ -24,7 +24,7 @@ std::vector<T> take(std::size_t number, std::span<const std::byte>& bytes) {
 
 std::int64_t now() { return Clock::now().time_since_epoch().count(); }
 
-// Of times in nanoseconds of this host's clock, where 0 stands for none.
+// How long ago a time is, in nanoseconds of this host's clock; 0 stands for none.
 std::int64_t ago(std::int64_t time) {
   return time == 0 ? 0 : std::max<std::int64_t>(now() - time, 1);
 }

@@ -126,8 +126,9 @@ void UcxEngine::abandon(Peer& peer) {
   abandoned_.splice(abandoned_.end(), peer.posted);
 }
 
-// Of a message in several packets, UCX writes those that come later wherever they belong, whatever
-// became of the receive. So a receive that was cancelled in the midst of one is the engine's last.
+// If a message comes in several packets, UCX writes the later ones where they belong even if the
+// receive was cancelled meanwhile. So after a receive that was cancelled in the middle of a
+// message, the engine carries no other.
 void UcxEngine::stop(const Peer& because) {
   stopped_ = "a message of rank " + std::to_string(because.rank) +
              " was cancelled that was under way, after which UCX carries no others";

@@ -1,6 +1,6 @@
 // An engine by UCX: one worker, an endpoint per peer that is made when it is first needed, messages
-// matched by tags of 64 bits. What UCX cannot do is cancel a send, or a receive whose bytes are
-// under way: that ends the connection.
+// matched by tags of 64 bits. UCX cannot cancel a send, or a receive whose bytes are under way:
+// that ends the connection.
 #pragma once
 
 #include <deque>
@@ -90,7 +90,7 @@ class UcxEngine : public Engine {
   std::size_t num_ended_ = 0;    // so far
   std::size_t num_unknown_ = 0;  // peers whose address was not found yet
   std::size_t num_losing_ = 0;   // peers that were found lost, and have requests to end
-  // What the store has said of a peer; neither if that has not come.
+  // What the store holds of a peer; neither is set if that has not come.
   struct Looked {
     int rank;
     std::optional<std::string> address = {};

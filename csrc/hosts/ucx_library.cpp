@@ -34,7 +34,7 @@ const std::pair<const char*, std::string> kDefaults[] = {
     {"TCP_KEEPIDLE", "3s"},
     {"TCP_KEEPINTVL", "1s"},
     {"TCP_KEEPCNT", "4"},
-    // What goes wrong is told by the engine.
+    // The engine reports errors itself.
     {"LOG_LEVEL", "fatal"},
 };
 

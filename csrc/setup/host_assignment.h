@@ -21,7 +21,7 @@ namespace ringcomm {
 class HostAssignment {
  public:
   HostAssignment() = default;
-  // Of ranks with these tickets, and these guesses of where they are: by rank. Attempts are
+  // Assigns ranks with these tickets, and these guesses of where they are: by rank. Attempts are
   // numbered from `first` on.
   HostAssignment(std::vector<std::int64_t> tickets, const std::vector<std::string>& guesses,
                  int first);
@@ -42,7 +42,7 @@ class HostAssignment {
   bool is_complete() const;
   bool has_joined(int rank) const { return attempts_.at(attempt_of_[rank]).joined; }
 
-  // For those who are told; what has come of attempts is not part of it.
+  // The assignment as it is sent. The outcomes of attempts are not part of it.
   std::string text() const;
   // Nothing if it is none of a group of so many.
   static std::optional<HostAssignment> read(std::string_view text, int world_size);

@@ -1,5 +1,5 @@
-// What the set-up of a group needs of a rendezvous store, and two things made of one: a list, and a
-// store whose calls end. c10d's stores are adapted to it in torch/.
+// What the set-up of a group needs from a rendezvous store, and two things made of one: a list, and
+// a store whose calls end. c10d's stores are adapted to it in torch/.
 #pragma once
 
 #include <algorithm>

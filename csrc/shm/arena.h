@@ -29,10 +29,10 @@ class Arena {
   // Null where there is none yet.
   static Arena* existing();
 
-  // Aligned to a cache line, and nobody else's even for 0 bytes; null: there is no room. Any
-  // thread, as all of these.
+  // Memory that is aligned to a cache line, and that no other caller has, even for 0 bytes; null:
+  // there is no room. Any thread may call these functions.
   void* allocate(std::size_t nbytes);
-  // False: it lies in no arena. Of what a child has inherited nothing happens.
+  // False: it lies in no arena. Memory that a forked child has inherited is left alone.
   static bool free(void* data);
 
   // Where these bytes lie in the file, if they do.

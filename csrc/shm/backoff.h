@@ -24,7 +24,7 @@ struct WaitInfo {
   bool in_memory = false;
 };
 
-// At whose processes one look looks: each takes a few system calls.
+// So many peers are checked in one look: each takes a few system calls.
 inline constexpr std::size_t kPeersPerLook = 16;
 
 // One period of waiting:
@@ -45,7 +45,7 @@ class Backoff {
   Backoff(const Backoff&) = delete;
   Backoff& operator=(const Backoff&) = delete;
 
-  // What has arrived meanwhile is there when it returns: nobody sleeps on it.
+  // It does not sleep if something has arrived, which the caller then finds.
   template <typename Explain>
   void pause(Explain&& explain) {
     if (spins_left_ > 0) {

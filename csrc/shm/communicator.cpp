@@ -333,8 +333,8 @@ bool has_block_per_rank(Collective collective) {
 
 }  // namespace
 
-// Looks at every power of two, and between two that differ for the first size that is unlike the
-// smaller one. Of classes that begin and end between two powers of two one may be missed.
+// Looks at every power of two. Between two that differ it looks for the first size that is unlike
+// the smaller one. It may miss a class that begins and ends between two powers of two.
 void Communicator::append_size_classes(Collective collective, DType dtype,
                                        std::vector<SizeClass>& found) const {
   const int num_blocks = has_block_per_rank(collective) ? world_size() : 1;

@@ -43,7 +43,7 @@ class Communicator : public Collectives {
   // Leaves the group.
   ~Communicator() override;
 
-  // Of the last call that was announced.
+  // The number of the last call that was announced.
   std::uint64_t sequence() const { return exchange_.announced(); }
   shm::Group& group() { return group_; }
   // How its calls go, for the main collectives and two dtypes; ascending for each.

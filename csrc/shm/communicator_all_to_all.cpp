@@ -1,4 +1,4 @@
-// An all-to-all, whose counts the ranks send each other with the call.
+// The all-to-all. Ranks send each other its counts with the call.
 #include <cstring>
 #include <numeric>
 
@@ -110,7 +110,8 @@ void Communicator::check_counts(const Call& call) {
                                         ". Nothing was sent.");
 }
 
-// Of what a rank says it sends: no rank says more, so that the sums of counts are places in memory.
+// Checks the counts that a rank has sent: their sums must be places in memory, so no rank may send
+// more.
 void Communicator::check_sum(const Call& call, std::size_t from, const std::uint64_t* counts,
                              std::uint64_t most) {
   for (int to = 0; to < world_size(); ++to) {

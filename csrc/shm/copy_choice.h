@@ -27,7 +27,7 @@ class CopyChoice {
   // Calls between two trials: twice as many after each that confirms what is done.
   static constexpr int kOften = 64;
   static constexpr int kSeldom = 2048;
-  // Of the time of two copies, that one copy has to stay below.
+  // One copy must take less than this part of the time of two copies.
   static constexpr double kFaster = 0.8;
 
   // How the next call is to go.

@@ -1,5 +1,5 @@
 // The board in shared memory, in the device area of each rank. How far a rank is stands in its
-// state, so that nobody needs the area to see that there is nothing to read in it.
+// state, so that other ranks need the area only if there is something to read in it.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 // The chunks of a collective are cut into slices, each as large as its outbox has room for, or less
 // where ranks would wait for each other. Rounds alternate between lanes (core/lanes.h), each with
 // an outbox and a counter of its own, so that a rank that must wait in one lane works in the other.
-// Programs tell in which slot of whose outbox a slice lies. plan/slots.h proves that this comes to
-// an end. What a rank receives it adds, keeps and sends on in one pass over the data.
+// A program says in which slot of which outbox a slice lies. plan/slots.h proves that this comes to
+// an end. A rank adds what it receives, keeps it and sends it on in one pass over the data.
 //
 // The slots are at another place of the outboxes in each call, the same for all ranks
 // (shm/layout.h), but in calls so large that they go through all of them anyway.
@@ -97,7 +97,7 @@ class Executor {
   void leave_nothing_behind(const Call& call, const Deadline& deadline);
 
   std::size_t slot_nbytes(const Program& program) const;
-  // Of the largest chunk. At most a slot, and the same on all ranks.
+  // The size of a slice of the largest chunk: at most a slot, and the same on all ranks.
   std::size_t slice_nbytes(const Program& program, Collective collective,
                            std::size_t chunk_nbytes) const;
   void provide_scratch(std::size_t nbytes);

@@ -233,7 +233,7 @@ std::string Group::host_name_of(int peer) {
   return name.empty() ? "#" + std::to_string(placement().host_of[peer]) : name;
 }
 
-// What can be known of a rank of another host whose leader reports nothing of it.
+// Whether a rank of another host is gone, if its leader reports nothing about it.
 bool Group::gone_elsewhere(int peer, std::string* how) {
   const int its_host = placement().host_of[peer];
   const int leader = placement().leader_of(its_host);

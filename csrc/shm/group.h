@@ -40,9 +40,9 @@ class Group final : public ringcomm::Group {
   const Geometry& geometry() const { return segment_.geometry(); }
   const Placement& placement() const { return segment_.placement(); }
   int host() const { return placement().host_of[rank]; }
-  // Of this host.
+  // The leader of this host.
   int own_leader() const { return placement().leader_of(host()); }
-  // A host that sends nothing for so long is taken for gone.
+  // A host that sends nothing for so long counts as gone.
   std::chrono::milliseconds heartbeat_timeout() const {
     return segment_.inter_host().heartbeat_timeout;
   }
@@ -96,7 +96,7 @@ class Group final : public ringcomm::Group {
   }
   // What broke the group on another host breaks it on this one.
   void adopt_failure(int reporter, ErrorKind kind, const std::string& text);
-  // Of what broke the group.
+  // The kind of the error that broke the group.
   std::optional<ErrorKind> failure();
   bool gone(int peer, std::string* how) override;
   std::string describe_peer(int peer) override;

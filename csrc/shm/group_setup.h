@@ -86,7 +86,7 @@ class GroupSetup {
   InterHostConfig inter_host_;
   std::map<int, std::vector<std::string>> engines_;  // rank 0's: by attempt
   bool is_refused_ = false;                          // as memory says
-  bool wrote_death_ = false;                         // to rank 0, whose answer is waited for
+  bool wrote_death_ = false;                         // to rank 0; the answer is awaited
 };
 
 }  // namespace ringcomm::shm

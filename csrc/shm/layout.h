@@ -135,7 +135,7 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint64_t> completed;    // sequence number of its last complete collective
   std::atomic<std::uint64_t> nbytes;       // of its tensors in collectives, altogether
   std::atomic<std::uint64_t> held;         // bytes of shared memory it has made
-  // Of its messages that are not done: the one it has waited for longest, once that is long.
+  // The message, of those that are not done, that it has waited for longest, once that is long.
   std::atomic<std::int32_t> mail_peer;   // the peer of it; any or none: -1
   std::atomic<std::int64_t> mail_since;  // nanoseconds of Clock; 0: it waits for none
   FixedText<128> mail;                   // what it is; may be read while it is written
@@ -268,7 +268,7 @@ struct Geometry {
            sequence % 2 * announcement_nbytes();
   }
   std::size_t announcement_nbytes() const { return sizeof(Announcement) + eager_nbytes; }
-  // Of a rank.
+  // The size of a rank's area.
   std::size_t announcements_nbytes() const;
 
   int world_size;

@@ -323,7 +323,7 @@ void Mail::drop(Arriving& message) {
   message = {};
 }
 
-// For those who look at the group from outside (shm/view.h).
+// Publishes the oldest message for a view of the group from outside (shm/view.h).
 void Mail::tell_oldest(Clock::time_point now) {
   const Message* oldest = nullptr;
   const auto consider = [&](const std::shared_ptr<Message>& message) {

@@ -98,8 +98,9 @@ std::optional<File> File::make(Kind kind) {
   return file;
 }
 
-// In another PID namespace the number may be another process's, whose files must not be opened: so
-// the name is looked at first, and again once the file is open, as numbers are used again.
+// In another PID namespace the number may belong to another process, whose files must not be
+// opened. So the name is checked first, and again once the file is open, because numbers are
+// reused.
 std::optional<File> File::open(const std::string& address) {
   File file;
   if (is_named(address)) {

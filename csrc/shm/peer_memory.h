@@ -36,8 +36,8 @@ class PeerArenas {
   std::vector<Mapped> arenas_;  // by rank
 };
 
-// The processes of a group's ranks, out of whose memory the kernel copies into this rank's
-// (process_vm_readv), where it may.
+// The processes of a group's ranks. The kernel copies out of their memory into this rank's
+// (process_vm_readv), if that is allowed.
 class PeerProcesses {
  public:
   explicit PeerProcesses(int world_size) : processes_(static_cast<std::size_t>(world_size)) {}
@@ -52,7 +52,7 @@ class PeerProcesses {
   // memory is mapped, or memory is kept secret.
   static bool can_be_read(std::uint64_t address);
 
-  // Of a peer that is known. Returns 0, or errno.
+  // Copies from a peer that is known. Returns 0, or errno.
   int read(int peer, std::uint64_t address, std::byte* output, std::size_t nbytes) const;
 
  private:

@@ -34,7 +34,7 @@ class RemoteSlices {
   // A slice of at most so many bytes goes out before its receiver has asked for it.
   virtual std::size_t one_shot_nbytes() const = 0;
 
-  // Of one run of a program; `program` stays until the next.
+  // Begins one run of a program; `program` stays until the next.
   virtual void begin(const Program& program, std::span<const std::size_t> chunk_nbytes,
                      std::size_t slot_nbytes) = 0;
 

@@ -43,7 +43,7 @@ class Segment {
   void give_up(const std::exception_ptr& error) noexcept;
 
   const Geometry& geometry() const { return geometry_; }
-  // Of the file; as long as this lives.
+  // The file's descriptor, which is open as long as this object lives.
   int descriptor() const { return file_.descriptor(); }
   // Found out when the group was made; all ranks have the same.
   const Placement& placement() const { return placement_; }
@@ -56,7 +56,7 @@ class Segment {
   // A name that no other group has that has met through the same store.
   const std::string& name() const { return name_; }
   const InterHostConfig& inter_host() const { return inter_host_; }
-  // Of which each has a counter and an outbox.
+  // How many lanes there are. Each has a counter and an outbox.
   int num_lanes() const { return placement_.num_hosts() > 1 ? kLanesAcrossHosts : kLanes; }
   // What this rank has made.
   const Usage& usage() const { return usage_; }
@@ -64,7 +64,7 @@ class Segment {
   // This rank takes the memory of an area of its own, if it has not yet, and publishes that. Throws
   // Error (kSystem). Any thread.
   void make(Area area) { make(area, rank_); }
-  // Of a rank on another host, whose area is mirrored here.
+  // For a rank on another host, whose area is mirrored here.
   void make(Area area, int rank);
   void make_mail_box(int to) { make_mail_box(rank_, to); }
   void make_mail_box(int from, int to);
@@ -90,8 +90,8 @@ class Segment {
   // Writes what has broken the group. False: something else has broken it before.
   bool record_failure(int reporter, ErrorKind kind, std::string_view text);
 
-  // Of a rank of this host. Its process may also go on with another program, in the same process:
-  // then its place in the file is not locked any more.
+  // Whether a rank of this host has ended. If its process executes another program, the rank has
+  // ended, too: its place in the file is not locked any more.
   bool has_ended(int rank);
   // The same in words, or an empty string.
   std::string how_ended(int rank);
@@ -157,7 +157,7 @@ class Segment {
   void set_tuned(const std::vector<TunedRule>& rules);
   // Returns its address and cookie.
   std::string open(File::Kind kind, const Members& members, const Participant& self);
-  // Of the rank that opened it. False: it is out of reach.
+  // Joins the segment that another rank has opened. False: it is out of reach.
   bool join(const std::string& address, const Members& members, const Participant& self);
   void leave();
   void map();

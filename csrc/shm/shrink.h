@@ -28,8 +28,8 @@ struct ShrinkCall {
   std::chrono::milliseconds timeout;
 };
 
-// All ranks call it that live and are not excluded. Every one of them returns the same survivors,
-// with whom its last call of `make` has succeeded; or throws:
+// All ranks that live and are not excluded call it. Every one of them returns the same survivors,
+// and its last call of `make` has succeeded with these; or it throws:
 //
 //   kTimeout   living ranks that did not come in time, by name
 //   kMismatch  another rank's call names other ranks to exclude; a rank gave up
@@ -54,7 +54,7 @@ class ShrinkCaller {
   ShrinkCaller(const Group& group, const ShrinkCall& call)
       : group_(group), call_(call), deadline_(Deadline::in(call.timeout)) {}
 
-  // Of what it asks for, which is to be the same on all ranks.
+  // The digest of what it asks for, which must be the same on all ranks.
   std::uint64_t digest() const;
   bool excludes(int rank) const;
   bool is_late() const { return Clock::now() - deadline_.start > deadline_.timeout; }

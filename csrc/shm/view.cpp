@@ -110,7 +110,8 @@ RankView view_of(const Mapping& memory, const Geometry& geometry, int rank) {
   seen.waits_for = -1;
   seen.state = state_of(memory, geometry, state);
   const bool has_joined = seen.state != "joining";
-  // Of other hosts' ranks these are written when the group is made, and the rest when they speak.
+  // For ranks of other hosts these are written when the group is made, and the rest when their
+  // hosts report.
   if (has_joined ||
       memory.at<GroupHeader>(0).setup.load(std::memory_order_acquire) == Setup::kDone) {
     seen.global_rank = state.global_rank;

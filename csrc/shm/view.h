@@ -39,8 +39,8 @@ struct GroupView {
   std::vector<SizeClass> size_classes;
 };
 
-// Reads the group whose memory the open file is. Throws Error (kSystem) where it is no group of
-// this build's.
+// Reads the group whose memory the open file is. Throws Error (kSystem) if it is no group of this
+// build.
 GroupView view(int descriptor);
 
 }  // namespace ringcomm::shm

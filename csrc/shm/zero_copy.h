@@ -107,7 +107,7 @@ class ZeroCopy {
   void await_others(Group& group, const Call& call, const Deadline& deadline);
 
   const int rank_;
-  const bool is_exchange_;               // of which parts may be read out of processes
+  const bool is_exchange_;               // its parts may be read out of processes
   std::vector<int> inputs_;              // this rank's, whose places it publishes
   std::vector<int> outputs_;             // and then of these
   std::vector<std::uint64_t> readable_;  // where the kernel could read each of them last
@@ -117,7 +117,7 @@ class ZeroCopy {
   std::vector<int> reached_;            // the ranks whose tensors this one touches
   std::vector<int> awaited_;            // those that touch this one's
   std::array<CopyChoice, 64> choices_;  // rank 0's, by the bits of the bytes that it takes
-  // Of one call:
+  // The state of one call:
   std::vector<Places> places_;  // that each rank has published
   std::size_t taken_ = 0;       // bytes that this rank takes from others, perhaps out of processes
   CopyChoice* choice_ = nullptr;

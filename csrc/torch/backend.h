@@ -359,7 +359,7 @@ class RingBackend final : public c10d::Backend {
   void check_usable();
   // Begins the flight record of the present members.
   void begin_record();
-  // Of an operation that the group's record now has.
+  // The report of an operation that is in the group's record now.
   Report report_of(const FlightMark& mark) const;
 
   const ForkGuard maker_;
