@@ -202,7 +202,7 @@ def runs_another_plan(rank: Rank) -> str:
     return str(caught.value)
 
 
-def test_another_plan_on_one_rank_is_told() -> None:
+def test_another_plan_on_one_rank_raises_on_all() -> None:
     for text in on_processes(runs_another_plan, 3):
         assert "ranks 0 and 2 called all_reduce(" in text and "but rank 1 called" in text
         assert "by another plan" in text
@@ -225,7 +225,7 @@ def raises_in_the_generator(rank: Rank) -> str:
     return str(caught.value)
 
 
-def test_what_a_generator_raises_is_told() -> None:
+def test_what_a_generator_raises_reaches_all_ranks() -> None:
     for text in on_processes(raises_in_the_generator, 2):
         assert "its generator raised ArithmeticError: no plan today" in text
 

@@ -83,7 +83,7 @@ def meet(rank: Rank) -> str:
 
 
 @torch_2_14
-def test_a_monitored_barrier_names_who_has_died_at_once() -> None:
+def test_a_monitored_barrier_names_dead_ranks_at_once() -> None:
     found = outcomes(meet, 3, backend="ring")
     check_killed(found, 2)
     assert "[Rank 0]: Rank 2 failed to pass monitoredBarrier in" in found[0].result

@@ -323,7 +323,7 @@ def refused_with_surrogates(rank: Rank) -> None:
     still_works(rank)
 
 
-def test_a_refusal_with_lone_surrogates_is_told() -> None:
+def test_a_refusal_with_lone_surrogates_reaches_all_ranks() -> None:
     on_processes(refused_with_surrogates, 2, backend="ring")
 
 

@@ -73,7 +73,9 @@ def receive(_: Rank) -> None:
         (receive, ["recv", "count=7", "dtype=float32"]),
     ],
 )
-def test_time_out_tells_who_waits_for_whom(call: Callable[[Rank], None], words: list[str]) -> None:
+def test_time_out_names_the_ranks_that_are_awaited(
+    call: Callable[[Rank], None], words: list[str]
+) -> None:
     message, _ = on_processes(late, 2, call)
     for word in ["rank 0", " Timed out after 1", "waiting for rank 1", *words]:
         assert word in message, message
@@ -233,7 +235,7 @@ def pending_at_the_end(rank: Rank) -> None:
                 assert "closed" in str(error)
 
 
-def test_destroyed_with_works_pending_and_made_anew() -> None:
+def test_destroyed_with_works_pending_and_made_again() -> None:
     on_processes(pending_at_the_end, 3)
 
 

@@ -181,7 +181,7 @@ def merges_alone(rank: Rank) -> str:
     return str(raised.value)
 
 
-def test_a_world_that_does_not_come_is_told() -> None:
+def test_a_world_that_does_not_come_is_named() -> None:
     for text in on_processes(merges_alone, 2):
         assert "Timed out" in text and "ranks 2 and 3" in text
 
@@ -226,7 +226,7 @@ def monitored(rank: Rank) -> None:
 
 
 @values.torch_2_14
-def test_monitored_barrier_names_who_is_missing() -> None:
+def test_monitored_barrier_names_missing_ranks() -> None:
     on_processes(monitored, 3, backend="ring")
 
 

@@ -108,7 +108,7 @@ def polled(rank: Rank) -> None:
     assert_same_bits(tensor, total(rank))
 
 
-def test_operations_go_on_while_nobody_waits() -> None:
+def test_operations_go_on_while_no_thread_waits() -> None:
     on_processes(polled, 3, backend="ring")
 
 

@@ -229,7 +229,7 @@ def test_import_under_another_torch_names_both_and_the_command(tmp_path):
     assert f"{sys.executable} -m pip install " in error
 
 
-def test_environments_of_uv_are_told_of_uv(monkeypatch):
+def test_environments_of_uv_install_by_uv(monkeypatch):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name)

@@ -60,7 +60,7 @@ HOST_HALF = re.compile(
 )
 
 
-def test_who_needs_a_group_needs_no_shared_memory():
+def test_the_device_half_needs_no_shared_memory():
     for source in csrc():
         folder = source.parent.name
         if folder in ("shm", "hosts") or (folder == "torch" and HOST_HALF.fullmatch(source.stem)):

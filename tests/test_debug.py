@@ -97,7 +97,7 @@ def test_a_group_that_has_shrunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", [None, "", "off", "OFF"])
-def test_nothing_is_said_where_nobody_asked(level: str | None, tmp_path: Path) -> None:
+def test_nothing_is_printed_unless_it_is_asked_for(level: str | None, tmp_path: Path) -> None:
     assert said(INIT, 2, tmp_path, level) == []
 
 
@@ -108,7 +108,7 @@ def test_other_levels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             ringcomm.ProcessGroupRing(HashStore(), 0, 1, timedelta(seconds=10))
 
 
-def test_status_tells_the_same(
+def test_status_shows_the_same(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RINGCOMM_DEBUG", "info")

@@ -330,6 +330,6 @@ def apart(rank: Rank) -> str:
     return refused
 
 
-def test_a_refused_message_is_told_and_a_group_shrinks() -> None:
+def test_a_refused_message_is_announced_and_a_group_shrinks() -> None:
     _, refused = on_processes(apart, 2, timeout=30)
     assert "conjugated" in refused

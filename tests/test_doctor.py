@@ -215,7 +215,7 @@ def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert len(problems) == 1 and "no shared memory" in problems[0]
 
 
-def test_what_others_are_told_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_rank_publishes_about_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGCOMM_HOSTID", "node 1")
     problems: list[str] = []
     assert doctor._host(problems).startswith("'node 1', by RINGCOMM_HOSTID")

@@ -287,7 +287,7 @@ def test_a_sheet_is_small(tmp_path: Path) -> None:
     assert path.stat().st_size < 600_000  # with a path for each stripe it is 1.8 MB
 
 
-def test_stripes_are_who_is_in_a_cell() -> None:
+def test_stripes_are_the_ranks_in_a_cell() -> None:
     """Of 3 ranks and 2 chunks: rank 1 holds the data of ranks 0 and 2 in chunk 1, and no more."""
     image = drawing._stripes(3, [[0, 0], [0, 0b101], [0, 0]])
     height, width = image.shape[0] // 3, image.shape[1] // 2

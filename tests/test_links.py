@@ -246,7 +246,7 @@ def test_how_long_a_host_may_be_silent(monkeypatch) -> None:
             links.heartbeat_timeout()
 
 
-def test_the_network_between_hosts_is_what_is_told(monkeypatch) -> None:
+def test_the_network_between_hosts_is_as_it_was_set(monkeypatch) -> None:
     monkeypatch.delenv("RINGCOMM_ACROSS", raising=False)
     assert links.across() == Link(latency=pytest.approx(50e-6), bandwidth=pytest.approx(1.25e9))
     monkeypatch.setenv("RINGCOMM_ACROSS", "10ms:0.125GB/s:1us")

@@ -45,12 +45,12 @@ def test_hosts_that_cannot_agree() -> None:
         assert "rank 0 has ucx, rank 2 has gloo. RINGCOMM_LINKS chooses" in str(outcome.error)
 
 
-def test_a_host_without_what_it_is_told_to_use() -> None:
+def test_a_host_without_the_engine_that_was_agreed() -> None:
     for outcome in outcomes(on_hosts_of_two, 4, ["ucx"] * 4, [True, True, False, False]):
         assert "UCX is to carry bytes between hosts, but UCX cannot be" in str(outcome.error)
 
 
-def test_a_rank_that_is_told_otherwise_than_its_host() -> None:
+def test_a_rank_that_wants_another_engine_than_its_host() -> None:
     found = outcomes(on_hosts_of_two, 4, ["auto", "gloo", "auto", "auto"], [True] * 4)
     words = "have agreed on ucx between them, and RINGCOMM_LINKS is 'gloo' on this rank"
     assert words in str(found[1].error)

@@ -244,7 +244,7 @@ def refused_for_nobody(rank: Rank) -> None:
     still_works(rank)
 
 
-def test_what_no_message_has_is_told_to_nobody() -> None:
+def test_what_no_message_has_is_announced_to_no_rank() -> None:
     on_processes(refused_for_nobody, 2, backend="ring", timeout=60)
 
 
@@ -320,5 +320,5 @@ def refused_by_torch(rank: Rank) -> None:
         still_works(rank)
 
 
-def test_what_torch_refuses_is_told_by_the_direct_calls() -> None:
+def test_the_direct_calls_announce_what_torch_refuses() -> None:
     on_processes(refused_by_torch, N, backend="ring", timeout=60)

@@ -28,7 +28,7 @@ def backend(rank: Rank, name: str) -> Backend:
 
 
 @pytest.mark.parametrize("name", ["ring", "gloo"])
-def test_sums_as_often_as_told(name: str) -> None:
+def test_sums_as_often_as_asked(name: str) -> None:
     """The ranks are threads: each waits for the others, so none may keep the interpreter's lock."""
 
     def body(rank: Rank) -> tuple[float, float]:

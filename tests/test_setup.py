@@ -144,7 +144,7 @@ def different_sizes(rank: Rank) -> str:
     return str(caught.value)
 
 
-def test_ranks_that_disagree_on_the_group_are_told() -> None:
+def test_ranks_that_disagree_on_the_group_raise() -> None:
     for text in on_processes(different_sizes, 2):
         assert "the ranks do not agree on who is in the group: rank 0 makes one of 2 ranks" in text
         assert "came as rank 1 of 3" in text

@@ -212,7 +212,7 @@ def sums_where_one_rank_reaches_nobody(rank: Rank) -> None:
     assert not went_without_copy(broadcast)
 
 
-def test_who_cannot_map_it_is_waited_for_by_nobody() -> None:
+def test_no_rank_waits_for_one_that_cannot_map_it() -> None:
     on_processes(sums_where_one_rank_reaches_nobody, 2, backend="ring")
 
 

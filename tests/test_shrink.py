@@ -213,7 +213,7 @@ def forgets_one(rank: Rank) -> str:
     return str(raised.value)
 
 
-def test_shrink_group_is_told_of_all_the_dead() -> None:
+def test_shrink_group_gets_all_dead_ranks() -> None:
     first, _, _, last = outcomes(forgets_one, 4, backend="ring")
     for outcome in (first, last):
         assert outcome.ended == "returned", outcome.traceback

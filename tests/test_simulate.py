@@ -203,7 +203,7 @@ def test_agrees_with_the_longest_path(data):
     assert result.seconds == pytest.approx(float(expected), rel=1e-9)
 
 
-def test_results_do_not_depend_on_who_asked_before():
+def test_results_do_not_depend_on_earlier_simulations():
     fast, slow = Network(Link(0, GB)), Network(Link(0, GB / 2))
     assert seconds("ring", 8, 2**20, slow) == 2 * seconds("ring", 8, 2**20, fast)
     assert seconds("direct", 8, 2**20, fast) == seconds("ring", 8, 2**20, fast)

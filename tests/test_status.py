@@ -153,7 +153,7 @@ def hanging(rank: Rank, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "recv"])
-def test_a_hang_shows_who_waits_for_whom(kind: str) -> None:
+def test_a_hang_shows_which_ranks_wait_for_which(kind: str) -> None:
     on_processes(hanging, 4, kind, backend="ring")
 
 
@@ -372,7 +372,7 @@ def test_what_is_wrong_comes_first() -> None:
     assert text.count("job train.py") == 1
 
 
-def test_jobs_are_told_apart() -> None:
+def test_jobs_are_distinguished() -> None:
     lines = text_of([a_group("default_pg", 1), a_group("default_pg", 2), a_group("tp", 1)], 120)
     titles = [line for line in lines if line.startswith(("job ", "group "))]
     assert titles == [
@@ -407,7 +407,7 @@ def test_why_says_what_the_awaited_rank_does(values: dict[str, object], said: st
     assert reason == f"Rank 0 has waited 36.7 s for rank 1 (pid 4194299). {said}"
 
 
-def test_why_tells_chains_and_circles_apart() -> None:
+def test_why_distinguishes_chains_from_circles() -> None:
     idle = {"doing": "", "waits_for": None, "waits": 0.0}
     chain, circle = why(
         a_rank(0, waits_for=1, waits=2.0),

@@ -261,7 +261,7 @@ def test_other_numbers_of_ranks_were_not_measured(file: str) -> None:
     on_ranks(file, cannot_start, 3, said, None)
 
 
-def test_groups_that_were_told_an_algorithm_have_no_times(file: str) -> None:
+def test_groups_with_a_set_algorithm_have_no_times(file: str) -> None:
     on_ranks(file, cannot_start, 2, "has been told its algorithm", "ring")
 
 

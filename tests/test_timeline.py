@@ -32,7 +32,7 @@ def by_rank(turns: list[Turn], world_size: int) -> list[list[Turn]]:
         if collective != "barrier" and not properties.two_level
     ],
 )
-def test_nobody_reads_what_is_not_there_nor_overwrites_what_is_read(
+def test_no_rank_reads_what_is_not_there_or_overwrites_what_is_read(
     collective: str, algorithm: str, num_slices: int
 ) -> None:
     plans = getattr(ringcomm.plan, collective)(algorithm, world_size=5)

@@ -47,7 +47,7 @@ TEST(calls_are_found_until_they_are_overwritten) {
   CHECK_EQ(other.enqueued(0), shm::kDeviceCalls + 1u);
 }
 
-TEST(who_called_something_else_is_told) {
+TEST(a_rank_that_called_something_else_is_named) {
   const Groups groups = make_groups();
   for (int r = 0; r < kRanks; ++r) groups[r]->board().enqueue(numbered(1, r == 2 ? 7 : 8));
   DeviceBoard& board = groups[0]->board();
@@ -56,7 +56,7 @@ TEST(who_called_something_else_is_told) {
   CHECK_EQ(board.describe_mismatch(2), "");  // the others may still call the same
 }
 
-TEST(who_is_awaited_is_told) {
+TEST(the_awaited_ranks_are_named) {
   const Groups groups = make_groups();
   DeviceBoard &board = groups[0]->board(), &other = groups[1]->board(), &last = groups[2]->board();
   board.enqueue(numbered(1, 8));
@@ -111,7 +111,7 @@ TEST(ranks_meet_by_what_they_greet_with) {
   CHECK(other.settings_of(0) == (DeviceBoard::Settings{1, 2, 3, 4}));
 }
 
-TEST(what_a_rank_still_holds_is_told_when_it_closes) {
+TEST(what_a_rank_still_holds_is_published_when_it_closes) {
   const Groups groups = make_groups();
   DeviceBoard &board = groups[0]->board(), &other = groups[1]->board();
   const std::vector<int> both{0, 1};

@@ -49,7 +49,7 @@ TEST(what_has_rung_since_the_last_sleep_ends_the_next_one) {
   CHECK(!listening.sleep(kMoment));
 }
 
-TEST(nobody_is_woken_where_nobody_listens) {
+TEST(no_rank_is_woken_if_none_listens) {
   Doorbell bell{};
   bell.ring();
   CHECK_EQ(bell.rings.load(), 0u);
@@ -105,7 +105,7 @@ TEST(every_rank_rings_in_every_collective) {
   }
 }
 
-TEST(who_waits_long_listens_to_who_is_late) {
+TEST(a_rank_that_waits_long_listens_to_late_ranks) {
   ranks::with_group(3, "auto", [&](Communicator& c) {
     shm::Doorbell& late = c.group().segment().state(2).progress_bell;
     if (c.rank() == 2) {
@@ -118,7 +118,7 @@ TEST(who_waits_long_listens_to_who_is_late) {
 }
 
 // Ranks of a host listen to each other, and for other hosts to their leader.
-TEST(who_waits_long_for_another_host_hears_of_it) {
+TEST(a_rank_that_waits_long_for_another_host_is_woken) {
   std::atomic<shm::Doorbell*> of_leader = nullptr;
   ranks::on_hosts({0, 0, 1, 1}, "auto", ranks::MemoryNetwork::make(), [&](Communicator& c) {
     shm::Doorbell& own = c.group().segment().state(c.rank()).progress_bell;
@@ -153,7 +153,7 @@ TEST(what_breaks_the_group_rings_all_bells) {
   });
 }
 
-TEST(a_message_wakes_who_waits_for_it_and_its_taking_the_sender) {
+TEST(a_message_wakes_its_receiver_and_its_release_the_sender) {
   ranks::with_group(2, "auto", [&](Communicator& c) {
     shm::RankState& own = c.group().segment().state(c.rank());
     const std::size_t count = 6 * slot_count(2);  // more than a mail box holds

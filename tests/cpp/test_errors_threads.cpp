@@ -212,7 +212,7 @@ TEST(a_call_under_way_ends_when_its_own_rank_closes) {
   });
 }
 
-TEST(ranks_that_leave_after_their_last_call_disturb_nobody) {
+TEST(ranks_that_leave_after_their_last_call_disturb_no_other) {
   std::mt19937_64 random(1);
   for (int i = 0; i < 30; ++i) {
     const Case c =
@@ -235,7 +235,7 @@ TEST(abort_breaks_the_group_for_all) {
   });
 }
 
-TEST(a_failure_that_is_never_told_is_not_waited_for) {
+TEST(no_rank_waits_for_a_failure_that_is_never_reported) {
   ranks::MemoryStore store;
   Communicator communicator(store, ranks::group_config(0, 1), Selection{});
   communicator.group().segment().header().failed = 1;

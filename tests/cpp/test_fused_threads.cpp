@@ -212,13 +212,13 @@ void check_giving_up(std::size_t eager_nbytes, std::size_t hop_nbytes) {
 
 }  // namespace
 
-TEST(a_wait_can_be_given_up_and_tells_for_whom_it_was) {
+TEST(a_wait_can_be_given_up_and_names_the_awaited_rank) {
   check_giving_up(0, 0);
   check_giving_up(16 << 10, 0);
   check_giving_up(0, 16 << 10);
 }
 
-TEST(what_is_too_large_for_a_kernel_is_told) {
+TEST(what_is_too_large_for_a_kernel_raises) {
   const fused::Layout layout{.world_size = 9, .num_lanes = 1, .outbox_nbytes = 1024};
   World world(layout, 1);
   Rank rank(world, 0, Selection::named("direct"), 0);

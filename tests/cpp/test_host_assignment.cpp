@@ -54,7 +54,7 @@ TEST(a_name_is_tried_before_ranks_are_parted) {
   CHECK(assignment.is_complete());
 }
 
-TEST(what_is_told_is_read) {
+TEST(what_is_published_is_read) {
   HostAssignment assignment({3, 1, 12}, {"a", "a", "b"}, 0);
   assignment.set_out_of_reach(0, false, {1});
   const HostAssignment read = HostAssignment::read(assignment.text(), 3).value();
@@ -161,7 +161,7 @@ TEST(records_of_others_may_hold_anything) {
   }
 }
 
-TEST(who_is_anywhere_is_tried_with_the_first_that_is_not) {
+TEST(a_rank_of_unknown_host_is_tried_with_the_first_of_a_known_one) {
   const Participant known{.boot = "a"}, other{.boot = "b"}, hidden{};
   const Participant named{.host = "x", .is_host_given = true};
   CHECK(Placement::of(guesses_of({hidden, known, hidden, other})) == (Placement{{0, 0, 0, 1}}));
@@ -187,7 +187,7 @@ TEST(where_little_can_be_known_of_a_process_it_lives_until_it_was_seen) {
   CHECK(seen.lives(onlooker) && seen.was_seen);
 }
 
-TEST(who_lives) {
+TEST(which_ranks_live) {
   const Participant self{.process = Process::self(), .boot = boot_id(), .host = "here"};
   CHECK(self.lives(self));
   Participant ended = self;

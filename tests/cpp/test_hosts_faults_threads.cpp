@@ -36,7 +36,7 @@ TEST(different_calls_are_an_error_on_every_host) {
   });
 }
 
-TEST(refused_arguments_are_told_to_other_hosts) {
+TEST(refused_arguments_are_announced_to_other_hosts) {
   on_hosts({0, 0, 1, 1}, "auto", MemoryNetwork::make(), [&](Communicator& c) {
     for (int refuses = 0; refuses < 4; ++refuses) {
       if (c.rank() == refuses) {
@@ -62,7 +62,7 @@ TEST(a_failure_that_is_too_long_is_cut_between_characters_on_every_host) {
   });
 }
 
-TEST(who_is_late_is_named_on_every_host) {
+TEST(a_late_rank_is_named_on_every_host) {
   for (const int late : {1, 2, 3}) {
     on_hosts({0, 0, 1, 1}, "auto", MemoryNetwork::make(), [&](Communicator& c) {
       if (c.rank() == late) {
@@ -75,7 +75,7 @@ TEST(who_is_late_is_named_on_every_host) {
   }
 }
 
-TEST(who_leaves_is_named_on_every_host) {
+TEST(a_rank_that_leaves_is_named_on_every_host) {
   for (const int leaves : {0, 1, 3}) {
     on_hosts({0, 0, 1, 1}, "auto", MemoryNetwork::make(), [&](Communicator& c) {
       c.barrier(kPatience);
@@ -89,7 +89,7 @@ TEST(who_leaves_is_named_on_every_host) {
 // As if the process of that rank had been killed.
 void pretend_to_be_dead(Communicator& c) { c.group().segment().state(c.rank()).ended.store(1); }
 
-TEST(who_died_is_named_on_every_host) {
+TEST(a_dead_rank_is_named_on_every_host) {
   std::barrier together(4);
   for (const int dies : {1, 2, 3}) {
     on_hosts({0, 0, 1, 1}, "auto", MemoryNetwork::make(), [&](Communicator& c) {
@@ -191,7 +191,7 @@ TEST(rank_0_says_how_long_a_host_may_be_silent) {
   CHECK(until_a_cut_host_is_named(2 * kHeartbeatTimeout) > kHeartbeatTimeout + 500ms);
 }
 
-TEST(a_lost_connection_is_told) {
+TEST(a_lost_connection_raises) {
   const auto network = MemoryNetwork::make();
   std::barrier together(4);
   on_hosts({0, 0, 1, 1}, "ring", network, [&](Communicator& c) {
@@ -209,7 +209,7 @@ TEST(a_lost_connection_is_told) {
 }
 
 // Rank 1 exchanges nothing with rank 2, which speaks for the host of rank 3.
-TEST(a_lost_leader_is_named_by_those_who_have_no_connection_to_it) {
+TEST(a_lost_leader_is_named_by_ranks_without_a_connection_to_it) {
   const auto network = MemoryNetwork::make();
   std::barrier together(4);
   on_hosts({0, 0, 1, 1}, "hierarchical", network, [&](Communicator& c) {

@@ -84,7 +84,7 @@ TEST(both_ends_of_a_large_message_of_another_size_raise_and_go_on) {
   }
 }
 
-TEST(a_send_that_is_refused_is_told_to_its_receive) {
+TEST(a_send_that_is_refused_fails_its_receive) {
   for (const char* when : {"posted before", "posted after", "put aside", "from any"}) {
     everywhere(2, [&](Communicator& c) {
       const std::string how = when;
@@ -112,7 +112,7 @@ TEST(a_send_that_is_refused_is_told_to_its_receive) {
   }
 }
 
-TEST(a_receive_that_is_refused_is_told_to_a_send_that_is_not_done) {
+TEST(a_receive_that_is_refused_fails_a_send_that_is_not_done) {
   for (const int source : {0, kAnySource}) {
     for (const bool is_posted_before : {true, false}) {
       everywhere(2, [&](Communicator& c) {
@@ -183,7 +183,7 @@ TEST(any_source_raises_when_a_rank_has_died_but_takes_what_was_sent) {
   });
 }
 
-TEST(any_source_waits_for_who_is_left_and_raises_when_nobody_is) {
+TEST(any_source_waits_for_the_ranks_left_and_raises_when_there_are_none) {
   everywhere(3, [](Communicator& c) {
     c.barrier(kPatience);
     if (c.rank() == 1) return c.close("done");

@@ -108,7 +108,7 @@ TEST(early_messages_wait_for_their_receive) {
 }
 
 // What has begun to be put aside is taken to its end, though the receive that did so has ended.
-TEST(a_message_that_nobody_waits_for_any_more_does_not_hold_up_its_sender) {
+TEST(an_abandoned_receive_does_not_hold_up_its_sender) {
   everywhere(2, [](Communicator& c) {
     const std::size_t large = 30 * slot_count(2);
     if (c.rank() == 0) {

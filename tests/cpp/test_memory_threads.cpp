@@ -174,7 +174,7 @@ TEST(all_to_all_of_which_some_ranks_have_little_to_say) {
   });
 }
 
-TEST(a_lack_of_memory_says_who_holds_how_much) {
+TEST(a_lack_of_memory_says_how_much_each_rank_holds) {
   const host::Restored restored;
   MemoryStore store;
   Communicator other(store, group_config(0, 1, "the other"), Selection{});

@@ -58,7 +58,7 @@ TEST(a_time_out_names_the_rank_of_another_host) {
   });
 }
 
-TEST(ranks_that_disagree_are_told_by_whom) {
+TEST(ranks_that_disagree_name_each_other) {
   with_devices_on({0, 0, 1, 1}, [](DeviceRank& rank) {
     rank.device->connect(kPatience);
     rank.data.assign(rank.rank == 2 ? 4000 : 5000, 1);
@@ -76,7 +76,7 @@ TEST(ranks_that_disagree_are_told_by_whom) {
   });
 }
 
-TEST(who_has_left_another_host_is_named) {
+TEST(a_rank_that_has_left_another_host_is_named) {
   with_devices_on({0, 1}, [](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);

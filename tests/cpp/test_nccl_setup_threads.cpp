@@ -98,7 +98,7 @@ TEST(only_edges_that_plans_use_are_connected_and_no_communicator_is_kept_for_not
 }
 
 // Each waits for an edge that the other does not connect.
-TEST(ranks_that_disagree_before_they_are_connected_are_told) {
+TEST(ranks_that_disagree_before_they_are_connected_raise) {
   with_devices(3, [&](DeviceRank& rank) {
     rank.data.assign(300, 1);
     std::string text;
@@ -165,7 +165,7 @@ TEST(a_message_needs_no_call_of_the_peer_to_be_enqueued) {
   });
 }
 
-TEST(messages_need_nobody_but_the_two) {
+TEST(messages_need_no_rank_but_the_two) {
   with_devices(3, [&](DeviceRank& rank) {
     if (rank.rank == 2) return;
     int value = rank.rank;

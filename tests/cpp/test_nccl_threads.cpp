@@ -129,7 +129,7 @@ TEST(a_time_out_names_the_rank_that_did_not_come) {
 }
 
 // NCCL takes no more while a peer does not come, so that the call is still under way.
-TEST(who_still_enqueues_is_told_of_the_time_out_that_ended_it) {
+TEST(a_later_call_raises_the_time_out_that_ended_the_group) {
   with_devices(2, "ring", 1, [&](DeviceRank& rank) {
     rank.data.assign(100'000, 1);
     synchronize(rank.all_reduce().stream);
@@ -154,7 +154,7 @@ TEST(an_idle_rank_notices_that_the_group_is_broken) {
   CHECK_EQ(fake::open_comms.load(), 0);
 }
 
-TEST(ranks_that_disagree_are_told_by_whom) {
+TEST(ranks_that_disagree_name_each_other) {
   with_devices(3, [&](DeviceRank& rank) {
     rank.data.assign(rank.rank == 2 ? 4000 : 5000, 1);
     std::string text;
@@ -239,7 +239,7 @@ TEST(a_process_ends_before_it_can_use_results_that_are_lost) {
   }
 }
 
-TEST(who_waits_for_a_rank_that_has_left_is_told) {
+TEST(waiting_for_a_rank_that_has_left_raises) {
   with_devices(2, [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     rank.device->connect(kPatience);
@@ -317,7 +317,7 @@ TEST(a_plan_that_is_wrong_on_all_ranks_leaves_the_group_as_it_is) {
   });
 }
 
-TEST(a_plan_that_is_wrong_on_one_rank_is_told_to_all) {
+TEST(a_plan_that_is_wrong_on_one_rank_raises_on_all) {
   ranks::MemoryStore store;
   ranks::on_threads(3, [&](int r) {
     DeviceRank rank(store, r, 3, with_plans(r == 2));
@@ -350,7 +350,7 @@ TEST(an_aborted_group_ends_what_is_under_way) {
 }
 
 // Five groups at once fit the device.
-TEST(a_group_takes_no_more_than_a_fifth_of_the_multiprocessors_unless_it_is_told) {
+TEST(a_group_takes_at_most_a_fifth_of_the_multiprocessors_by_default) {
   fake::num_multiprocessors = 108;
   for (const bool shares : {true, false}) {
     nccl::Options options = ranks::device_options("ring", 1);

@@ -94,7 +94,7 @@ TEST(a_process_knows_what_of_it_can_be_read) {
   munmap(memory, 2 * page);
 }
 
-TEST(who_cannot_be_reached_stays_unknown) {
+TEST(a_process_that_cannot_be_reached_stays_unknown) {
   std::vector<std::byte> data(100);
   Child child(data);
   const auto knows = [&](const Process& process, std::uint64_t at) {

@@ -44,7 +44,7 @@ TEST(rank_one_of_seven) {
   CHECK(double_tree_all_reduce(1, 7) == expected);
 }
 
-TEST(nobody_is_an_inner_node_twice) {
+TEST(no_rank_is_an_inner_node_twice) {
   for (int n = 1; n <= 130; ++n) {
     for (int rank = 0; rank < n; ++rank) {
       const Plan plan = double_tree_all_reduce(rank, n);

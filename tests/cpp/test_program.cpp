@@ -326,7 +326,7 @@ TEST(well_known_numbers_of_slots) {
 }
 
 // Ranks that pass on what neither begins nor ends with them keep it in scratch.
-TEST(the_table_says_who_must_know_all_counts) {
+TEST(the_table_says_which_ranks_must_know_all_counts) {
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.collective != Collective::kAllToAll) continue;
     const Job job(algorithm, {5});

@@ -124,7 +124,7 @@ TEST(cores_that_are_far_half_of_the_time_are_written_to_by_streams) {
   CHECK(choice.current() == Stores::kStreaming);
 }
 
-TEST(who_loses_its_core_in_a_trial_has_seen_nothing) {
+TEST(a_rank_that_loses_its_core_in_a_trial_has_measured_nothing) {
   StoreChoice choice;
   for (int turn = 0; turn < 10; ++turn) {
     try_mixed(choice, 1, 10, 1000.0);

@@ -225,7 +225,7 @@ TEST(a_threads_floating_point_mode_changes_no_bit_and_stays) {
   }
 }
 
-TEST(a_threads_floating_point_mode_changes_nothing_that_a_kernel_is_told) {
+TEST(a_threads_floating_point_mode_changes_no_argument_of_a_kernel) {
   for (const int divisor : {1, 3, 7, 10, 1000, 16777217}) {
     const Reduction r{DType::kFloat32, ReduceOp::kAvg, divisor};
     const UniformDivisor expected = reduction_arguments_of(r).float_divisor;

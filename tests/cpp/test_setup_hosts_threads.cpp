@@ -94,7 +94,7 @@ TEST(hosts_with_names_may_have_any_ranks) {
   }
 }
 
-TEST(who_gives_no_name_shares_no_memory_with_those_who_do) {
+TEST(ranks_without_a_name_share_no_memory_with_named_ones) {
   std::vector<GroupConfig> invitations = {group_config(0, 4), group_config(1, 4),
                                           group_config(2, 4), group_config(3, 4)};
   invitations[1].host = invitations[3].host = "a name with spaces";
@@ -116,7 +116,7 @@ TEST(hosts_have_the_names_that_were_given) {
 }
 
 // Where nothing is said, it is tried.
-TEST(copies_of_a_machine_and_containers_are_told_apart_by_trying) {
+TEST(copies_of_a_machine_and_containers_are_distinguished_by_trying) {
   std::mt19937 random(2);
   for (int i = 0; i < 30; ++i) {
     const int n = 2 + static_cast<int>(random() % 7);
@@ -146,7 +146,7 @@ TEST(kernels_with_boot_ids_of_their_own_are_hosts) {
   });
 }
 
-TEST(where_kernels_are_hidden_it_is_tried_who_shares_memory) {
+TEST(if_kernels_are_hidden_ranks_try_to_share_memory) {
   MemoryStore store;
   check_placement(Placement::one_host(3), invite_all(Placement::one_host(3)),
                   [&](int) { return std::make_unique<HiddenKernelStore>(store); });
@@ -164,7 +164,7 @@ TEST(where_kernels_are_hidden_it_is_tried_who_shares_memory) {
                   });
 }
 
-TEST(what_failed_attempts_have_left_is_nobodys_business) {
+TEST(what_failed_attempts_have_left_does_no_harm) {
   const Placement placement{{0, 1, 0, 1, 2}};
   MemoryStore store;
   for (const int r : {1, 0, 4, 3, 2}) {
@@ -285,7 +285,7 @@ TEST(a_rank_of_another_host_that_does_not_go_on_is_named_by_all_and_nothing_is_l
   }
 }
 
-TEST(too_little_memory_on_one_host_is_told_on_all) {
+TEST(too_little_memory_on_one_host_raises_on_all) {
   const host::Restored restored;
   const Placement placement{{0, 1, 1}};
   WatchedStore store;
@@ -323,7 +323,7 @@ TEST(hosts_agree_on_what_carries_bytes_between_them) {
   }
 }
 
-TEST(all_go_by_the_network_that_rank_0_is_told_of) {
+TEST(all_ranks_use_rank_0s_network) {
   const Placement placement{{0, 1, 0, 2, 1}};
   for (const Link& link : {Link{}, Link{.latency = 0.1, .overhead = 1e-7, .bandwidth = 1.0 / 3}}) {
     MemoryStore store;
@@ -367,7 +367,7 @@ TEST(where_hosts_have_no_engine_in_common_all_hear_what_each_has) {
   });
 }
 
-TEST(a_host_without_the_engine_that_it_is_to_use_is_told_on_all) {
+TEST(a_host_without_the_wanted_engine_raises_on_all) {
   const Placement placement{{0, 1, 1}};
   MemoryStore store;
   ranks::on_threads(3, [&](int r) {

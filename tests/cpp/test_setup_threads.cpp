@@ -355,7 +355,7 @@ std::string mapped_file_with_a_name() {
   return "";
 }
 
-TEST(whoever_has_mapped_a_named_file_takes_its_name_away_when_its_maker_is_killed) {
+TEST(a_rank_that_has_mapped_a_named_file_removes_the_name_when_its_maker_is_killed) {
   const host::Restored restored;
   host::has_memfds = false;
   std::string folder = std::filesystem::temp_directory_path() / "ringcomm-XXXXXX";
@@ -404,7 +404,7 @@ TEST(a_rank_that_is_known_to_be_gone_is_not_waited_for) {
   });
 }
 
-TEST(ranks_that_want_different_groups_are_told) {
+TEST(ranks_that_want_different_groups_raise) {
   MemoryStore store;
   ranks::on_threads(2, [&](int r) {
     const std::string text = error_of(ErrorKind::kMismatch, [&] {
@@ -423,7 +423,7 @@ TEST(ranks_that_want_different_groups_are_told) {
   });
 }
 
-TEST(too_little_memory_to_begin_with_is_told_to_all) {
+TEST(too_little_memory_to_begin_with_raises_on_all) {
   const host::Restored restored;
   for (const bool has_memfds : {true, false}) {
     host::has_memfds = has_memfds;
@@ -446,7 +446,7 @@ TEST(a_monitored_barrier_passes_when_all_come) {
   });
 }
 
-TEST(a_monitored_barrier_names_who_is_missing_and_breaks_nothing) {
+TEST(a_monitored_barrier_names_missing_ranks_and_breaks_nothing) {
   for (const bool all : {false, true}) {
     with_group(5, "auto", [all](Communicator& communicator) {
       const int r = communicator.rank();

@@ -55,7 +55,7 @@ TEST(a_host_whose_leader_died_is_waited_for) {
   });
 }
 
-TEST(a_host_of_which_nobody_is_left) {
+TEST(a_host_without_living_ranks) {
   World world({0, 0, 1, 1});
   with_world(world, [&](Mortal& rank) {
     if (rank.rank >= 2) return rank.die();
@@ -140,7 +140,7 @@ TEST(hosts_that_are_cut_from_each_other) {
   });
 }
 
-TEST(excluded_ranks_are_not_waited_for_and_are_told) {
+TEST(excluded_ranks_are_not_awaited_and_raise) {
   World world({0, 0, 1, 1});
   std::atomic<int> returned = 0;
   with_world(world, [&](Mortal& rank) {
@@ -164,7 +164,7 @@ TEST(with_exact_a_further_dead_rank_is_an_error_on_all) {
   });
 }
 
-TEST(who_does_not_come_is_named_and_can_then_be_excluded) {
+TEST(a_rank_that_does_not_come_is_named_and_can_then_be_excluded) {
   World world({0, 0, 1, 1});
   std::barrier together(3);
   with_world(world, [&](Mortal& rank) {
@@ -176,7 +176,7 @@ TEST(who_does_not_come_is_named_and_can_then_be_excluded) {
   });
 }
 
-TEST(ranks_that_exclude_different_ones_are_told) {
+TEST(ranks_that_exclude_different_ones_raise) {
   World world({0, 1, 1});
   with_world(world, [&](Mortal& rank) {
     if (rank.rank == 2) return rank.die();
@@ -199,7 +199,7 @@ TEST(a_group_that_one_rank_cannot_make_is_given_up_by_all) {
   });
 }
 
-TEST(who_has_left_cannot_go_on) {
+TEST(a_rank_that_has_left_cannot_go_on) {
   World world({0, 1});
   with_world(world, [&](Mortal& rank) {
     if (rank.rank == 1) {

@@ -34,7 +34,7 @@ shm::Survivors shrink(Communicator& c, std::vector<int> excluded = {}, bool exac
   return shm::shrink(c.group(), no_store, {std::move(excluded), exact, timeout}, make_nothing);
 }
 
-TEST(who_lives_goes_on_with_the_same_ranks_and_key) {
+TEST(the_living_go_on_with_the_same_ranks_and_key) {
   std::mutex mutex;
   std::set<std::string> keys;
   ranks::with_group(5, "ring", [&](Communicator& c) {
@@ -47,7 +47,7 @@ TEST(who_lives_goes_on_with_the_same_ranks_and_key) {
   CHECK_EQ(keys.size(), std::size_t{1});
 }
 
-TEST(excluded_ranks_are_not_waited_for_and_are_told) {
+TEST(excluded_ranks_are_not_awaited_and_raise) {
   std::atomic<int> returned = 0;
   ranks::with_group(4, "ring", [&](Communicator& c) {
     if (c.rank() == 2) {
@@ -68,7 +68,7 @@ TEST(with_exact_a_further_dead_rank_is_an_error_on_all) {
   });
 }
 
-TEST(who_does_not_come_is_named_and_can_then_be_excluded) {
+TEST(a_rank_that_does_not_come_is_named_and_can_then_be_excluded) {
   std::atomic<int> returned = 0;
   ranks::with_group(3, "ring", [&](Communicator& c) {
     if (c.rank() == 1) {
@@ -86,7 +86,7 @@ TEST(who_does_not_come_is_named_and_can_then_be_excluded) {
   });
 }
 
-TEST(ranks_that_exclude_different_ones_are_told) {
+TEST(ranks_that_exclude_different_ones_raise) {
   std::atomic<int> told = 0;
   ranks::with_group(3, "ring", [&](Communicator& c) {
     check_error(ErrorKind::kMismatch, {"rank " + std::to_string(c.rank()) + " in shrink"},
@@ -143,7 +143,7 @@ TEST(a_death_while_the_group_is_made_begins_another_round) {
 }
 
 // Whoever sees the round end sees how: that it is over and that it made the group are one word.
-TEST(all_who_have_voted_are_in_the_group) {
+TEST(all_ranks_that_have_voted_are_in_the_group) {
   for (int trial = 0; trial < 1000; ++trial) {
     ranks::with_group(4, "ring", [&](Communicator& c) {
       CHECK(shrink(c).ranks == (std::vector<int>{0, 1, 2, 3}));

@@ -167,7 +167,7 @@ TEST(the_ranks_factors_are_not_known_to_others) {
 }
 
 // A rank that is late is named, as by the other ways.
-TEST(who_does_not_come_is_named) {
+TEST(a_rank_that_does_not_come_is_named) {
   std::mt19937_64 random(6);
   Case c;
   c.counts = {100'000};
