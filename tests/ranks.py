@@ -84,7 +84,7 @@ class Outcome:
 
 
 class RanksFailedError(AssertionError):
-    """Not every rank returned; `outcomes` tells what each did."""
+    """Not every rank returned; `outcomes` has what each did."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self.outcomes = outcomes
@@ -278,7 +278,7 @@ def _process_main(
             world_size=task.world_size,
         )
         if task.backend == "gloo":
-            dist.barrier()  # who leaves while others still connect is an error to them
+            dist.barrier()  # a rank that leaves while others still connect is an error to them
     outcome = task.call(store)
     if dist.is_initialized():
         with contextlib.suppress(Exception):

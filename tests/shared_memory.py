@@ -21,7 +21,7 @@ def left_in_shared_memory() -> set[Path]:
 
 
 def appeared_in_shared_memory(before: set[Path]) -> set[Path]:
-    """What has appeared since, stays, and is nobody's: other jobs may be making a group."""
+    """What is new, stays, and belongs to no process: other jobs may be making a group."""
     appeared = left_in_shared_memory() - before
     if appeared:
         time.sleep(1)

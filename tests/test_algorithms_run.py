@@ -35,7 +35,7 @@ def join(rank: Rank, options: Any = None) -> None:
 
 
 def backwards(rank: int, world_size: int) -> Plan:
-    """Everything is added on the way from the last rank to rank 0, which then tells everybody."""
+    """Everything is added on the way from the last rank to rank 0, which then sends it to all."""
     steps = []
     if rank < world_size - 1:
         steps.append(Step(recvs=[Transfer(rank + 1, 0, reduce=True)]))

@@ -1,4 +1,4 @@
-"""Whoever may be waited for in vain: a receive from any rank, a monitored barrier."""
+"""Waits for dead ranks that name no single peer: a receive from any rank, a monitored barrier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that come late, stop, die or leave: who waits is told who and what, and soon."""
+"""Ranks that come late, stop, die or leave: the ranks that wait raise soon, and name them."""
 
 from __future__ import annotations
 

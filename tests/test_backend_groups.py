@@ -141,7 +141,7 @@ def test_group_beside_another_backends() -> None:
 
 
 def merges(rank: Rank) -> tuple[int, list[list[float]]]:
-    """Two worlds of two ranks, which are told to become one."""
+    """Two worlds of two ranks, which become one."""
     world, own = divmod(rank.rank, 2)
     store = PrefixStore(f"world {world}", rank.store)
     dist.init_process_group("ring", store=store, rank=own, world_size=2)

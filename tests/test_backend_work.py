@@ -129,7 +129,7 @@ def test_many_operations_in_order() -> None:
 
 
 def wait_with_timeout(rank: Rank) -> None:
-    # A new group has no worker yet, so whoever waits could be the first to take up the operation.
+    # A new group has no worker yet, so a thread that waits could be the first to run the operation.
     for attempt in range(8):
         group = dist.new_group()
         tensor = own(rank)

@@ -64,7 +64,7 @@ def test_the_table_of_algorithms_has_all() -> None:
     table = ALGORITHM_PAGE[ALGORITHM_PAGE.index("| algorithm | of |") :].split("\n\n")[0]
     listed = set(re.findall(r"^\| \[`(\w+)`\]", table, re.M))
     names = {name for names in ALGORITHMS.values() for name in names}
-    shown = names - {"dissemination"}  # which is for barriers, whose data nobody sends
+    shown = names - {"dissemination"}  # which is for barriers: they send no data
     assert listed == shown
     drawn = set(re.findall(r"^<!-- plan: \w+ (\w+) ", ALGORITHM_PAGE, re.M))
     assert drawn == shown - {"ring"}  # which has a page of its own

@@ -108,7 +108,7 @@ def test_an_example_that_fails(tmp_path: Path) -> None:
     )
     result = python(str(program), "--nproc", "2")
     assert result.returncode == 1
-    # The other one hears of it at once, so that either may end first.
+    # The other one notices it at once, so that either may end first.
     assert "this is wrong" in result.stderr
     assert re.search(r"rank [01] failed with exit code 1", result.stderr)
 

@@ -164,7 +164,7 @@ def test_what_is_left_out_is_noticed(build: Build, built: Built) -> None:
 
 def is_noticed(program: Path) -> bool:
     try:
-        # With two ranks nobody can get so far ahead that a slot is still in use.
+        # With two ranks no rank can get so far ahead that a slot is still in use.
         ran = execute(program, "3", str(LARGEST_NBYTES), timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return True

@@ -252,7 +252,7 @@ def test_both_play_on_one_clock(browser: object, tmp_path: Path) -> None:
     frame = browser.execute_script("return frames[0]")
     browser.switch_to.frame(frame)
     browser.execute_script("document.body.focus()")
-    press(Keys.HOME)  # what a page inside is told, the one around it does
+    press(Keys.HOME)  # the page around does what the one inside gets
     browser.switch_to.default_content()
     assert now() == 0
     assert browser.get_log("browser") == []

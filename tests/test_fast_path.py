@@ -168,7 +168,7 @@ def which_path_of_others(rank: Rank) -> None:
         work = ringcomm.broadcast(tensor, 0, async_op=True)
         assert work is not None and work.wait()
 
-        # Refused here, told there.
+        # Refused on this rank, raised on the other.
         with pytest.raises((ValueError, dist.DistBackendError), match="must have"):
             ringcomm.all_gather_into_tensor(torch.zeros(4 * n + (me == 0)), mine)
         with pytest.raises((ValueError, dist.DistBackendError), match="the root is rank 9"):
@@ -246,7 +246,7 @@ def messages(rank: Rank) -> None:
         assert all(work.wait() for work in works[-2:])
         assert torch.equal(columns[:, 1], given(previous)) and not columns[:, 0].any()
 
-        # Refused here, told there.
+        # Refused on this rank, raised on the other.
         if me == 0:
             with pytest.raises(ValueError, match="share memory"):
                 ringcomm.recv(torch.zeros(1).expand(7), 1)

@@ -65,7 +65,7 @@ def has_imported_torch(pid: int) -> bool:
 def test_a_command_is_interrupted(
     command: str, send: Callable[[int, int], None], tmp_path: Path
 ) -> None:
-    """By a terminal, which sends SIGINT to all, or by somebody who sends it to what was started."""
+    """By a terminal, which sends SIGINT to all, or by a person who sends it to the launcher."""
     with started(command, tmp_path) as process:
         parent = psutil.Process(process.pid)
         wait_until(lambda: len(parent.children()) == LONG[command])

@@ -1,4 +1,4 @@
-"""What jobs are called: their command, and who launched them."""
+"""What jobs are called: their command, and what launched them."""
 
 from __future__ import annotations
 

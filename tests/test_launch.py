@@ -109,7 +109,7 @@ def test_programs_are_started_as_python_starts_them(
 
 @either_way
 def test_what_is_left_to_the_end_is_done_at_the_end(tmp_path: Path) -> None:
-    """Of the program, and not of who has started it."""
+    """It is that of the program, and not of the process that has started it."""
     program = (
         "import atexit, pathlib, threading\n"
         f"file = pathlib.Path({str(tmp_path)!r}, str(rank))\n"

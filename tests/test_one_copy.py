@@ -18,7 +18,7 @@ from ranks import Outcome, Rank, on_processes, outcomes
 
 COUNT = 400_003  # float32 elements for each rank, 1.6 MB
 MORE = 1_500_003  # more than is read at once
-CALLS = 12  # the first tells where all are; then both ways are tried
+CALLS = 12  # the first publishes where all tensors are; then both ways are tried
 
 
 def value(sender: int, receiver: int, call: int, count: int) -> torch.Tensor:
@@ -86,7 +86,7 @@ def secret_memory_file() -> int:
 
 
 def secret_memory(count: int) -> torch.Tensor:
-    """float32 elements that the kernel reads for nobody, as it does with a device's memory."""
+    """float32 elements that the kernel reads for no other process, like a device's memory."""
     file = secret_memory_file()
     os.ftruncate(file, 4 * count)
     memory = mmap.mmap(file, 4 * count)

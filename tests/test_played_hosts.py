@@ -1,4 +1,4 @@
-"""That ranks are on the hosts they play, and use the links that they are told to."""
+"""That ranks are on the hosts they play, and use the links that are set."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_ncu_command_line() -> None:
     assert profiling[profiling.index("--kernel-name") + 1] == "regex:ringcomm::"
     kernels = (ROOT / "csrc" / "reduce" / "device_kernels.h").read_text()
     assert re.search(r"__global__[^;{]*\breduce_kernel\(", kernels), "the kernel has another name"
-    # All launches but the first, unless told otherwise.
+    # All launches but the first, by default.
     assert profiling[profiling.index("--launch-skip") + 1] == "1"
     assert "--launch-count" not in profiling
     counted = run(PROFILE / "ncu_reduce.sh", "--dry-run", "--count", "3").stdout

@@ -1,4 +1,4 @@
-"""Plans that nobody wrote: random ones, proven, carried out, and compared bit for bit.
+"""Random plans, proven, carried out, and compared bit for bit.
 
 They are carried out over shared memory and on simulated streams by tests/cpp/run_plans.cpp, against
 an interpreter that does what plans say step by step, with nothing fused.
@@ -197,7 +197,7 @@ def one_after_the_other(draw: st.DrawFn) -> Plans:
 
 @st.composite
 def gossip(draw: st.DrawFn) -> Plans:
-    """Chunks wander about, are sent again, and in the end to whom they were promised."""
+    """Chunks wander about, are sent again, and end on the ranks that they were promised to."""
     collective = draw(
         st.sampled_from(["broadcast", "scatter", "gather", "all_gather", "all_to_all"])
     )
@@ -239,7 +239,7 @@ def gossip(draw: st.DrawFn) -> Plans:
 
 @st.composite
 def two_sums(draw: st.DrawFn) -> Plans:
-    """Two ranks add everything up; the others send to one while they hear from the other."""
+    """Two ranks add everything up; the others send to one while they receive from the other."""
     world_size = draw(st.integers(2, 8))
     first, second, *others = draw(st.permutations(range(world_size)))
     draft = Draft(world_size, 1).step()

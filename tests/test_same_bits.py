@@ -105,7 +105,7 @@ REDUCED_COMPLEX = [dtype for dtype in MADE if dtype.is_complex]  # as pairs
 
 
 def is_copied(dtype: torch.dtype) -> bool:
-    """Whether torch copies elements that lie apart; else nobody can have them sent."""
+    """Whether torch copies elements that lie apart; else no backend can send them."""
     made = torch.zeros(64 * 64 * dtype.itemsize, dtype=torch.uint8).view(dtype)
     try:
         made[::2].contiguous()

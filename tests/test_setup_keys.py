@@ -22,7 +22,7 @@ def play_hosts(rank: Rank, ranks_per_host: int, engine: str) -> None:
 
 
 def keys_after(rank: Rank) -> int:
-    """When all ranks have come here, and all groups that nobody holds have ended."""
+    """Returns when all ranks have come here, and all groups without a reference have ended."""
     gc.collect()
     rank.store.add("met", 0)
     rank.meet()

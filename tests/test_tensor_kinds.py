@@ -48,8 +48,8 @@ class Kind:
     is_zero: bool = False  # its values can only be zeros
     is_read_only: bool = False  # a write to it is a SIGSEGV, as with any other function of torch's
     is_refused: bool = False  # whatever the role
-    is_passed_over: bool = False  # torch has nothing carried out, and tells nobody
-    is_elsewhere: bool = False  # on a device; of a refusal there the others are not told
+    is_passed_over: bool = False  # torch carries out nothing, without an error
+    is_elsewhere: bool = False  # on a device; a refusal there does not reach the others
     differs: str = ""  # why the direct calls do not what torch.distributed's do
 
 
@@ -749,7 +749,7 @@ class Role:
     writes: bool = True  # to the tensor
     takes: bool = True  # the tensor
     copies: bool = False  # the tensor, by functions of torch's
-    sends: bool = False  # rank 0 does, and need not hear what becomes of it
+    sends: bool = False  # rank 0 does, and need not learn what becomes of it
 
 
 ROLES: dict[str, Role] = {}
@@ -1049,10 +1049,10 @@ def is_refusal(found: Found) -> bool:
 def check_on_one_rank(
     rank: Rank, kind: Kind, role: Role, count: int, case: str, library: Any, both: Found
 ) -> Iterator[str]:
-    """Where only rank 1 passes the kind and is refused, rank 0 hears of it at once."""
+    """If only rank 1 passes the kind and is refused, rank 0 raises at once."""
     me = rank.rank
     case = f"{case} {library.__name__} on rank 1 only"
-    # Torch's own functions tell nobody of what they refuse.
+    # Torch's own functions announce to no rank what they refuse.
     is_asked = both.entered and (library is ringcomm or not both.error)
     rank.store.set(f"{case}: asked {me}", str(is_asked))
     if rank.store.get(f"{case}: asked 1") == b"False":

@@ -93,7 +93,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "all_reduce (ring): 3 ranks" in text
     assert f"<!-- {timeline.LETTERS} -->" in text
     assert all(f"{short} {name[:3]}" in timeline.LETTERS for name, short in LETTERS.items())
-    assert text.count("<!-- r-red-c-s -->") == 3 * 2  # who completes a chunk, in each slice
+    assert (
+        text.count("<!-- r-red-c-s -->") == 3 * 2
+    )  # the rank that completes a chunk, in each slice
 
 
 @pytest.mark.parametrize(

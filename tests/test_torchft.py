@@ -81,7 +81,7 @@ os._exit(0)
 
 
 class Replica:
-    """A process whose output is kept in a file: a pipe that nobody reads would stop it."""
+    """A process whose output is kept in a file: a pipe that is not read would stop it."""
 
     def __init__(self, name: str, dies_at: int, lighthouse: str, folder: Path) -> None:
         self.output = folder / name

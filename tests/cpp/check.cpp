@@ -8,7 +8,7 @@
 
 #ifdef __SANITIZE_THREAD__
 // An exception's count of references is libstdc++'s own, which is compiled without the sanitizer:
-// it does not see that whoever lets go of an exception last comes after all who read it.
+// it does not see that the thread which lets go of an exception last comes after all that read it.
 extern "C" const char* __tsan_default_suppressions() {
   return "race:std::__exception_ptr::exception_ptr::_M_release\n";
 }

@@ -115,7 +115,7 @@ inline Tag tag_of(std::uint64_t number) {
   return {kChosen[number % 3], number};
 }
 
-// Everybody to everybody, receives posted ahead; sent in another order than received.
+// Every rank sends to every other one, receives posted ahead; sent in another order than received.
 inline void posted_ahead(Rank& rank) {
   constexpr int kCount = 40;
   std::vector<Message*> sends, receives;
@@ -150,7 +150,7 @@ inline void unexpected(Rank& rank) {
   sends.push_back(&rank.send(peer, {1, kCount}, kLarge));
   rank.meet(peer);
   CHECK(sends.back()->request.pending());  // nothing to put it in
-  rank.meet(peer);                         // who has looked, too
+  rank.meet(peer);                         // which has looked, too
   for (const std::uint64_t n : shuffled(kCount, rank.rank)) {
     rank.expect(rank.recv(peer, {1, n}, size_of(n)), peer, {1, n}, size_of(n));
   }

@@ -10,7 +10,7 @@ namespace fake {
 
 class Graph;
 
-extern std::atomic<bool> is_lost;  // an illegal access: whoever asks about an event is told
+extern std::atomic<bool> is_lost;  // an illegal access, which every query of an event returns
 
 // What an event stands for; streams and graphs may outlive the event itself.
 struct EventState {

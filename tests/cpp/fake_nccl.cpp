@@ -170,7 +170,7 @@ void go_back_to_device() {
   cudaSetDevice(device);
 }
 
-// What NCCL does before it frees a communicator. It would wait for ever; a test is told.
+// What NCCL does before it frees a communicator. It would wait without end; a test fails instead.
 void wait_for_graphs(ncclComm_t comm) {
   std::unique_lock lock(mutex);
   if (comm->revoked) return;

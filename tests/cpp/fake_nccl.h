@@ -16,7 +16,7 @@ extern std::atomic<int> failing_rank;
 extern std::atomic<int> open_comms;
 // How many were destroyed, in good order, and not aborted.
 extern std::atomic<int> destroyed_comms;
-// How often NCCL would have waited for ever for a graph to go.
+// How often NCCL would have waited without end for a graph to go.
 extern std::atomic<int> waits_for_graphs;
 // How often a communicator was freed that a graph refers to.
 extern std::atomic<int> frees_under_graphs;

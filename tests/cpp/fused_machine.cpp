@@ -33,9 +33,9 @@ bool Machine::any(bool value) {
   if (value) block_.raised.store(true, std::memory_order_relaxed);
   block_.control.arrive_and_wait();
   const bool raised = block_.raised.load(std::memory_order_relaxed);
-  block_.control.arrive_and_wait();  // before anybody lowers it
+  block_.control.arrive_and_wait();  // before a thread lowers it
   if (raised) block_.raised.store(false, std::memory_order_relaxed);
-  block_.control.arrive_and_wait();  // before anybody raises it anew
+  block_.control.arrive_and_wait();  // before a thread raises it again
   return raised;
 }
 

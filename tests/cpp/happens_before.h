@@ -2,8 +2,8 @@
 //
 // Every thread has a vector clock (Mattern, "Virtual time and global states of distributed
 // systems", 1989): for each thread, up to which of its moments it knows what that has done. Who
-// releases a flag leaves its clock there, and who acquires the flag takes it over; so do the
-// threads of a barrier with each other. Two accesses to a byte, one of them a write, are a race
+// releases a flag leaves its clock there, and a thread that acquires the flag takes it over; so do
+// the threads of a barrier with each other. Two accesses to a byte, one of them a write, are a race
 // unless the later one's thread knows of the earlier one (Flanagan, Freund, "FastTrack", 2009).
 #pragma once
 
@@ -21,7 +21,7 @@ namespace happens_before {
 
 using Clock = std::vector<std::uint32_t>;
 
-// Any thread may call any method; `thread` is who does it.
+// Any thread may call any method; `thread` is the one that does.
 class Record {
  public:
   explicit Record(int num_threads);

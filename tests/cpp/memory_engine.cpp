@@ -206,7 +206,7 @@ class MemoryEngine : public Engine {
                        });
   }
 
-  // Ends what is pending: done, if that is so and was not told yet.
+  // Ends what is pending: done, if that is so and was not reported yet.
   void drop(Request& request) {
     const Pending of = pending_.at(&request);
     bool done = network_->taken_.erase(&request) > 0;

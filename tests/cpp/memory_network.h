@@ -61,7 +61,7 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
   // What that rank sends from now on arrives no sooner than after that time.
   void hold(int from, Clock::duration time);
 
-  // Nothing that is sent from now on arrives, and nobody is told.
+  // Nothing that is sent from now on arrives, without an error.
   void silence(int from, int to);
 
  private:
@@ -75,7 +75,7 @@ class MemoryNetwork : public std::enable_shared_from_this<MemoryNetwork> {
     std::span<const std::byte> bytes;
     std::vector<std::byte> copied;  // of a small one
     Request* sender;                // of a large one
-    Request* copying = nullptr;     // of a small one that is not told yet to be done
+    Request* copying = nullptr;     // of a small one that is not reported done yet
     bool on_its_way = false;
     Clock::time_point due = {};
   };

@@ -53,7 +53,7 @@ class World {
   std::map<std::string, Meeting> meetings_;
 };
 
-// A rank, which dies at the call to a store of that number, or when it is told to.
+// A rank, which dies at the call to a store of that number, or when the test says so.
 class Mortal {
  public:
   Mortal(World& world, int rank, int last_call = -1)

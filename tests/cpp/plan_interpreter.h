@@ -71,7 +71,7 @@ class Interpreter {
     }
     for (int r = 0; r < problem_.world_size; ++r) {
       if (next_step_[r] < steps(r).size()) throw std::runtime_error("the plans deadlock");
-      // Of a rank alone nobody receives anything, and yet its input counts with its factor.
+      // A rank alone sends nothing, and yet its input counts with its factor.
       for (int c = 0; c < problem_.num_chunks(); ++c) values_[r][c] = scaled_once(r, c);
     }
   }

@@ -1,4 +1,4 @@
-// Stores that tell what they see, and stores as they are seen from elsewhere.
+// Stores that report what they see, and stores as they are seen from elsewhere.
 #pragma once
 
 #include <cstdint>

@@ -2,12 +2,12 @@
 //
 // What is enqueued runs later, in a random order that stream order and events permit:
 //   - A stream does one thing at a time, in order. wait() waits for what record() had recorded when
-//     wait() was called; an event that was never recorded holds nobody up.
+//     wait() was called; an event that was never recorded holds no stream up.
 //   - A kernel reads its inputs at one time and writes its output at a later one.
 //   - A group begins when its stream comes to it. The k-th send from p to q in a communicator
 //     belongs to the k-th receive of q from p; the two happen together, once both their groups have
 //     begun. A group ends when all its messages have happened.
-// Streams run at speeds of their own, chosen anew for every schedule, so that some race far ahead.
+// Streams run at speeds of their own, chosen again for every schedule, so that some race far ahead.
 #pragma once
 
 #include <array>

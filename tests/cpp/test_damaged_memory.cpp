@@ -373,7 +373,7 @@ void do_something(Communicator& c, Random random, Communicator::Timeout timeout)
   if (refused) std::rethrow_exception(refused);
 }
 
-// Whether anybody was told of damage.
+// Whether any rank has raised for damage.
 bool trial(unsigned seed) {
   const int n = 2 + static_cast<int>(seed % 3);
   const int kind = static_cast<int>(seed / 3 % kKinds);

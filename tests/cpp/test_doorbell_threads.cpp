@@ -98,7 +98,7 @@ TEST(every_rank_rings_in_every_collective) {
         shm::RankState& own = communicator.group().segment().state(communicator.rank());
         cases::perform(c, communicator, kPatience);  // in which ranks learn where memory is
         const Rings rings = rings_of(own, [&] { cases::perform(c, communicator, kPatience); });
-        communicator.barrier(kPatience);  // who closes the group rings, too
+        communicator.barrier(kPatience);  // a rank that closes the group rings, too
         CHECK_EQ(rings.progress, nbytes == 8 ? 1u : in_arena == 0 ? 3u : 2u);
       });
     }
@@ -129,11 +129,11 @@ TEST(a_rank_that_waits_long_for_another_host_is_woken) {
       while (of_leader == nullptr) sched_yield();
       while (own.listeners.load() == 0) sched_yield();
       while (of_leader.load()->listeners.load() == 0) sched_yield();
-      std::this_thread::sleep_for(20ms);  // until they listen to nobody who comes before
+      std::this_thread::sleep_for(20ms);  // until they listen to no rank that comes before
     }
     c.barrier(kPatience);
     if (c.rank() == 0 || c.rank() == 3) CHECK(own.rings.load() > before);
-    c.barrier(kPatience);  // nobody leaves what others look at
+    c.barrier(kPatience);  // no rank leaves what others look at
   });
 }
 

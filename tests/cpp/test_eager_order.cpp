@@ -1,4 +1,5 @@
-// To whom ranks write first when they send eagerly: at any moment each to another one.
+// The order in which ranks write to each other when they send eagerly: at any moment each writes to
+// another one.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace {
 using namespace ringcomm;
 using fused::Job;
 
-// A block of one thread, which notes whose memory it writes to, and waits for nobody.
+// A block of one thread, which notes whose memory it writes to, and does not wait.
 class Writer {
  public:
   explicit Writer(const Job& job) : job_(job) { arguments_.set_reduction(job.reduction_arguments); }

@@ -165,7 +165,7 @@ TEST(a_rank_that_does_not_come_is_named_on_every_other) {
                   [&] { all_reduce(communicator, count, kPatience); });
       CHECK(Clock::now() - start < 20s);
     });
-    // Whoever begins later is told by the others.
+    // A rank that begins later raises the others' error.
     CHECK(*std::ranges::max_element(waited) > 250ms);
   }
 }

@@ -172,7 +172,7 @@ TEST(collectives_of_a_host_of_two_and_one_of_one) {
   fail_in_collectives({0, 1, 0}, "auto", {kOneSlice});
 }
 
-// Rank 0 and the victim exchange a message; who fails to post its own refuses it.
+// Rank 0 and the victim exchange a message; a rank that fails to post its own refuses it.
 struct Exchanged {
   Communicator& communicator;
   bool is_send;

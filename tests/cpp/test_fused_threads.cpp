@@ -72,7 +72,7 @@ Scenario random_scenario(std::uint64_t seed, int num_calls, std::size_t most_nby
   return s;
 }
 
-// Every rank makes all calls, waiting for nobody in between, and looks at what came of them.
+// Every rank makes all calls, without a wait in between, and checks the results.
 void run(World& world, const Scenario& scenario) {
   const int n = scenario.layout.world_size;
   std::vector<std::thread> threads;
@@ -127,7 +127,7 @@ std::set<std::string> races_without(std::optional<fused::Why> left_out, bool fla
 
 }  // namespace
 
-// Again and again, so that inboxes are used anew, and of every length.
+// Again and again, so that inboxes are reused, and of every length.
 TEST(small_calls_go_eagerly) {
   constexpr Collective kEager[] = {Collective::kAllReduce, Collective::kReduceScatter,
                                    Collective::kAllGather};
@@ -147,7 +147,7 @@ TEST(small_calls_go_eagerly) {
   }
 }
 
-// Beside eager ones, so that both use their inboxes anew; also with fewer packs than ranks.
+// Beside eager ones, so that both reuse their inboxes; also with fewer packs than ranks.
 TEST(somewhat_larger_calls_take_two_hops) {
   for (std::uint64_t seed = 0; seed < 25; ++seed) {
     std::mt19937_64 random(seed);

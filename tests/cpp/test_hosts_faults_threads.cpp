@@ -123,7 +123,7 @@ TEST(a_death_of_the_own_leader_ends_waiting_for_another_host) {
   });
 }
 
-// That a rank has left may be heard before its last call is.
+// The report that a rank has left may arrive before its last call.
 TEST(a_call_counts_that_a_rank_announced_before_it_left) {
   const auto network =
       MemoryNetwork::make({.late_stream = hosts::kAnnouncements, .late_by = 1500ms});
@@ -136,7 +136,7 @@ TEST(a_call_counts_that_a_rank_announced_before_it_left) {
   });
 }
 
-// Its leader, which has to tell what it announced and that it left, gets no core for a while.
+// Its leader, which has to send what it announced and that it left, gets no core for a while.
 TEST(a_rank_that_has_left_is_not_lost_before_its_leader_spoke) {
   const auto network = MemoryNetwork::make();
   on_hosts({0, 1, 1}, "ring", network, [&](Communicator& c) {
@@ -177,7 +177,7 @@ Clock::duration until_a_cut_host_is_named(std::chrono::milliseconds heartbeat_ti
       }
     });
     named[c.rank()] = Clock::now() - cut;
-    together.arrive_and_wait();  // whoever leaves is missed at once
+    together.arrive_and_wait();  // a rank that leaves is missed at once
   };
   on_hosts({0, 0, 1}, "auto", network, body, {}, heartbeat_timeout);
   return std::ranges::min(named);

@@ -124,8 +124,8 @@ TEST(hundreds_of_collectives_in_a_row) {
   }
 }
 
-// Rank 0 is told which all-reduce the others find out, so that they disagree where it is not that.
-// They go by the network that it is told of.
+// Rank 0's algorithm is set to the all-reduce that the others are to choose, so that they disagree
+// if they choose another one. They use rank 0's network.
 TEST(latency_and_bandwidth_choose_an_all_reduce) {
   const Placement placement = Placement::of(std::vector<int>{0, 1, 2, 3});
   const Link link{.latency = 50e-6, .overhead = 0, .bandwidth = 1.25e9};

@@ -97,7 +97,7 @@ TEST(silence) {
   CHECK(arrives(engines, 0, 100));
   network->silence(1, 0);
   CHECK(arrives(engines, 1, 100));
-  CHECK(!arrives(engines, 2, kLarge));  // its sender is not told that there is room
+  CHECK(!arrives(engines, 2, kLarge));  // its sender does not learn that there is room
   network->silence(0, 1);
   CHECK(!arrives(engines, 3, 100));
   CHECK_EQ(engines[0]->failure(1) + engines[1]->failure(0), "");

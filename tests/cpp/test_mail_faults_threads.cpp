@@ -127,7 +127,7 @@ TEST(a_receive_that_is_refused_fails_a_send_that_is_not_done) {
                        "rank 1's arguments were refused: " + reason.substr(0, 255) +
                            ". The message was dropped"},
                       [&] { wait_idly(told); });
-          wait(c, send(c, 1, 1, numbers(4, 2)));  // in the box, whoever takes it
+          wait(c, send(c, 1, 1, numbers(4, 2)));  // in the box, whichever receive takes it
           wait(c, send(c, 1, 1, numbers(5, 3)));
         } else {
           if (!is_posted_before) c.barrier(kPatience);
@@ -227,7 +227,7 @@ TEST(what_times_out_before_it_began_leaves_the_group_usable) {
     }
     c.barrier(kPatience);
 
-    // The slots are full with what nobody receives; a second message behind it has not begun.
+    // The slots are full of a message without a receive; a second message behind it has not begun.
     if (c.rank() == 0) {
       const Pending blocked = send(c, 1, 1, numbers(6 * slot_count(2), 0));
       const Pending behind = send(c, 1, 2, numbers(10, 0), 100ms);

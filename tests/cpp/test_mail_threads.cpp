@@ -1,4 +1,4 @@
-// send and recv: matching by tag and order, and progress without anybody waiting.
+// send and recv: matching by tag and order, and progress while no thread waits.
 #include <algorithm>
 #include <atomic>
 #include <random>
@@ -33,7 +33,7 @@ std::vector<Letter> letters(int from, int to, int number, int world_size) {
   return all;
 }
 
-// Everybody sends everything before anybody receives; the receiver asks for the tags in an order of
+// All ranks send everything before any rank receives; the receiver asks for the tags in an order of
 // its own, and each tag's messages must come in the order they were sent.
 TEST(all_pairs_send_first_and_receive_by_tag) {
   for (const int n : {2, 5}) {
@@ -128,7 +128,7 @@ TEST(an_abandoned_receive_does_not_hold_up_its_sender) {
   });
 }
 
-// Both ranks post only from completions, and nobody waits.
+// Both ranks post only from completions, and no thread waits.
 TEST(completions_post_the_next_message) {
   constexpr int kRounds = 100;
   everywhere(2, [](Communicator& c) {

@@ -33,7 +33,7 @@ void check_all(int num_hosts, int ranks_per_host) {
   ranks::on_hosts(host_of, "auto", MemoryNetwork::make(), body, {}, kPatience);
 }
 
-// Rank 0 is told what the others find out; they would disagree.
+// Rank 0's algorithm is set to what the others choose; otherwise they would disagree.
 void check_chosen(const std::string& algorithm, int num_hosts, int ranks_per_host) {
   const int n = num_hosts * ranks_per_host;
   const Placement placement = Placement::of(equal_hosts(n, ranks_per_host));

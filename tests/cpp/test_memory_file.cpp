@@ -1,4 +1,4 @@
-// Files in memory: who may open them.
+// Files in memory: which processes may open them.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// Shared memory is taken by use, and where there is none the error says who holds it.
+// Shared memory is taken by use, and if there is none the error says which ranks hold it.
 #include <atomic>
 #include <string>
 #include <thread>

@@ -533,7 +533,7 @@ TEST(what_an_operation_uses_is_held_until_it_ends) {
     launch(dropped).reset();
     first->make_wait(rank.user.get());
     third->make_wait(other.get());
-    CHECK(waited_for.expired());  // whoever gets it now comes behind the wait
+    CHECK(waited_for.expired());  // its next user comes behind the wait
     CHECK(!dropped.expired());
     CHECK(!elsewhere.expired());  // its stream does not wait
     stash->sweep();
@@ -545,6 +545,6 @@ TEST(what_an_operation_uses_is_held_until_it_ends) {
     CHECK(dropped.expired());
   });
   CHECK(elsewhere.expired());
-  // Streams end with their group, and nobody asks about them later.
+  // Streams end with their group, and are not used later.
   CHECK_EQ(fake::uses_of_destroyed_streams.load(), 0);
 }

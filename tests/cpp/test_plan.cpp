@@ -17,8 +17,8 @@ namespace {
 
 using namespace ringcomm;
 
-// Who shares a host: all, nobody, ranks in blocks of equal and of unequal sizes, ranks dealt out in
-// turn, and ranks placed without any order.
+// Which ranks share a host: all, none, ranks in blocks of equal and of unequal sizes, ranks dealt
+// out in turn, and ranks placed without any order.
 std::vector<std::vector<int>> placements(int world_size) {
   std::vector<int> alone, pairs, growing, in_turn, scattered;
   for (int rank = 0, host = 0, last = 0; rank < world_size; ++rank) {

@@ -1,4 +1,5 @@
-// The queue of collectives: order, who runs what, and callbacks that wait for later operations.
+// The queue of collectives: order, which thread runs what, and callbacks that wait for later
+// operations.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -50,7 +51,7 @@ TEST(what_is_held_goes_last) {
     {
       Queue queue;
       const auto make = [&](const char* name) { return std::make_shared<PayloadKind>(gone, name); };
-      const bool entered = queue.try_enter();  // so that nobody else runs it
+      const bool entered = queue.try_enter();  // so that no other thread runs it
       CHECK(entered);
       queue.submit(
           {[a = make("run")] {}, [b = make("complete")] {}, std::shared_ptr<void>(make("held"))});
@@ -285,7 +286,7 @@ TEST(callbacks_may_submit_and_wait) {
   check_ready(all.get_future());
 }
 
-// While the queue is destroyed too, there must be somebody to run what a callback waits for.
+// While the queue is destroyed too, there must be a thread to run what a callback waits for.
 TEST(the_destructor_runs_what_is_queued_and_what_callbacks_wait_for) {
   for (int i = 0; i < 50; ++i) {
     std::atomic<int> completed{0};

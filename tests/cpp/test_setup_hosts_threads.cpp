@@ -1,5 +1,5 @@
-// Groups that span hosts, played by threads: who shares memory is found out, and what goes wrong on
-// one host is told on all.
+// Groups that span hosts, played by threads: ranks find out which of them share memory, and an
+// error on one host is raised on all.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -192,7 +192,7 @@ TEST(a_rank_that_comes_again_takes_its_place) {
   }
 }
 
-// A rank whose process ends when it is told to: a child that does nothing.
+// A rank whose process ends when the test says so: a child that does nothing.
 struct Mortal : ChangedStore {
   explicit Mortal(Store& store)
       : ChangedStore(store, [](const std::string&, std::string&) {}), child(fork()) {
@@ -290,7 +290,7 @@ TEST(too_little_memory_on_one_host_raises_on_all) {
   const Placement placement{{0, 1, 1}};
   WatchedStore store;
   ranks::on_threads(3, [&](int r) {
-    // Rank 0 has its memory before rank 1 hears that it is to take some.
+    // Rank 0 has its memory before rank 1 learns that it is to take some.
     ChangedStore seen(store, [r](const std::string& key, std::string&) {
       if (r == 1 && key.starts_with("told/")) host::file_nbytes = 100;
     });
@@ -427,12 +427,12 @@ TEST(a_single_host_is_not_asked_for_engines) {
   });
 }
 
-// How many times a rank asks the store for something that is there, or tells it something. It also
+// How many times a rank asks the store for something that is there, or writes to it. It also
 // asks for what is not there yet, as long as it waits.
 struct CountingStore : ChangedStore {
   explicit CountingStore(Store& store)
       : ChangedStore(store, [this](const std::string& key, std::string&) {
-          if (key != "leader") ++count;  // asked for now and then by who waits
+          if (key != "leader") ++count;  // asked for now and then by a rank that waits
         }) {}
   void set(const std::string& key, const std::string& value) override {
     ++count;

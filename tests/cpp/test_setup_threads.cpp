@@ -1,5 +1,5 @@
-// Making a group: how its ranks come to share memory, and that every failure is told and leaves
-// nothing in /dev/shm. And the barrier that says who is missing.
+// Making a group: how its ranks come to share memory, and that every failure is reported and
+// leaves nothing in /dev/shm. And the barrier that names missing ranks.
 #include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -219,7 +219,7 @@ void come_and_end(Store& store, const GroupConfig& config) {
   Bootstrap(recording, config);
 }
 
-// What is left of attempts in which ranks ended, or gave up, is nobody's business later.
+// What is left of attempts in which ranks ended, or gave up, does no harm later.
 TEST(a_store_that_has_seen_other_attempts) {
   MemoryStore store;
   for (const int r : {1, 0, 2}) {

@@ -19,7 +19,7 @@ using namespace mortal;
 using namespace std::chrono_literals;
 using check::check_error;
 
-// The same survivors on all, who are these.
+// The same survivors on all, and these.
 void expect(const Ranks& found, const Ranks& expected, const std::string& context) {
   const Members names;
   CHECK_WITH(found == expected,
@@ -102,7 +102,7 @@ TEST(two_deaths_at_some_steps) {
   });
 }
 
-// Both parts reach the store: the larger one goes on, and the other one is told.
+// Both parts reach the store: the larger one goes on, and the other one raises.
 TEST(hosts_that_are_cut_from_each_other) {
   struct Case {
     Ranks host_of;

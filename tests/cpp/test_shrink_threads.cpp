@@ -1,4 +1,4 @@
-// Going on without the dead: agreeing on who lives, whoever dies or gives up when.
+// Going on without the dead: the ranks agree on which live, whichever die or give up, and when.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,11 +91,12 @@ TEST(ranks_that_exclude_different_ones_raise) {
   ranks::with_group(3, "ring", [&](Communicator& c) {
     check_error(ErrorKind::kMismatch, {"rank " + std::to_string(c.rank()) + " in shrink"},
                 [&] { shrink(c, c.rank() == 0 ? std::vector<int>{2} : std::vector<int>{}); });
-    for (++told; told < 3;) std::this_thread::sleep_for(1ms);  // who leaves is no longer at odds
+    for (++told; told < 3;)
+      std::this_thread::sleep_for(1ms);  // a rank that leaves no longer disagrees
   });
 }
 
-// A group that one rank could not make is no group, and that rank's reason is told there.
+// A group that one rank could not make is no group, and all its ranks raise that rank's reason.
 TEST(a_group_that_cannot_be_made_is_given_up) {
   ranks::with_group(3, "ring", [&](Communicator& c) {
     const shm::ShrinkCall call{{}, false, kPatience};
@@ -187,7 +188,8 @@ std::string get(ranks::FileStore& store, const std::string& key) {
   }
 }
 
-// One rank: shrinks until nobody dies any more, as all know then, and writes who is in its group.
+// One rank: shrinks until no rank dies any more, which all know then, and writes which ranks are in
+// its group.
 void go_on(const std::filesystem::path& folder, int me, int world_size) {
   ranks::FileStore store(folder);
   auto group =
@@ -223,7 +225,7 @@ void go_on(const std::filesystem::path& folder, int me, int world_size) {
         std::this_thread::sleep_for(1ms);
       }
     } catch (const Error&) {
-      continue;  // somebody died since
+      continue;  // a rank has died since
     }
     store.set("end " + std::to_string(me), Members{}.names(members));
     return;

@@ -222,7 +222,7 @@ Network limited(int world_size, double egress, double ingress) {
   return network;
 }
 
-// Everybody sends to everybody, beginning with rank 0.
+// Every rank sends to every other one, beginning with rank 0.
 PlanOf in_rank_order(int world_size) {
   return [=](int rank) {
     Plan plan = direct_all_gather(rank, world_size);

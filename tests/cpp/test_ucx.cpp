@@ -130,7 +130,7 @@ TEST(a_process_is_killed) {
   CHECK_EQ(processes.statuses[2], 0);
 }
 
-// What was sent and flushed arrives, though its sender has gone, and nobody looked before.
+// What was sent and flushed arrives, though its sender has gone, and no thread looked before.
 TEST(flushed_and_gone) {
   Processes processes(2);
   processes.run([&](const std::shared_ptr<ringcomm::Store>& store, int r) {
@@ -188,7 +188,7 @@ TEST(an_engine_goes) {
   contract::lost_peer(*one, 0, 1, [&] { other.reset(); });
 }
 
-// Whoever waits for it would wait for ever, and with it all others that use the engine.
+// A thread that waits for it would wait without end, and with it all others that use the engine.
 TEST(a_store_that_does_not_answer) {
   struct Silent : ranks::MemoryStore {
     std::optional<std::string> find(const std::string& key) override {
@@ -222,7 +222,7 @@ TEST(another_engine) {
 
 TEST(pending_at_the_end) {
   const auto store = std::make_shared<ranks::MemoryStore>();
-  contract::pending_at_the_end(make_ucx_engine(store, 0, 2), 0, 1);  // who never came
+  contract::pending_at_the_end(make_ucx_engine(store, 0, 2), 0, 1);  // which never came
   const auto other = make_ucx_engine(store, 2, 3);
   contract::pending_at_the_end(make_ucx_engine(store, 0, 3), 0, 2);
 }

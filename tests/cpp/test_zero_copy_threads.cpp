@@ -143,7 +143,7 @@ TEST(which_calls_go_without_a_copy) {
       c.in_place = in_place;
       c.in_arena = kAll;
       CHECK_EQ(gone_without_copy(c, n), n);
-      // Of a root's data nobody else needs to be reached.
+      // Other ranks' memory is not needed for a root's data.
       const bool from_root =
           collective == Collective::kBroadcast || collective == Collective::kScatter;
       c.in_arena = from_root ? std::uint64_t{1} << c.root : 5;
@@ -189,7 +189,7 @@ TEST(a_rank_that_does_not_come_is_named) {
 // ---- All-to-alls of tensors that lie elsewhere
 
 constexpr std::size_t kLarge = (512 << 10) / 4 + 17;  // float32 elements, for the kernel to read
-// The first tells where all are, then both ways are tried.
+// The first publishes where all tensors are, then both ways are tried.
 constexpr int kUntilTried = 1 + shm::CopyChoice::kCalls + 1;
 
 Case exchange(int n, std::size_t count, std::mt19937_64& random) {
@@ -269,7 +269,7 @@ TEST(a_rank_that_cannot_be_read_is_sent_copies) {
 }
 
 // A rank whose memory is gone, here as its announcements are overwritten: it is named, with what
-// the kernel has said, and nobody hangs.
+// the kernel has said, and no rank hangs.
 TEST(what_the_kernel_cannot_read_is_an_error) {
   std::mt19937_64 random(11);
   const Case c = exchange(2, kLarge, random);

@@ -48,7 +48,7 @@ class Mate:
         self.to_parent.send(message)
 
     def hear(self) -> Any:
-        """What the parent tells; raises EOFError once the parent has ended."""
+        """The next message of the parent; raises EOFError once the parent has ended."""
         return self.to_parent.recv()
 
 

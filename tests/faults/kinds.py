@@ -187,7 +187,7 @@ def refused(c: Call) -> Any:
 
 
 def mismatched(c: Call) -> Any:
-    """The root's count is another, which nobody can know by itself."""
+    """The root's count is another one, which no rank can know by itself."""
     if c.n == 1:
         return None
     tensor = c.writes[0]

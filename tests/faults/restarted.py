@@ -1,4 +1,4 @@
-"""What torchrun runs: rank 1 dies before, in, and after set-up, and in the last attempt nobody.
+"""What torchrun runs: rank 1 dies before, in, and after set-up, and in the last attempt none.
 
     torchrun --nproc-per-node 3 --max-restarts 3 restarted.py DIRECTORY
 

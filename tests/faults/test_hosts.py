@@ -1,4 +1,4 @@
-"""Hosts and connections that fail in the middle of collectives: every surviving rank says who."""
+"""Hosts and connections fail in the middle of collectives: every surviving rank names the rank."""
 
 from __future__ import annotations
 

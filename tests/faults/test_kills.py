@@ -18,7 +18,7 @@ from faults.traffic import ROUNDS, Traffic, draw_traffic
 
 SOON = 20.0  # seconds on a busy host; the time-out is this:
 TIMEOUT = timedelta(minutes=10)
-# Followers in a monitored barrier are told to look at what rank 0 says, as gloo tells them.
+# Other ranks in a monitored barrier refer to rank 0's error, as gloo's do.
 LOOK_AT_RANK_0 = re.compile(r"reached monitoredBarrier, but received errors .*rank 0", re.S)
 
 MESSAGES = {"messages", "from_any_source", "batches"}
@@ -59,7 +59,7 @@ class Seen:
     # Survivors whose error names the killed rank and its process; or, those that follow in a
     # monitored barrier, rank 0.
     named: int = 0
-    named_who_left: int = 0  # who waited for a survivor that had raised and left
+    named_who_left: int = 0  # ranks that waited for a survivor that had raised and left
     unnamed: list[str] = field(default_factory=list)
 
 
@@ -70,7 +70,7 @@ def one_kill(seed: int, name: str) -> Seen:
     victim = draw.randrange(world_size)
     survivors = [rank for rank in range(world_size) if rank != victim]
     case = f"seed {seed}: {traffic}, rank {victim} of {world_size}"
-    # Who waits for a message from a rank that has raised is told only when that one leaves.
+    # A wait for a message from a rank that has raised ends only when that rank leaves.
     stays = draw.random() < 0.5 and name not in MESSAGES
     with (
         meeting(of_file=draw.random() < 0.5) as place,

@@ -43,7 +43,7 @@ def serve(mate: Mate, place: Meeting) -> None:
 
 
 class Pool:
-    """Ranks that carry out programs. After a failure they are started anew."""
+    """Ranks that carry out programs. After a failure they are started again."""
 
     def __init__(self) -> None:
         self._made: tuple[object, Crew] | None = None

@@ -19,7 +19,8 @@ from faults.record import Record, counted, times
 
 KINDS = ["init_process_group", "new_group", "split"]
 TIMEOUT = timedelta(seconds=120)
-# Of a rank that died before it wrote on its ticket who it is nobody knows: only the time-out tells.
+# If a rank died before it wrote its number on its ticket, no other rank knows it: only the time-out
+# shows that it is missing.
 SHORT = timedelta(seconds=2)
 SOON = 20.0  # seconds on a busy host
 NEVER = 1 << 30  # operations
@@ -90,7 +91,7 @@ def starts_again(mate: Mate, place: Meeting, restart: int) -> None:
 
 
 def names(text: str, rank: int, pid: int, died_early: bool) -> bool:
-    """As dead; or, where it may be that nobody knows that it has ever lived, as missing."""
+    """As dead; or as missing, if the others may not know that it has ever lived."""
     missing = rf"Timed out.*\branks? (\d+(, | and ))*{rank} did not come"
     if died_early and re.search(missing, text):
         return True

@@ -19,7 +19,7 @@ from faults.traffic import ROUNDS, Traffic, draw_traffic
 SHORT = 1.0  # seconds: a time-out that a stop exceeds
 AMPLE = 120.0  # one that it does not
 SOON = 20.0
-# Rank 0 of a monitored barrier tells whom it misses, the others to look at what rank 0 says.
+# In a monitored barrier rank 0 names the missing ranks, and the others refer to rank 0's error.
 LOOK_AT_RANK_0 = re.compile(r"reached monitoredBarrier, but received errors .*rank 0", re.S)
 
 
@@ -37,7 +37,7 @@ def works(mate: Mate, place: Meeting, traffic: Traffic, timeout: float) -> None:
     try:
         while on[0] == 1:
             traffic.run(3)
-            # All end in the same round: rank 0 hears when.
+            # All end in the same round, which rank 0 learns.
             on[0] = float(mate.rank != 0 or not mate.to_parent.poll())
             dist.all_reduce(on, dist.ReduceOp.MIN)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A rank that works until something is wrong, and says what it was told, and when."""
+"""A rank that works until something is wrong, and prints the error that it got, and when."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hosts.report import report
 import ringcomm  # noqa: F401
 
 SIZES = (1, 1_000, 100_000, 1_000_000)  # elements
-PATIENCE = timedelta(minutes=5)  # so long that what is told in time was found out
+PATIENCE = timedelta(minutes=5)  # so long that an error in time did not come from a time-out
 
 
 def held() -> dict[str, int]:

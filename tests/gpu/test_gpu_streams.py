@@ -56,7 +56,7 @@ def beside_compute(gpu: Gpu) -> None:
 
 
 def memory_is_kept(gpu: Gpu) -> None:
-    """A tensor that is freed at once after the call is not given to anybody else meanwhile."""
+    """A tensor that is freed at once after the call is not given to another tensor meanwhile."""
     for _ in range(20):
         torch.cuda._sleep(1_000_000)
         outputs = torch.empty(gpu.world_size << 20, device=gpu.device)

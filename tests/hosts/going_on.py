@@ -1,4 +1,4 @@
-"""A rank that works, goes on without those that die, and says with whom."""
+"""A rank that works, goes on without those that die, and prints with which."""
 
 from __future__ import annotations
 

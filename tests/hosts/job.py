@@ -1,4 +1,4 @@
-"""Programs on hosts: who runs where, signals to them, and what became of each."""
+"""Programs on hosts: which runs where, signals to them, and how each ended."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Job:
         return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
     def hear(self, rank: int, patience: float = PATIENCE) -> Any:
-        """The rank's next report that was not heard yet.
+        """The rank's next report that was not read yet.
 
         Raises:
             JobFailedError: it has ended, or says nothing in `patience` seconds; then all print
@@ -283,7 +283,7 @@ def placed(placement: str | Sequence[int], hosts: int, ranks_per_host: int) -> l
 
 
 def _guard(program: Program, log: str, end: Connection) -> None:
-    """Starts the program as a child that dies with this process; tells its number and its end.
+    """Starts the program as a child that dies with this process; reports its number and its end.
 
     A child has to be made to get a process number of the host.
     """

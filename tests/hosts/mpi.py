@@ -49,7 +49,7 @@ def mpirun(network: Network, ranks_per_host: int, directory: Path, *options: str
         *("mpirun", "--host", places, "-n", str(network.hosts * ranks_per_host)),
         *("--map-by", f"ppr:{ranks_per_host}:node:OVERSUBSCRIBE", "--bind-to", "none"),
         *("--prtemca", "plm_ssh_agent", str(agent), "--prtemca", "prte_keep_fqdn_hostnames", "1"),
-        # Ranks outnumber cores, so who waits must let others work.
+        # Ranks outnumber cores, so a rank that waits must let others work.
         *(
             "--mca",
             "pml",

@@ -219,7 +219,7 @@ class Network(Hosts):
         self._in_switch(f"ip link set port{host} down")
 
     def drop(self, host: int, direction: Direction = "both") -> None:
-        """Loses all that goes to the host, or comes from it; nobody is told."""
+        """Loses all that goes to the host, or comes from it; no process is notified."""
         if direction in ("in", "both"):
             self._in_switch(f"tc qdisc replace dev port{host} root blackhole")
         if direction in ("out", "both"):
@@ -242,7 +242,7 @@ class Network(Hosts):
                 self._shape(each)
 
     def power_off(self, host: int) -> None:
-        """All that runs on the host is gone at once, and no other host hears of it."""
+        """All that runs on the host is gone at once, and no other host is notified."""
         self.cut(host)
         self.drop(host, "out")
         self._keepers[host].close()

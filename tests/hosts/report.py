@@ -1,4 +1,4 @@
-"""What a script imports to tell the test that has started it something."""
+"""What a script imports to report to the test that has started it."""
 
 from __future__ import annotations
 

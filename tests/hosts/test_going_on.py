@@ -44,7 +44,7 @@ def test_deaths_on_hosts_by_name(deaths: list[list[int]], links: str) -> None:
 @needs_hosts
 @pytest.mark.parametrize("fault", ["no power", "no cable"])
 def test_a_host_that_is_gone(fault: str) -> None:
-    """The store is on the other one; who does not reach it is told so, and soon."""
+    """The store is on the other one; a rank that does not reach it raises, and soon."""
     with Network(2) as network:
         job = network.start(SCRIPT, "8", ranks_per_host=2)
         for rank in range(4):

@@ -56,7 +56,7 @@ def test_the_readme_has_the_same_lines() -> None:
 @pytest.mark.parametrize("backend", ["gloo", "ring"])
 @pytest.mark.parametrize("interface", [None, "eth0"])
 def test_torchrun(tmp_path: Path, backend: str, interface: str | None) -> None:
-    """Where a host's name is that of its loopback, the interface has to be told."""
+    """Where a host's name is that of its loopback, the interface has to be set."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     env = {"OMP_NUM_THREADS": "1"}
@@ -69,7 +69,7 @@ def test_torchrun(tmp_path: Path, backend: str, interface: str | None) -> None:
         job.succeed(120)
         found = [report for rank in range(4) for report in job.reports(rank)]
     assert [one["sum"] for one in found] == [[10.0]] * 4
-    # Which host comes first is decided by who came first to the rendezvous.
+    # Which host comes first is decided by which came first to the rendezvous.
     first, second = found[0]["host"], found[2]["host"]
     assert {first, second} == {"rc-host0", "rc-host1"}
     assert [one["host"] for one in found] == [first, first, second, second]

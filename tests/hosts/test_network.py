@@ -37,7 +37,7 @@ report({
 })
 """
 
-# Rank 0 hears from the others each 20 ms, as long as packets arrive, and reports all it hears.
+# Rank 0 receives from the others every 20 ms, as long as packets arrive, and reports all of it.
 CHAT = """
 import os, socket, sys, time
 from hosts.report import report
@@ -179,7 +179,7 @@ def test_loss() -> None:
 
 
 class Heard:
-    """What rank 0 of CHAT has heard of whom."""
+    """What rank 0 of CHAT has received from each rank."""
 
     def __init__(self, network: Network, tmp_path: Path) -> None:
         self.job = network.start(script(tmp_path, CHAT))
@@ -187,7 +187,7 @@ class Heard:
         self.others = set(range(1, network.hosts))
 
     def hears(self) -> set[int]:
-        """Whom it hears now: those that say something which was sent after this call."""
+        """The ranks that it receives from now: what they sent was sent after this call."""
         now, found = time.monotonic(), set()
         time.sleep(0.25)
         for line in self.job.reports(0)[1:]:
@@ -217,7 +217,7 @@ def test_cuts_and_partitions(tmp_path: Path, delay_ms: float) -> None:
         network.drop(1, "out")
         heard.expect({2})
         network.heal()
-        network.drop(1, "in")  # it is heard still; only what goes to it is lost
+        network.drop(1, "in")  # its packets still arrive; only what goes to it is lost
         heard.expect({1, 2})
         network.drop(0, "in")
         heard.expect(set())
