@@ -7,14 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PLANS = {
-    "kAtOnce": "one_shot",
-    "kByDoubling": "recursive_doubling",
-    "kByNeighbours": "ring",
+    "kOneShot": "one_shot",
+    "kDoubling": "recursive_doubling",
+    "kRing": "ring",
     "kDirect": "direct",
 }
 CHAINS = ("reduce", "broadcast")  # have no ring
 
-LINE = re.compile(r"\{Collective::k(\w+), k(Any|Once), (\w+), ([^,]+), Way::(\w+)\}")
+LINE = re.compile(r"\{Collective::k(\w+), k(Any|Once), (\w+), ([^,]+), AlgorithmFamily::(\w+)\}")
 
 
 def words(name: str) -> str:
@@ -24,11 +24,11 @@ def words(name: str) -> str:
 
 def code() -> list[list[str]]:
     rows = []
-    for collective, sums, ranks, size, way in LINE.findall(
-        (ROOT / "csrc" / "streams" / "choice.cpp").read_text()
+    for collective, sums, ranks, size, family in LINE.findall(
+        (ROOT / "csrc" / "gpu" / "streams" / "device_collectives.cpp").read_text()
     ):
         name = words(collective)
-        plan = "chain" if PLANS[way] == "ring" and name in CHAINS else PLANS[way]
+        plan = "chain" if PLANS[family] == "ring" and name in CHAINS else PLANS[family]
         limit = "" if size == "kAllSizes" else size.replace(" * k", " ")
         rows.append(
             [
