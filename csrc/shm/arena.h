@@ -23,10 +23,10 @@ namespace ringcomm::shm {
 
 class Arena {
  public:
-  // This process's, made when it is first wanted; null where none can be. A child by fork() gets
+  // This process's, made when it is first wanted; null if none can be. A child by fork() gets
   // its own: what it has inherited is its parent's.
   static Arena* of_this_process();
-  // Null where there is none yet.
+  // Null if there is none yet.
   static Arena* existing();
 
   // Memory that is aligned to a cache line, and that no other caller has, even for 0 bytes; null:

@@ -14,7 +14,7 @@
 
 namespace ringcomm::shm {
 
-// For calls of about one size.
+// Chooses for calls of about one size.
 class CopyChoice {
  public:
   // A trial is some calls in each way, of which the fastest counts: a rank that loses its core in

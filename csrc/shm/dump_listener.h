@@ -5,7 +5,7 @@
 // another rank fails first. The thread sleeps on a futex in shared memory, and needs nothing that
 // the rank may hang in.
 //
-//   a rank whose call has failed                 a rank that hangs
+//   a rank with a failed call                    a rank that hangs
 //     request = ++header.dump_request              its thread sleeps on state.dump_wakeups
 //     wake(dump_wakeups) of each rank              writes the record
 //     writes its own record                        state.dump_answered = request

@@ -4,9 +4,9 @@
 // have announced, each takes what it has been promised out of the others' payloads. Both follow
 // from the collective's Contract (plan/collective.h), so that one way serves all collectives: a
 // rank writes the blocks that it holds before, and for each block that it is promised it combines,
-// in rank order, the payloads of those whose contributions the block then holds. One exchange, one
-// rounding, no plan. In a payload every block has its place, but a block that no other rank wants
-// is not written there.
+// in rank order, the payloads of the ranks that contribute to that block. This takes one exchange,
+// one rounding and no plan. In a payload every block has its place, but a block that no other rank
+// wants is not written there.
 #pragma once
 
 #include <cstddef>

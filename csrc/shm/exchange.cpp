@@ -43,7 +43,7 @@ const std::byte* Exchange::payload_of(int rank) {
   const std::uint32_t at = read_once(theirs.payload_at);
   if (at == kBehind) return theirs.payload();
   group_.segment().fault_in(Area::kPayloads, rank);
-  // In damaged memory there may be any.
+  // In damaged memory this may be any number.
   const std::size_t last = group_.geometry().payloads_nbytes;
   return group_.segment().payloads(rank) + std::min<std::size_t>(at, last);
 }

@@ -7,8 +7,8 @@
 // acknowledgement is ever written.
 //
 // Since all ranks see all calls before any data moves, calls that do not fit together are an error
-// on every rank, and the group goes on unharmed. A rank whose own arguments are wrong announces
-// that, with the reason, and does not wait: it makes up for that at its next call.
+// on every rank, and the group goes on unharmed. If a rank's own arguments are wrong, it
+// announces that, with the reason, and does not wait: it makes up for that at its next call.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@ namespace ringcomm::shm {
 namespace {
 
 // A link to a dead rank fails at once, but the report of its host's leader is worth waiting for;
-// and a rank whose leader has died leaves, which must not look like the cause.
+// and a rank leaves after the death of its leader, which must not look like the cause.
 constexpr std::chrono::milliseconds kLeaderFirst{500};
 // Grace period after a remote rank leaves: data that it sent earlier may still be in flight. The
 // second one is for a rank that is known to have sent everything.

@@ -16,9 +16,9 @@
 // states and announcements there, too, which the host's leader keeps up to date
 // (hosts/announcement_forwarder.h, hosts/heartbeat.h).
 //
-// Every area begins at a page. But for the base it has an address only until the rank whose area it
-// is makes it, which takes the memory: a group that never sends a message has no mail boxes. That
-// rank writes the area and others read it. The one exception is the failure record, which the first
+// Every area begins at a page. Apart from the base, an area has only an address until its rank
+// makes it, which takes the memory: a group that never sends a message has no mail boxes. That rank
+// writes the area and others read it. The one exception is the failure record, which the first
 // rank to fail claims. All counters only grow.
 //
 // A rank can give back what holds no state, its payloads, outboxes and the slots of its mail boxes,

@@ -189,7 +189,7 @@ void Mail::listen(std::optional<DoorbellWaiter>& listening, microseconds longest
 }
 
 // With the lock. A thread that posts mostly waits at once, and to wake a thread takes longer than a
-// message: where there are many messages the background comes by itself. But what is to cross to
+// message: if there are many messages the background comes by itself. But what is to cross to
 // other hosts does not go on without it.
 void Mail::leave_to_background() noexcept {
   if (!busy() || waiters_ > 0) return;

@@ -9,8 +9,9 @@
 // rest of the message stays where it is, and the next one follows; but a send whose last slot is
 // written is done, and its sender does not learn of the refusal.
 //
-// A rank whose own arguments are refused posts that in place of its message. The rank at the other
-// end raises the reason, in the same way, and the messages behind it match as if it had been one.
+// If a rank's own arguments are refused, it posts that in place of its message. The rank at the
+// other end raises the reason, in the same way, and the messages behind it match as if it had been
+// one.
 //
 // Posting never blocks. Operations progress on whichever thread waits for one of them, and on a
 // background thread while none waits. A completion may run a user's callbacks, which may wait for
@@ -168,7 +169,8 @@ class Mail {
   bool busy() const;
   bool cross();
   bool progress(Done& done);
-  // step(), whose own failure (memory, mostly) breaks the group: what has moved by then is unknown.
+  // Runs step(). If that fails itself (memory, mostly), the group breaks, because it is unknown
+  // what has moved by then.
   template <typename Step>
   bool guarded(Step step) noexcept;
   bool claim_early(const std::shared_ptr<Message>& recv, Done& done);

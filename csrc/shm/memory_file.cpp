@@ -98,7 +98,7 @@ std::optional<File> File::make(Kind kind) {
   return file;
 }
 
-// In another PID namespace the number may belong to another process, whose files must not be
+// In another PID namespace the number may belong to another process, and its files must not be
 // opened. So the name is checked first, and again once the file is open, because numbers are
 // reused.
 std::optional<File> File::open(const std::string& address) {

@@ -5,7 +5,7 @@
 // it first uses it (make), by posix_fallocate, so that a lack of memory is an error and never a
 // SIGBUS. Peers have the area mapped then already; they only must not touch it before. So all
 // addresses are sums of constants, nothing has a name after set-up, and nothing is left behind by
-// ranks that are killed. What a rank takes is its own node's memory where there are several.
+// ranks that are killed. What a rank takes is its own node's memory if there are several.
 #pragma once
 
 #include <algorithm>
@@ -64,7 +64,7 @@ class Segment {
   // This rank takes the memory of an area of its own, if it has not yet, and publishes that. Throws
   // Error (kSystem). Any thread.
   void make(Area area) { make(area, rank_); }
-  // For a rank on another host, whose area is mirrored here.
+  // Makes the area of a rank on another host, to mirror it here.
   void make(Area area, int rank);
   void make_mail_box(int to) { make_mail_box(rank_, to); }
   void make_mail_box(int from, int to);

@@ -33,7 +33,7 @@ class SegmentSetup {
     int attempt;
     bool named;
     std::vector<int> out_of_reach;
-    std::vector<std::string> engines;  // of this host; none where there is no other
+    std::vector<std::string> engines;  // of this host; none if there is no other
 
     std::string text() const;
     // Nothing if it is none of a group of so many.

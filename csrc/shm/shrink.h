@@ -39,7 +39,7 @@ struct ShrinkCall {
 //   whatever `make` throws when no rank died
 //
 // After it threw, it can be called again. The old group need not work any more, but for its memory;
-// where it spans hosts the ranks agree in `store` (csrc/hosts/), the one in which it has
+// if it spans hosts the ranks agree in `store` (csrc/hosts/), the one in which it has
 // met. There, what one rank gives up for is thrown by all.
 Survivors shrink(Group& group, Store& store, const ShrinkCall& call, const MakeGroup& make);
 
@@ -82,7 +82,7 @@ class ShrinkCaller {
   const Deadline deadline_;
 };
 
-// What may pass by itself: a rank whose call differs calls again, and rightly.
+// A state that may pass by itself: a rank that made a different call may call again, and rightly.
 class Persistent {
  public:
   // Whether there is some, and has been for a while.

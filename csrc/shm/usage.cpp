@@ -40,7 +40,7 @@ std::size_t available_nbytes() {
   return SIZE_MAX;
 }
 
-// What the process's cgroup leaves it, where it is limited; a file of "max" or digits.
+// What the process's cgroup leaves it, if it is limited; a file of "max" or digits.
 std::size_t left_in_cgroup() {
   std::size_t limit = 0, used = 0;
   if (!(std::ifstream("/sys/fs/cgroup/memory.max") >> limit)) return SIZE_MAX;

@@ -29,7 +29,7 @@ std::vector<int> held_by(const Contract& contract, int rank, int num_blocks) {
   return blocks;
 }
 
-// The ranks whose contributions the block holds in the end.
+// The ranks that have contributed to the block in the end.
 std::vector<int> contributors(const Contract& contract, int block, int world_size) {
   std::vector<int> ranks;
   const RankSet all = contract.after(block);

@@ -53,7 +53,7 @@ class ZeroCopy {
 
   // The bytes that a rank announces at most.
   std::size_t most_nbytes() const;
-  // Returns the bytes written; 0 where a part of this rank's lies elsewhere.
+  // Returns the bytes written; 0 if a part of this rank's lies elsewhere.
   std::size_t publish_buffers(const Chunks& blocks, std::size_t element_nbytes,
                               const PeerMemory& peers, std::byte* payload);
   // What that is.
@@ -91,7 +91,7 @@ class ZeroCopy {
     std::vector<Place> outputs;  // of others
   };
 
-  // In the order in which a rank prefers them.
+  // They stand in the order in which a rank prefers them.
   enum class Places : std::uint8_t { kNone, kInArena, kInProcess };
   struct BufferInfo;
 
@@ -108,7 +108,7 @@ class ZeroCopy {
 
   const int rank_;
   const bool is_exchange_;               // its parts may be read out of processes
-  std::vector<int> inputs_;              // this rank's, whose places it publishes
+  std::vector<int> inputs_;              // this rank's; it publishes their places
   std::vector<int> outputs_;             // and then of these
   std::vector<std::uint64_t> readable_;  // where the kernel could read each of them last
   std::vector<std::size_t> num_inputs_;  // by rank

@@ -84,7 +84,7 @@ std::size_t ZeroCopy::publish_buffers(const Chunks& blocks, std::size_t element_
   return static_cast<std::size_t>(at - payload);
 }
 
-// Whether the kernel would read this rank's parts for the others. It is asked once where a part
+// Whether the kernel would read this rank's parts for the others. It is asked once if a part
 // stays where it is, as that is a system call, and of its first byte, which stands for all of it.
 bool ZeroCopy::may_be_read(const Chunks& blocks, std::size_t element_nbytes) {
   std::size_t count = 0;
