@@ -34,7 +34,7 @@ namespace ringcomm::hosts {
 // On the leader of a host, in a group that spans hosts.
 class AnnouncementForwarder {
  public:
-  // Throws Error (kSystem) where there is no memory for the mirrors.
+  // Throws Error (kSystem) if there is no memory for the mirrors.
   AnnouncementForwarder(Group& group, links::Engine& links);
   ~AnnouncementForwarder();
   AnnouncementForwarder(const AnnouncementForwarder&) = delete;

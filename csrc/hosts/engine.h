@@ -83,7 +83,7 @@ class Engine {
 // `engine` is what the hosts have agreed on. `meeting` is a name that all ranks of the group know,
 // and no other group has ever had: under it they exchange addresses in a store (hosts/address.h).
 // Each leaves its own at once, and looks for a peer's when it first needs it. Throws Error
-// (kLibrary) where there is no engine.
+// (kLibrary) if there is no engine.
 using MakeEngine = std::function<std::unique_ptr<Engine>(
     const std::string& engine, const std::string& meeting, int rank, int world_size)>;
 

@@ -57,8 +57,8 @@ class MembershipReports {
   // from it knows that they live; else they are gone, if a report says so, or if they reported
   // once.
   MemberState state_of(int rank) const;
-  // The ranks among these, whose hosts report, that receive from each other's hosts. If that can be
-  // one or another part, the largest; among equal ones, that with the lowest rank.
+  // The largest set of these ranks whose hosts report and receive from each other. Among sets of
+  // equal size it is the one with the lowest rank.
   std::vector<int> largest_partition(const std::vector<int>& ranks) const;
 
  private:

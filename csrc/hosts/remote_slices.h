@@ -74,7 +74,7 @@ class LinkedSlices final : public RemoteSlices {
     // Where the next receive is to be posted for: behind those that are.
     std::size_t round = 0;
     std::size_t action = 0;
-    // Numbers of arrivals, whose places are used in turn.
+    // Numbers of arrivals; their places are used in turn.
     std::uint64_t posted = 0;
     std::uint64_t taken = 0;
     std::unique_ptr<Slice[]> arrivals;

@@ -160,7 +160,7 @@ class ShrinkingHosts {
     check_not_late();
   }
 
-  // The verdict is read first, so that survivors are found where it says made.
+  // The verdict is read first, so that survivors are found if it says made.
   void look() {
     check_interrupt();
     verdict_ = store_.find(key("verdict"));

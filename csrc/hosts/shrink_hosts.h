@@ -6,16 +6,15 @@
 // comes too late, dies or believes something else changes nothing. Rounds are numbered, and in
 // round k, under "shrink/NAME/k/":
 //
-//   notices/H   host H    what its ranks know (hosts/membership_report.h); any of them writes it
-//   from their
-//                         memory, one at a time, twice a second and when something has changed
+//   notices/H   host H    what its ranks know (hosts/membership_report.h); any of them writes
+//                         it from their memory, one at a time, twice a second and when something
+//                         has changed
 //   survivors   once      some ranks that have joined
 //   verdict     once      made: they have a new group, and no other round begins
 //                         again: one of them died before; the next round begins
 //                         R, why: rank R has given up; all that are in the round raise that
-//   absent      once      likewise, written in the round before: a rank that comes later waits for
-//   R
-//                         no longer than a second
+//   absent      once      likewise, written in the round before: a rank that comes later waits
+//                         for R no longer than a second
 //
 // A rank
 //
@@ -30,7 +29,7 @@
 //
 // Invariant: there is at most one set of survivors that has a new group. A round has one verdict
 // and one set of survivors, as the store keeps one; "made" takes the votes of all of them; and the
-// next round begins with "again" or where a rank gave up.
+// next round begins with "again" or if a rank gave up.
 //
 // Which ranks are gone: a rank can be certain about those of its own host. For another host, its
 // report counts. If it has none, the hosts that listen report: their heartbeats know

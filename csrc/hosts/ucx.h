@@ -15,10 +15,10 @@ void look_for_ucx_in(const std::string& place);
 // Why there is none; empty if there is. This loads it.
 std::string missing_for_ucx();
 
-// "1.22". Throws Error (kLibrary) where there is none.
+// "1.22". Throws Error (kLibrary) if there is none.
 std::string ucx_version();
 
-// Throws Error (kLibrary) where there is none.
+// Throws Error (kLibrary) if there is none.
 std::unique_ptr<Engine> make_ucx_engine(std::shared_ptr<Store> store, int rank, int world_size);
 
 }  // namespace ringcomm::links

@@ -166,7 +166,7 @@ void UcxEngine::cancel(Request& request) {
 bool UcxEngine::advance() {
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || !stopped_.empty()) return false;  // another thread does it, or none
-  if (peers_.empty()) return false;              // as of a rank whose leader speaks for it
+  if (peers_.empty()) return false;              // for example, its leader speaks for it
   look_for_peers();
   const std::size_t ended = num_ended_;
   while (ucx_.worker_progress(worker_) > 0 && num_ended_ == ended) {

@@ -1,5 +1,5 @@
 // UCX as a library of this process, if there is one: it is loaded when it is first needed, so that
-// ringcomm runs where there is none.
+// ringcomm runs without it, too.
 #pragma once
 
 #include <string>
