@@ -21,7 +21,7 @@ struct Members {
   // The rank of this number there, if it is in the group.
   std::optional<int> find(std::uint64_t global_rank, int world_size) const;
 
-  // "rank 2" where that is its number in the group, too, else "rank 2 (rank 1 of group tp)".
+  // "rank 2" if that is its number in the group, too, else "rank 2 (rank 1 of group tp)".
   std::string name(int rank) const;
   // "no rank", "rank 2", "ranks 0, 2 and 5", "ranks 2 and 3 (ranks 0 and 1 of group tp)"
   std::string names(const std::vector<int>& ranks) const;

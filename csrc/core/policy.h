@@ -29,7 +29,7 @@ struct TunedRule {
   AlgorithmId algorithm;
 };
 
-// As many as a group of one size has.
+// A group of one size has at most so many rules.
 inline constexpr std::size_t kMostTuned = 64;
 
 // Those for groups of this size. Throws Error (kInvalidArgument) if they are more than a group has.
@@ -97,7 +97,7 @@ struct SizeClass {
   FixedText<37> algorithm;  // its name; empty with the call
 };
 
-// As many as a group publishes.
+// A group publishes at most so many size classes.
 inline constexpr int kMostSizeClasses = 96;
 
 }  // namespace ringcomm

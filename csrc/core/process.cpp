@@ -86,7 +86,7 @@ bool Process::runs() const { return !is_numbered_here() || look() != Look::kEnde
 std::string boot_id() {
   static const std::string known = [] {
     std::ifstream file("/proc/sys/kernel/random/boot_id");
-    std::string id;  // stays empty where there is no such file
+    std::string id;  // stays empty if there is no such file
     std::getline(file, id);
     return id;
   }();

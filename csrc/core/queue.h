@@ -44,7 +44,7 @@ class Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  // Throws Error (kSystem) or std::bad_alloc where a thread or memory is needed that cannot be had.
+  // Throws Error (kSystem) or std::bad_alloc if a thread or memory is needed that cannot be had.
   // Then the operation is not queued and will never run.
   void submit(Operation operation);
 

@@ -47,7 +47,7 @@ std::exception_ptr error_of(Body&& body) {
   }
 }
 
-// body() in a destructor: once more where it throws, as memory may be there then.
+// body() in a destructor: once more if it throws, as memory may be there then.
 template <typename Body>
 void at_the_end(Body&& body) noexcept {
   if (error_of(body)) error_of(body);
