@@ -8,10 +8,11 @@
 //   tickets          all          counter: how many tickets have been taken
 //   tickets/T        ticket T's   which rank came, for which group
 //   leader           rank 0       the same again, of the last rank 0 that came
-//   hello/T          rank 0       to ticket T: which rank 0 this is, and which broadcast T reads
-//   first told/T/I         rank 0       with ticket T: its I-th broadcast to all letters/T all
-//   counter, and letters/T/I: messages to ticket T shown/T/I        ticket T's   what that rank
-//   publishes begun            rank 0       the first ticket that is not of a group made already
+//   hello/T          rank 0       to ticket T: which rank 0 this is; which broadcast T reads first
+//   told/T/I         rank 0       with ticket T: its I-th broadcast to all
+//   letters/T        all          counter, and letters/T/I: messages to ticket T
+//   shown/T/I        ticket T's   what that rank publishes
+//   begun            rank 0       the first ticket that is not of a group made already
 //   left/T           all          counter, at rank 0's ticket T: ranks that read nothing more
 //   stays/T          rank 0       nothing will be erased
 //

@@ -39,8 +39,8 @@ struct Participant {
   static std::optional<Participant> read(std::string_view text, std::string_view* rest = nullptr);
 };
 
-// By rank, the guess of each at first. A participant whose host is unknown is tried with the first
-// that has a kernel.
+// The first guess of each participant's host, by rank. If its host is unknown, a participant is
+// tried with the first one that has a kernel.
 std::vector<std::string> guesses_of(const std::vector<Participant>& participants);
 
 }  // namespace ringcomm
