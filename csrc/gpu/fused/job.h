@@ -152,7 +152,7 @@ bool takes_two_hops(const Call& call, std::span<const Chunk> blocks, const Layou
 Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
                    const Layout& layout, int rank);
 
-// The job of a call for whose program why_not() is empty. The executor adds the addresses: script,
+// The job of a call; why_not() is empty for its program. The executor adds the addresses: script,
 // memory, scratch and control. All ranks cut the chunks into the same slices.
 Job make_job(const Call& call, const Program& program, std::span<const Chunk> chunks,
              const Reduction& reduction, const Layout& layout, int rank);

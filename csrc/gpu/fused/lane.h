@@ -6,8 +6,8 @@
 //      read what lay in it;
 //   2. reads the slices in the outboxes of the peers, adds the own value, and writes the result to
 //      the output, to the own outbox, or to both: one pass over the data;
-//   3. writes the number of its finished steps to the flags of the ranks whose slices it has taken
-//      and of the ranks for which it has published a slice.
+//   3. writes the number of its finished steps to the flags of the ranks from which it has
+//      taken slices, and of the ranks for which it has published a slice.
 //
 // Most of a lane's threads are movers: they do 2 and nothing else. A few, the control, do 1 and 3
 // for them, and ahead of them: while a step's data move, the control writes the work item of the

@@ -299,7 +299,7 @@ void Communicator::enqueue_program(Call call, const Program& program, std::span<
   if (!is_eager) connect_for(program, deadline);
   announce(call, deadline);
   if (!captured_) watchdog_->add({call, deadline, under_way_});
-  // Edges are connected after the call is announced: ranks whose calls differ would wait for each
+  // Edges are connected after the call is announced: ranks with different calls would wait for each
   // other here, and the announcements show the difference.
   if (!is_eager) {
     connect_edges(unconnected(program), deadline);
