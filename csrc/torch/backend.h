@@ -114,7 +114,7 @@ class RingBackend final : public c10d::Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
   // Between the two, every operation is asynchronous; endCoalescing returns one Work for all.
-  // supportsCoalescing is true only where there are devices, whose messages must begin together: it
+  // supportsCoalescing is true only if there are devices, whose messages must begin together: it
   // makes torch coalesce each batch of messages, and keep a group that raised meanwhile from ever
   // running a collective again.
   bool supportsCoalescing() const override;
@@ -123,7 +123,7 @@ class RingBackend final : public c10d::Backend {
 
   // Splitting makes a group from the parent's store, and takes its members alone. torch asks the
   // other ranks to take part, too, through a method that Backend does not have, and that
-  // bindings.cpp gives this one. A DeviceMesh splits where a group is bound to a device
+  // bindings.cpp gives this one. A DeviceMesh splits if a group is bound to a device
   // (device_id=).
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(
@@ -335,7 +335,7 @@ class RingBackend final : public c10d::Backend {
     return !coalescing_ && !estimate_ && !hooks_->extension->is_active();
   }
   std::string why_no_estimate() const;
-  // In place of carrying it out.
+  // Adds the operation to the estimate in place of carrying it out.
   WorkPtr add_to_estimate(Operation operation);
   [[noreturn]] void refuse_in_estimate(const std::string& what) const;
   // The work of a call that was carried out at once. Completion hooks have been called when this

@@ -167,7 +167,7 @@ void check_splits(const at::Tensor& tensor, const std::vector<int64_t>& splits, 
                     " add up to ", sum, "; its dimension 0 is ", rows);
 }
 
-// `output_splits` and `input_splits` are copied only where there are some.
+// `output_splits` and `input_splits` are copied only if there are some.
 auto prepare_all_to_all(const at::Tensor& output, const at::Tensor& input,
                         const std::vector<int64_t>& output_splits,
                         const std::vector<int64_t>& input_splits, Place place) {

@@ -20,7 +20,7 @@
 
 namespace ringcomm {
 
-// wait() makes the current stream wait, and the host only where it is given a timeout or
+// wait() makes the current stream wait, and the host only if it is given a timeout or
 // RINGCOMM_BLOCKING_WAIT=1 asks for it. Errors come from the group's watchdog, which notices them
 // some time after they happen.
 //

@@ -21,7 +21,7 @@ using Entry = FlightRecorder::Entry;
 std::atomic<FlightRecorder*> process_recorder{nullptr};
 std::atomic<bool> record_stacks{false};
 
-// As torch's analyzer calls it.
+// The name that torch's analyzer uses for it.
 const char* name_of(c10d::OpType type) {
   switch (type) {
     case c10d::OpType::ALLREDUCE:

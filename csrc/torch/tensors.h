@@ -14,7 +14,7 @@ namespace ringcomm {
 // a CUDA device. `what` is the collective, for the message.
 void check_tensor(const at::Tensor& tensor, const char* what);
 
-// As check_tensor, for a tensor that is written: a ValueError also where elements share memory.
+// As check_tensor, for a tensor that is written: a ValueError also if elements share memory.
 void check_output(const at::Tensor& tensor, const char* what);
 
 // Whether a call of torch's on this tensor comes to its memory without a detour: neither the tensor
@@ -28,7 +28,7 @@ bool lies_flat(const at::Tensor& tensor);
 at::Tensor readable(const at::Tensor& tensor);
 
 // A tensor that is written: `flat` has the elements in logical order and is the tensor itself where
-// possible; commit() puts them into the tensor where it is not.
+// possible; commit() puts them into the tensor if it is not.
 class Writable {
  public:
   explicit Writable(const at::Tensor& tensor, bool needs_contents);

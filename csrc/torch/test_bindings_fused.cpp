@@ -25,7 +25,7 @@ constexpr const char* kFusedAllReduce = "FusedAlone.all_reduce";
 // Later than any call that will ever be made: every wait ends at once.
 constexpr fused::Progress kDone = fused::Progress{1} << 62;
 
-// One rank whose peers are itself: it reads in its own outbox what it would in theirs.
+// One rank that is its own peers: it reads from its own outbox what it would read from theirs.
 class FusedAlone : private streams::DeviceCollectives {
  public:
   FusedAlone(int world_size, const std::string& algorithm, int max_ctas)
