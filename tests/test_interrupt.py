@@ -18,7 +18,7 @@ from programs import ROOT
 from ringcomm import forked
 from ringcomm.launch import run_ranks, uninterrupted
 
-# Of each what takes long, and how many processes it starts.
+# Commands that take long, and how many processes each starts.
 LONG = {
     "bench -n 100000": 2,
     "demo --nproc 2 --epochs 100000": 2,
@@ -28,6 +28,11 @@ LONG = {
     "simulate --world-size 2048,4096 --nbytes 1K..1G --slice 1M": 0,
     "explain --timeline --world-size 8 --slices 8": 0,
 }
+
+
+def _heed_interrupts() -> None:
+    """A shell lets what it starts with & ignore SIGINT, which this process may have inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextmanager
@@ -41,6 +46,7 @@ def started(command: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True,
+        preexec_fn=_heed_interrupts,
     )
     try:
         yield process
@@ -81,7 +87,7 @@ def test_a_command_is_interrupted(
 
 @pytest.mark.parametrize("is_safe", [True, False], ids=["fork", "new process"])
 def test_ranks_are_not_interrupted(is_safe: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who sends it to all is not to see what each of them would say of it."""
+    """A signal to all must not print what each of them would say about it."""
     monkeypatch.setattr(forked, "is_safe", lambda: is_safe)
     run_ranks(["-c", "import os, signal; os.kill(os.getpid(), signal.SIGINT)"], 2, timeout=60)
 
