@@ -38,7 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ringcomm
 from ringcomm.arguments import number
 from ringcomm.host import processor
-from ringcomm.rendezvous import local_store
+from ringcomm.stores import local_store
 from ringcomm.units import readable_seconds
 from ringcomm.usage import Parser
 

@@ -34,7 +34,7 @@ import torch.distributed as dist
 from common import header, listed, rotated, write_results
 
 from ringcomm.arguments import number
-from ringcomm.rendezvous import local_store
+from ringcomm.stores import local_store
 from ringcomm.units import readable_seconds
 from ringcomm.usage import FailedError, Parser
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Protocol
 
 from ringcomm import forked
-from ringcomm.rendezvous import local_store
+from ringcomm.stores import local_store
 
 GRACE = 5.0  # seconds that the other ranks get once one has failed
 _POLL = 0.02

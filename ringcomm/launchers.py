@@ -13,7 +13,7 @@ from torch.distributed.distributed_c10d import default_pg_timeout
 
 from ringcomm.environment import MOST_RANKS, integer, is_integer, value_of
 from ringcomm.processes import parent_and_start
-from ringcomm.rendezvous import job_store
+from ringcomm.stores import job_store
 
 MOST_PORT = (1 << 16) - 1
 LAST_STEP = 0xFFFFFFF0  # of srun; batch scripts and the shells of salloc have higher numbers
@@ -94,7 +94,7 @@ def rendezvous(timeout: timedelta | None) -> dict[str, Any]:
     Raises:
         ValueError: the environment is incomplete, or has no number where one must be; the message
             names what is missing or wrong.
-        torch.distributed.DistBackendError: as `ringcomm.rendezvous.job_store`.
+        torch.distributed.DistBackendError: as `ringcomm.stores.job_store`.
     """
     launcher = _launcher()
     if launcher is None or _is_alone(launcher):

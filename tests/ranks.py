@@ -42,7 +42,7 @@ import torch.distributed as dist
 from played_hosts import environment_of
 from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
-from ringcomm.rendezvous import local_store
+from ringcomm.stores import local_store
 
 TIMEOUT = 60.0
 GRACE = 5.0  # seconds that the others get once a rank has failed

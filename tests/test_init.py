@@ -22,7 +22,7 @@ from programs import python
 from ranks import Rank, on_processes
 
 import ringcomm
-from ringcomm import launchers, rendezvous
+from ringcomm import launchers, stores
 from ringcomm.launch import run_ranks
 
 VARIABLES = {
@@ -128,31 +128,31 @@ def test_rank_0_that_does_not_come() -> None:
     with pytest.raises(
         dist.DistBackendError, match=r"rank 1 waited 0\.1 s for rank 0 .* Timed out"
     ):
-        rendezvous.job_store("a job without rank 0", 1, 2, timedelta(seconds=0.1))
+        stores.job_store("a job without rank 0", 1, 2, timedelta(seconds=0.1))
 
 
 def test_there_is_one_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
-    store = rendezvous.job_store(str(tmp_path), 0, 2, timedelta(seconds=5))
-    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
+    monkeypatch.setattr(stores, "_joined", collections.Counter())
+    store = stores.job_store(str(tmp_path), 0, 2, timedelta(seconds=5))
+    monkeypatch.setattr(stores, "_joined", collections.Counter())
     with pytest.raises(dist.DistBackendError, match="another process of this job is rank 0"):
-        rendezvous.job_store(str(tmp_path), 0, 2, timedelta(seconds=5))
-    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
-    assert rendezvous.job_store(str(tmp_path), 1, 2, timedelta(seconds=5)).port == store.port
+        stores.job_store(str(tmp_path), 0, 2, timedelta(seconds=5))
+    monkeypatch.setattr(stores, "_joined", collections.Counter())
+    assert stores.job_store(str(tmp_path), 1, 2, timedelta(seconds=5)).port == store.port
 
 
 def test_other_users_are_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
-    rendezvous.job_store(str(tmp_path), 0, 2, timedelta(seconds=5))
-    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
-    monkeypatch.setattr(rendezvous, "_user_of", lambda connection: os.getuid() + 1)
+    monkeypatch.setattr(stores, "_joined", collections.Counter())
+    stores.job_store(str(tmp_path), 0, 2, timedelta(seconds=5))
+    monkeypatch.setattr(stores, "_joined", collections.Counter())
+    monkeypatch.setattr(stores, "_user_of", lambda connection: os.getuid() + 1)
     with pytest.raises(dist.DistBackendError, match=f"is that of user {os.getuid() + 1}"):
-        rendezvous.job_store(str(tmp_path), 1, 2, timedelta(seconds=5))
+        stores.job_store(str(tmp_path), 1, 2, timedelta(seconds=5))
 
 
 def test_a_job_whose_name_is_no_text() -> None:
     job = os.fsdecode(b"caf\xe9")
-    assert rendezvous.job_store(job, 0, 1, timedelta(seconds=10)).num_keys() >= 0
+    assert stores.job_store(job, 0, 1, timedelta(seconds=10)).num_keys() >= 0
 
 
 def test_a_launcher_whose_name_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +169,9 @@ def test_a_launcher_whose_name_is_no_text(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_store_is_of_ipv4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of clients at 127.0.0.1 are looked up in /etc/hosts; at ::ffff:127.0.0.1, by DNS."""
-    monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
-    by_job = rendezvous.job_store(str(tmp_path), 0, 1, timedelta(seconds=5))
-    for store in (rendezvous.local_store(), by_job):
+    monkeypatch.setattr(stores, "_joined", collections.Counter())
+    by_job = stores.job_store(str(tmp_path), 0, 1, timedelta(seconds=5))
+    for store in (stores.local_store(), by_job):
         with socket.create_connection(("127.0.0.1", store.port), timeout=5):
             pass
         with pytest.raises(OSError), socket.create_connection(("::1", store.port), timeout=5):
@@ -257,7 +257,7 @@ def test_a_single_rank_needs_no_rendezvous(
     for name, value in played.items():
         monkeypatch.setenv(name, value)
     for _ in range(2):
-        monkeypatch.setattr(rendezvous, "_joined", collections.Counter())
+        monkeypatch.setattr(stores, "_joined", collections.Counter())
         world = launchers.rendezvous(None)
         assert isinstance(world["store"], dist.HashStore)
         assert (world["rank"], world["world_size"]) == (0, 1)

@@ -14,7 +14,7 @@ from ranks import Rank, on_processes
 
 import ringcomm
 from ringcomm.environment import NAMES
-from ringcomm.rendezvous import local_store
+from ringcomm.stores import local_store
 
 BAD = {
     "RINGCOMM_ACROSS": "quick",

@@ -18,7 +18,7 @@ from ranks import DIED, Rank, on_processes, outcomes
 from values import torch_2_14
 
 import ringcomm
-from ringcomm.rendezvous import local_store
+from ringcomm.stores import local_store
 
 SHORT = timedelta(seconds=2)
 

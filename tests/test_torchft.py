@@ -17,7 +17,7 @@ from ranks import DIED, Rank, outcomes
 
 pytest.importorskip("torchft", reason="pip install torchft")
 
-from ringcomm.rendezvous import local_store
+from ringcomm.stores import local_store
 from ringcomm.torchft import ProcessGroupRing
 
 
@@ -52,7 +52,7 @@ REPLICA = """
 import os, signal, sys, time
 from datetime import timedelta
 import torch, torchft
-from ringcomm.rendezvous import local_store
+from ringcomm.stores import local_store
 from ringcomm.torchft import ProcessGroupRing
 name, dies_at = sys.argv[1], int(sys.argv[2])
 store = local_store()
