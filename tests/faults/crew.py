@@ -30,7 +30,7 @@ import ranks  # its fork server has imported torch
 import torch
 import torch.distributed as dist
 
-from ringcomm.rendezvous import local_store
+from ringcomm.stores import local_store
 
 PATIENCE = 60.0  # seconds, on a busy host
 _context = multiprocessing.get_context("forkserver")

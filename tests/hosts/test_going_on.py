@@ -8,7 +8,7 @@ import pytest
 
 from hosts import Local, Network
 from hosts.conftest import needs_hosts
-from ringcomm.rendezvous import local_store
+from ringcomm.stores import local_store
 
 SCRIPT = Path(__file__).with_name("going_on.py")
 
