@@ -25,7 +25,7 @@ enum class AlgorithmFamily {
   kTree,
   kDoubling,  // an all-reduce: what ranks have of the sum doubles with each step
 };
-inline constexpr int kNumWays = 5;
+inline constexpr int kNumFamilies = 5;
 
 // All counts are elements. Inputs are only read; an output may be the rank's input. Every method is
 // called by all ranks in the same order, by one thread at a time. They throw Error, see
@@ -104,7 +104,7 @@ class Collectives {
   const int rank_;
   const int world_size_;
   Programs programs_;
-  std::array<std::array<AlgorithmId, kNumWays>, kNumCollectives> automatic_{};
+  std::array<std::array<AlgorithmId, kNumFamilies>, kNumCollectives> automatic_{};
   Tuning tuning_;
   // Across hosts, of an all-reduce of at most so many bytes.
   AlgorithmId doubling_ = 0;

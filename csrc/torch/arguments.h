@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "torch/backend.h"
@@ -47,12 +48,23 @@ inline void check_same_device(const at::Tensor& a, const at::Tensor& b, const ch
                     " and on ", b.device(), "; all must be on one device");
 }
 
-// The tensors of gather and scatter that only the root has.
-inline void check_root_only(const TensorLists& lists, int rank, int64_t root, const char* what,
-                            const char* argument) {
-  TORCH_CHECK_VALUE(lists.empty() || (lists.size() == 1 && lists[0].empty()), "ring: ", what,
-                    ": got ", argument, " tensors on rank ", rank, ", but only the root, rank ",
-                    root, ", has ", argument, "s");
+// Where this rank is among how many.
+struct Place {
+  int rank, world_size;
+};
+
+// The tensors of gather and scatter, one per rank, that only the root has. Empty on other ranks.
+inline Tensors list_of_root(const TensorLists& lists, Place place, int64_t root, const char* what,
+                            const std::string& argument) {
+  if (place.rank != root) {
+    TORCH_CHECK_VALUE(lists.empty() || (lists.size() == 1 && lists[0].empty()), "ring: ", what,
+                      ": got ", argument, " tensors on rank ", place.rank,
+                      ", but only the root, rank ", root, ", has ", argument, "s");
+    return {};
+  }
+  const Tensors& list = single(lists, what, (argument + " list").c_str());
+  check_one_per_rank(list.size(), place.world_size, what, (argument + " tensor").c_str());
+  return list;
 }
 
 // One dtype, one device.

@@ -31,11 +31,6 @@ struct Prepared {
   bool writes = true;
 };
 
-// Where this rank is among how many.
-struct Place {
-  int rank, world_size;
-};
-
 auto prepare_all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) {
   const char* what = "all_reduce";
   check_output(tensor, what);
@@ -71,8 +66,8 @@ auto prepare_reduce(const at::Tensor& tensor, int64_t root, const c10d::ReduceOp
         void* data = buffer.data_ptr();
         collectives.reduce(data, data, elements.count(buffer), reduce, root, timeout);
       },
-      true,
-      is_root};
+      /*reads=*/true,
+      /*writes=*/is_root};
 }
 
 auto prepare_broadcast(const at::Tensor& tensor, int64_t root, Place place) {
@@ -91,8 +86,8 @@ auto prepare_broadcast(const at::Tensor& tensor, int64_t root, Place place) {
           auto& collectives, const at::Tensor&, const at::Tensor& buffer, auto timeout) {
         collectives.broadcast(buffer.data_ptr(), elements.count(buffer), elements, root, timeout);
       },
-      is_root,
-      !is_root};
+      /*reads=*/is_root,
+      /*writes=*/!is_root};
 }
 
 void check_pair(const at::Tensor& output, const at::Tensor& input, const char* what) {

@@ -54,17 +54,11 @@ RingBackend::WorkPtr RingBackend::gather(TensorLists& outputs, Tensors& inputs,
     const at::Tensor& input = single(inputs, what, "input tensor");
     check_root(opts.rootRank, size_, what);
     check_tensor(input, what);
-    Tensors list;
-    if (opts.rootRank == rank_) {
-      list = single(outputs, what, "output list");
-      check_one_per_rank(list.size(), size_, what, "output tensor");
-      check_outputs(list, what);
-      check_alike(input, list[0], what);
-      for (const at::Tensor& output : list) {
-        check_numel(output.numel(), input.numel(), what, "output tensor");
-      }
-    } else {
-      check_root_only(outputs, rank_, opts.rootRank, what, "output");
+    const Tensors list = list_of_root(outputs, {rank_, size_}, opts.rootRank, what, "output");
+    check_outputs(list, what);
+    for (const at::Tensor& output : list) {
+      check_alike(input, output, what);
+      check_numel(output.numel(), input.numel(), what, "output tensor");
     }
     const Elements elements = elements_to_move(input.scalar_type());
     return carry_out_lists(
@@ -102,17 +96,11 @@ RingBackend::WorkPtr RingBackend::scatter(Tensors& outputs, TensorLists& inputs,
     const at::Tensor& output = single(outputs, what, "output tensor");
     check_root(opts.rootRank, size_, what);
     check_output(output, what);
-    Tensors list;
-    if (opts.rootRank == rank_) {
-      list = single(inputs, what, "input list");
-      check_one_per_rank(list.size(), size_, what, "input tensor");
-      check_list(list, what);
-      check_alike(list[0], output, what);
-      for (const at::Tensor& input : list) {
-        check_numel(input.numel(), output.numel(), what, "input tensor");
-      }
-    } else {
-      check_root_only(inputs, rank_, opts.rootRank, what, "input");
+    const Tensors list = list_of_root(inputs, {rank_, size_}, opts.rootRank, what, "input");
+    check_list(list, what);
+    for (const at::Tensor& input : list) {
+      check_alike(input, output, what);
+      check_numel(input.numel(), output.numel(), what, "input tensor");
     }
     const Elements elements = elements_to_move(output.scalar_type());
     return carry_out_lists(
