@@ -192,13 +192,14 @@ sys.stdin.read()
 def test_a_process_is_killed(name: str, tmp_path: Path) -> None:
     links.wanted()
     place = str(tmp_path / "store")
+    testing = tools()  # before there is a process that a skip would leave behind
     victim = subprocess.Popen(
         [sys.executable, "-c", VICTIM, name, place],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    engine = tools().Engine(name, FileStore(place, 2), 0, 2)
+    engine = testing.Engine(name, FileStore(place, 2), 0, 2)
     assert engine.send(1, 0, 0, torch.zeros(9)).wait(PATIENCE)
     pending = [engine.send(1, 0, 1, torch.zeros(LARGE)), engine.recv(1, 0, 0, torch.zeros(9))]
     assert victim.stdout is not None and victim.stdout.readline() == b"ready\n"
