@@ -48,6 +48,15 @@ def built_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def registered_algorithms_end_with_their_test() -> Iterator[None]:
+    """Commands list what is registered, so another test's algorithm would change their output."""
+    yield
+    registry = sys.modules.get("ringcomm.plan.registry")
+    if registry:
+        registry._generators.clear()
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     left = appeared_in_shared_memory(session.config.stash[_before])
     if left:

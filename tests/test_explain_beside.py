@@ -16,7 +16,7 @@ from ringcomm.explain.beside import beside_page
 from ringcomm.explain.contributions import follow
 from ringcomm.explain.page import page
 from ringcomm.explain.times import timed
-from ringcomm.plan import LINKS, Link, Network, Plan, Plans, Step, Transfer, registry
+from ringcomm.plan import LINKS, Link, Network, Plan, Plans, Step, Transfer
 from ringcomm.plan.algorithms import ALGORITHMS
 
 EVERY = [(collective, name) for collective, names in ALGORITHMS.items() for name in names]
@@ -93,9 +93,8 @@ plan.register("all_reduce", "my_star", star)
 
 
 def test_command_with_a_file_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(registry, "_generators", {})  # what it registers ends with it
     file, output = tmp_path / "my_plans.py", tmp_path / "both.html"
     file.write_text(OWN)
     (tmp_path / "beside_my_plans.py").write_text("CHUNKS = 1\n")

@@ -14,16 +14,10 @@ import pytest
 
 from ringcomm import plan
 from ringcomm.explain import follow
-from ringcomm.plan import LINKS, Network, Plan, PlanError, Plans, Step, Transfer, registry
+from ringcomm.plan import LINKS, Network, Plan, PlanError, Plans, Step, Transfer
 
 MILLION = 1_000_000
 LARGEST = 2**31 - 1
-
-
-@pytest.fixture(autouse=True)
-def forgotten_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_generators", {})
-    yield
 
 
 def swap(rank: int, count: int = 1) -> Step:

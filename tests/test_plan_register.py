@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ import pytest
 from ringcomm import plan
 from ringcomm.cli import main
 from ringcomm.plan import LINKS, Network, Plan, PlanError, Plans, Step, Transfer, registry
-
-
-@pytest.fixture(autouse=True)
-def forgotten_afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_generators", {})
-    yield
 
 
 def exchange(rank: int, world_size: int) -> Plan:

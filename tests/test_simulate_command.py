@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ringcomm.cli import main
-from ringcomm.plan import Link, Network, registry, simulate
+from ringcomm.plan import Link, Network, simulate
 from ringcomm.plan.algorithms import ALGORITHMS
 
 
@@ -72,8 +72,7 @@ def test_narrow_terminals_cut_no_figure(capsys, monkeypatch):
     assert all(name in printed for name in ALGORITHMS["all_reduce"])
 
 
-def test_an_imported_algorithm_is_beside_the_others(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(registry, "_generators", {})
+def test_an_imported_algorithm_is_beside_the_others(tmp_path, capsys):
     module = tmp_path / "imported_by_simulate.py"
     module.write_text(
         "from ringcomm import plan\n"
