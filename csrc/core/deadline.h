@@ -49,6 +49,7 @@ struct Deadline {
     }();
     return {rough_now() + tick, bounded(timeout)};
   }
+  bool has_passed(Clock::time_point now = Clock::now()) const { return now - start > timeout; }
   double waited() const {
     return std::chrono::duration<double>(std::max(Clock::now() - start, Clock::duration{})).count();
   }

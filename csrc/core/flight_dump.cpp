@@ -15,11 +15,11 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/pickle.h"
+#include "core/poll.h"
 #include "core/process.h"
 #include "core/status.h"
 #include "core/thread.h"
@@ -240,11 +240,9 @@ void write_file(const std::string& content, const std::string& path) {
 constexpr milliseconds kStillNew{100};
 
 void await(const std::vector<FlightRecorder::DumpsWritten>& requests) {
-  const auto end = steady_clock::now() + kDumpGrace;
-  for (const FlightRecorder::DumpsWritten& are_written : requests) {
-    while (!are_written() && steady_clock::now() < end)
-      std::this_thread::sleep_for(milliseconds(1));
-  }
+  poll_for(kDumpGrace, Poll(kPollEvery), [&] {
+    return std::ranges::all_of(requests, [](const auto& are_written) { return are_written(); });
+  });
 }
 
 // What was written on request is written again: meanwhile torch's recorder may have written the

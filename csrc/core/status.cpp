@@ -34,4 +34,24 @@ std::string describe_seconds(double seconds) {
   return text;
 }
 
+std::string after(const std::string& who, const Deadline& deadline) {
+  return who + " after " + describe_seconds(deadline.waited());
+}
+
+std::string timed_out(const std::string& who, const Deadline& deadline) {
+  return who + ": Timed out after " + describe_seconds(deadline.waited()) + " (its timeout is " +
+         describe_seconds(std::chrono::duration<double>(deadline.timeout).count()) + ")";
+}
+
+std::string wait_timed_out(const std::string& who, std::chrono::milliseconds patience,
+                           std::chrono::milliseconds timeout) {
+  return who + ": wait(): Timed out after " + std::to_string(patience.count()) +
+         " ms; the operation goes on until its own timeout of " + std::to_string(timeout.count()) +
+         " ms";
+}
+
+std::string will_not_answer(const std::string& peer, const std::string& how) {
+  return peer + " will not answer, " + how;
+}
+
 }  // namespace ringcomm

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/deadline.h"
 #include "core/text.h"
 
 namespace ringcomm {
@@ -58,5 +59,17 @@ std::string what_of(const std::exception_ptr& error);
 
 // "1.5 s", "90 s", "30 min", "2.5 h"
 std::string describe_seconds(double seconds);
+
+// The texts of errors that end a wait. `who`: "rank 0 in all_reduce(count=4, ...) #2".
+//
+// "rank 0 in ... after 3 s"
+std::string after(const std::string& who, const Deadline& deadline);
+// "rank 0 in ...: Timed out after 3 s (its timeout is 3 s)"
+std::string timed_out(const std::string& who, const Deadline& deadline);
+// "rank 0 in ...: wait(): Timed out after 5 ms; the operation goes on until ..."
+std::string wait_timed_out(const std::string& who, std::chrono::milliseconds patience,
+                           std::chrono::milliseconds timeout);
+// "rank 1 will not answer, its process 4711 has ended"
+std::string will_not_answer(const std::string& peer, const std::string& how);
 
 }  // namespace ringcomm

@@ -1,14 +1,13 @@
 // Where ranks find each other: what each has left in the group's store.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "core/poll.h"
 #include "setup/store.h"
 
 namespace ringcomm::links {
@@ -28,15 +27,10 @@ void withdraw(const std::shared_ptr<Store>& store, const std::vector<std::string
 // if it has published a failure.
 std::optional<std::string> find_address(Store& store, int peer, const std::string& engine);
 
-// Between looks into a store for a peer that has not come. Ever longer, for a large group has many
-// that look.
-class LookPause {
- public:
-  std::chrono::milliseconds next() { return std::exchange(next_, std::min(2 * next_, kLongest)); }
-
- private:
-  static constexpr std::chrono::milliseconds kLongest{64};
-  std::chrono::milliseconds next_{1};
-};
+// Looks into a store for a peer that has not come. The sleeps become long, because many ranks of a
+// large group look at the same time.
+inline Poll look_for_peer() {
+  return Poll(std::chrono::milliseconds(1), std::chrono::milliseconds(64));
+}
 
 }  // namespace ringcomm::links

@@ -126,7 +126,7 @@ void Heartbeat::look_at_processes() {
     // The status messages between hosts do not carry it.
     std::string how;
     if (group_.has_unmade(rank, &how) && !group_.broken()) {
-      group_.fail(ErrorKind::kSystem, group_.members.name(rank) + " will not answer, " + how);
+      group_.fail(ErrorKind::kSystem, will_not_answer(group_.members.name(rank), how));
     }
   }
 }

@@ -1,9 +1,9 @@
 #include "hosts/shrink_hosts.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "core/deadline.h"
+#include "core/poll.h"
 #include "core/text.h"
 #include "hosts/membership_report.h"
 #include "setup/record.h"
@@ -108,12 +108,11 @@ class ShrinkingHosts {
   // False: the round was aborted.
   template <typename Done>
   bool wait_until(Done done) {
-    for (;;) {
+    for (Poll poll(pause_);; poll.sleep()) {
       look();
       if (is_over()) return false;
       if (done()) return true;
       check_not_late();
-      std::this_thread::sleep_for(pause_);
     }
   }
 
@@ -139,13 +138,12 @@ class ShrinkingHosts {
     try {
       make_(survivors_, [this] { watch(); });
     } catch (const Error&) {
-      const Clock::time_point failed = Clock::now();
-      while (Clock::now() - failed < group_.heartbeat_timeout() + kDeathIsKnown &&
-             !caller_.is_late()) {
+      bool over = false;
+      poll_for(group_.heartbeat_timeout() + kDeathIsKnown, Poll(pause_), [&] {
         look();
-        if (is_over()) return false;
-        std::this_thread::sleep_for(pause_);
-      }
+        return (over = is_over()) || caller_.is_late();
+      });
+      if (over) return false;
       throw;
     }
     state(group_.rank).shrink_built.store(round_ + 1);

@@ -14,7 +14,7 @@ UcxEngine::Peer& UcxEngine::peer(int rank) {
     lose(found->second, stopped_);
   } else if (is_new) {  // also one from which is only received: its death is to be known
     ++num_unknown_;
-    look_pause_ = {};
+    poll_.restart();
     next_look_ = {};
     look_for_peers();
   }
@@ -39,7 +39,7 @@ void UcxEngine::look_for_peers() {
 }
 
 void UcxEngine::look() {
-  next_look_ = Clock::now() + look_pause_.next();
+  next_look_ = Clock::now() + poll_.next();
   std::vector<int> ranks;
   for (const auto& [rank, peer] : peers_) {
     if (peer.endpoint == nullptr && !peer.lost) ranks.push_back(rank);

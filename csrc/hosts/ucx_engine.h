@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/deadline.h"
+#include "core/poll.h"
 #include "core/process.h"
 #include "hosts/address.h"
 #include "hosts/engine.h"
@@ -97,7 +98,7 @@ class UcxEngine : public Engine {
     std::string error = {};
   };
   std::future<std::vector<Looked>> looking_;
-  LookPause look_pause_;
+  Poll poll_ = look_for_peer();
   Clock::time_point next_look_ = {};
   bool sent_since_flush_ = false;
   std::string stopped_;  // why nothing moves any more; empty: it does

@@ -1,7 +1,6 @@
 #include "setup/bootstrap.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "core/deadline.h"
 #include "core/digest.h"
@@ -61,7 +60,7 @@ Bootstrap::Bootstrap(Store& store, const GroupConfig& config, const std::string&
            .is_host_given = !config.host.empty(),
            .refusal = refusal},
       messages_(store, list_of("letters", own_.ticket)),
-      sleep_(kShortSleep) {
+      poll_(kShortSleep, kLongSleep * std::max(1, config.world_size / kRanksOfLongSleep)) {
   tickets_.write(own_.ticket, own_.text());
   if (own_.rank == 0) {
     store_.set("leader", own_.text());
@@ -98,7 +97,7 @@ Error Bootstrap::not_understood(const std::string& writer) const {
                                          "same build of ringcomm");
 }
 
-void Bootstrap::wake() { sleep_ = kShortSleep; }
+void Bootstrap::wake() { poll_.restart(); }
 
 void Bootstrap::read_tickets() {
   tickets_.read([&](std::int64_t, const std::string& text) {
@@ -274,10 +273,8 @@ std::string Bootstrap::why_lost(int rank) {
 }
 
 bool Bootstrap::pause(const std::vector<int>& awaited) {
-  const Clock::time_point now = Clock::now();
-  const bool looks = now >= look_next_;
+  const bool looks = poll_.looks_around();
   if (looks) {
-    look_next_ = now + kLookEvery;
     check_interrupt();
     if (own_.rank != 0) look_at_rank_0();
     for (const int rank : awaited) {
@@ -287,11 +284,9 @@ bool Bootstrap::pause(const std::vector<int>& awaited) {
                                             describe_seconds(deadline_.waited()) + " found that " +
                                             config_.members.name(rank) + " will not come: " + how);
     }
-    if (now - deadline_.start > deadline_.timeout) give_up(awaited);
+    if (deadline_.has_passed()) give_up(awaited);
   }
-  std::this_thread::sleep_for(sleep_);
-  sleep_ =
-      std::min(sleep_ + sleep_ / 2, kLongSleep * std::max(1, own_.world_size / kRanksOfLongSleep));
+  poll_.sleep();
   return looks;
 }
 

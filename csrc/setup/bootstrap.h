@@ -40,6 +40,7 @@
 #include <vector>
 
 #include "core/deadline.h"
+#include "core/poll.h"
 #include "core/status.h"
 #include "setup/group_config.h"
 #include "setup/participant.h"
@@ -150,8 +151,7 @@ class Bootstrap {
   bool has_looked_for_letters_ = false;
   std::vector<int> shown_;  // places
   int num_broadcasts_ = 0;  // of rank 0, sent or received, or not meant for this rank
-  std::chrono::microseconds sleep_;
-  Clock::time_point look_next_{};
+  Poll poll_;
 };
 
 // This rank has failed before others could know of it, or of the reason: takes another ticket to

@@ -1,8 +1,8 @@
 // How the ranks leave the store when a group is made or refused, and rank 0 erases what is there:
 // see setup/bootstrap.h.
 #include <algorithm>
-#include <thread>
 
+#include "core/poll.h"
 #include "setup/bootstrap.h"
 
 namespace ringcomm {
@@ -23,13 +23,12 @@ bool Bootstrap::await_others(
     const std::function<bool(std::int64_t left, Clock::duration waited)>& is_over) {
   const std::string left = list_of("left", own_.ticket);
   const Clock::time_point start = Clock::now();
-  for (microseconds sleep = kShortSleep;; sleep = std::min(2 * sleep, kLongSleep)) {
-    const std::int64_t count = own_.world_size > 1 ? store_.add(left, 0) : 0;
-    const Clock::duration waited = Clock::now() - start;
-    if (is_over(count % kNotWaiting, waited)) return count < kNotWaiting;
-    if (waited > kMostPatience) return false;
-    std::this_thread::sleep_for(sleep);
-  }
+  std::int64_t count = 0;
+  const auto done = [&] {
+    count = own_.world_size > 1 ? store_.add(left, 0) : 0;
+    return is_over(count % kNotWaiting, Clock::now() - start);
+  };
+  return poll_for(kMostPatience, Poll(kShortSleep, kLongSleep), done) && count < kNotWaiting;
 }
 
 void Bootstrap::clear(int num_others, bool is_quiet) noexcept {
@@ -96,12 +95,9 @@ void Bootstrap::leave(bool waits) noexcept {
     const std::string left = list_of("left", rank_0->second.ticket);
     store_.add(left, waits ? 1 : 1 + kNotWaiting);
     const std::string stays = list_of("stays", rank_0->second.ticket);
-    const Clock::time_point start = Clock::now();
-    for (microseconds sleep = kShortSleep; waits; sleep = std::min(2 * sleep, kLongSleep)) {
-      const bool is_over = !store_.has(left) || store_.has(stays) || !rank_0->second.lives(own_);
-      if (is_over || Clock::now() - start > kLongerThanRank0) return;
-      std::this_thread::sleep_for(sleep);
-    }
+    if (!waits) return;
+    poll_for(kLongerThanRank0, Poll(kShortSleep, kLongSleep),
+             [&] { return !store_.has(left) || store_.has(stays) || !rank_0->second.lives(own_); });
   });
 }
 

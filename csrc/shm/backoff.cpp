@@ -38,7 +38,7 @@ Backoff::Next Backoff::next() {
     look_next_ = now + yields_for_;
   }
   if (overdue_ || !gone_.empty() || group_.broken()) return Next::kLook;
-  if (now - deadline_.start > deadline_.timeout || now >= look_next_) return Next::kLook;
+  if (deadline_.has_passed(now) || now >= look_next_) return Next::kLook;
   idle_ = std::chrono::duration_cast<microseconds>(now - since_);
   return idle_ < yields_for_ ? Next::kYield : Next::kSleep;
 }
@@ -69,20 +69,17 @@ void Backoff::look_around(const WaitInfo& blocked) {
   try {
     check_interrupt();
   } catch (...) {
-    group_.fail(ErrorKind::kClosed, who + " after " + describe_seconds(deadline_.waited()) +
+    group_.fail(ErrorKind::kClosed, after(who, deadline_) +
                                         " was interrupted by a signal, waiting for " +
                                         group_.members.names(blocked.peers));
     throw;
   }
   if (!gone_.empty()) {
-    throw group_.fail(ErrorKind::kPeerDied,
-                      who + " after " + describe_seconds(deadline_.waited()) + ": " + gone_);
+    throw group_.fail(ErrorKind::kPeerDied, after(who, deadline_) + ": " + gone_);
   }
   if (overdue_) {
-    std::string text = who + ": Timed out after " + describe_seconds(deadline_.waited()) +
-                       " (its timeout is " +
-                       describe_seconds(std::chrono::duration<double>(deadline_.timeout).count()) +
-                       "), waiting for " + group_.members.names(blocked.peers) + ":";
+    std::string text =
+        timed_out(who, deadline_) + ", waiting for " + group_.members.names(blocked.peers) + ":";
     for (std::size_t i = 0; i < blocked.peers.size(); ++i) {
       text += (i == 0 ? " " : "; ") + group_.describe_peer(blocked.peers[i]);
     }
@@ -90,7 +87,7 @@ void Backoff::look_around(const WaitInfo& blocked) {
   }
 
   const Clock::time_point now = Clock::now();
-  overdue_ = now - deadline_.start > deadline_.timeout;
+  overdue_ = deadline_.has_passed(now);
   look_next_ = now + kLookEvery;
   if (!blocked.peers.empty()) {
     told_ = true;
@@ -104,7 +101,7 @@ void Backoff::look_around(const WaitInfo& blocked) {
     const int peer = blocked.peers[(group_.rank + looked_at_++) % blocked.peers.size()];
     std::string how;
     if (group_.gone(peer, &how) || group_.has_unmade(peer, &how)) {
-      gone_ = group_.members.name(peer) + " will not answer, " + how;
+      gone_ = will_not_answer(group_.members.name(peer), how);
       return;
     }
   }
@@ -118,7 +115,7 @@ void Backoff::look_at_leader() {
   if (leader == group_.rank) return;
   std::string how;
   if (group_.segment().state(leader).closed.load() == Closed::kNo && group_.gone(leader, &how)) {
-    gone_ = group_.members.name(leader) + " will not answer, " + how;
+    gone_ = will_not_answer(group_.members.name(leader), how);
   }
 }
 

@@ -234,19 +234,18 @@ std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point 
     return std::current_exception();
   }
   const auto died = [&](const std::string& why) {
-    return make_error(ErrorKind::kPeerDied, who + " after " +
-                                                describe_seconds(message.deadline.waited()) + ": " +
-                                                why + unreceived(message));
+    return make_error(ErrorKind::kPeerDied,
+                      after(who, message.deadline) + ": " + why + unreceived(message));
   };
   std::string how;
   if (message.peer == kAnySource) {
     if (const std::string why = why_nobody_sends(); !why.empty()) return died(why);
   } else if (message.peer != group_.rank &&
              (group_.gone(message.peer, &how) || group_.has_unmade(message.peer, &how))) {
-    return died("the peer will not answer, " + how);
+    return died(will_not_answer(group_.members.name(message.peer), how));
   }
-  if (now - message.deadline.start <= message.deadline.timeout) return nullptr;
-  std::string text = who + ": Timed out after " + describe_seconds(message.deadline.waited());
+  if (!message.deadline.has_passed(now)) return nullptr;
+  std::string text = timed_out(who, message.deadline);
   if (message.peer != kAnySource) {
     text += ", waiting for " + group_.describe_peer(message.peer);
   }

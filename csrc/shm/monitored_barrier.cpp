@@ -1,11 +1,10 @@
 #include "shm/monitored_barrier.h"
 
-#include <algorithm>
 #include <map>
-#include <thread>
 #include <vector>
 
 #include "core/deadline.h"
+#include "core/poll.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -13,34 +12,12 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// Sleeps from one look to the next: this is a barrier to find faults with, not a fast one.
-class Patience {
- public:
-  Patience(Group& group, const Deadline& deadline) : group_(group), deadline_(deadline) {}
-
-  // Whether the deadline has passed; that it has not is to be asked before the last look.
-  bool is_over() const { return Clock::now() - deadline_.start > deadline_.timeout; }
-
-  // Whether it is time to look at processes, too.
-  bool looks_around() {
-    if (Clock::now() < look_next_) return false;
-    look_next_ = Clock::now() + kLookEvery;
-    return true;
-  }
-
-  void pause() {
-    group_.check("monitored_barrier");
-    check_interrupt();
-    std::this_thread::sleep_for(sleep_);
-    sleep_ = std::min(2 * sleep_, microseconds(1000));
-  }
-
- private:
-  Group& group_;
-  const Deadline& deadline_;
-  microseconds sleep_{10};
-  Clock::time_point look_next_ = Clock::now() + milliseconds(1);
-};
+// This is a barrier to find faults with, not a fast one.
+void pause(Group& group, Poll& poll) {
+  group.check("monitored_barrier");
+  check_interrupt();
+  poll.sleep();
+}
 
 std::string milliseconds_of(milliseconds time) { return std::to_string(time.count()) + " ms"; }
 
@@ -56,15 +33,15 @@ Missing await_arrivals(Group& group, std::uint64_t number, bool wait_all_ranks,
   const auto has_come = [&](int r) {
     return group.segment().state(r).barrier.load(std::memory_order_acquire) >= number;
   };
-  Patience patience(group, deadline);
+  Poll poll(microseconds(10), kPollEvery);
   for (Missing missing;;) {
-    missing.overdue = patience.is_over();
+    missing.overdue = deadline.has_passed();  // before the last look
     missing.ranks.clear();
     for (int r = 1; r < group.world_size; ++r) {
       if (!has_come(r)) missing.ranks.push_back(r);
     }
     if (missing.ranks.empty()) return missing;
-    if (missing.overdue || patience.looks_around()) {
+    if (missing.overdue || poll.looks_around()) {
       for (const int r : missing.ranks) {
         std::string how;
         if (group.gone(r, &how) && !has_come(r)) missing.gone[r] = how;
@@ -72,7 +49,7 @@ Missing await_arrivals(Group& group, std::uint64_t number, bool wait_all_ranks,
     }
     const bool all_are_gone = missing.gone.size() == missing.ranks.size();
     if (missing.overdue || (wait_all_ranks ? all_are_gone : !missing.gone.empty())) return missing;
-    patience.pause();
+    pause(group, poll);
   }
 }
 
@@ -116,7 +93,7 @@ void follow(Group& group, std::uint64_t number, const Deadline& deadline) {
   const auto is_rejected = [&] {
     return leader.rejected_barrier.load(std::memory_order_acquire) >= number;
   };
-  Patience patience(group, deadline);
+  Poll poll(microseconds(10), kPollEvery);
   ErrorKind kind = ErrorKind::kTimeout;
   for (std::string why;;) {
     if (is_released()) return;
@@ -131,13 +108,13 @@ void follow(Group& group, std::uint64_t number, const Deadline& deadline) {
     }
     // What is found out here is raised only if rank 0 has not answered even so.
     std::string how;
-    if (patience.looks_around() && group.gone(0, &how)) {
-      why = "it will not answer, " + how;
+    if (poll.looks_around() && group.gone(0, &how)) {
+      why = will_not_answer("it", how);
       kind = ErrorKind::kPeerDied;
-    } else if (patience.is_over()) {
+    } else if (deadline.has_passed()) {
       why = "no answer in " + milliseconds_of(deadline.timeout);
     } else {
-      patience.pause();
+      pause(group, poll);
     }
   }
 }

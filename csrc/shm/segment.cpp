@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 #include <tuple>
+
+#include "core/poll.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -89,11 +90,9 @@ std::string Segment::how_ended(int rank) {
   const std::string name = "its process " + std::to_string(process.pid);
   if (!process.runs()) return name + " has ended";
   if (!has_lost_its_place(rank)) return "";
-  for (int i = 0; i < 50; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (!process.runs()) return name + " has ended";
-  }
-  return name + " has ended, or executes another program";
+  const bool has_ended = poll_for(std::chrono::milliseconds(50), Poll(std::chrono::milliseconds(1)),
+                                  [&] { return !process.runs(); });
+  return name + (has_ended ? " has ended" : " has ended, or executes another program");
 }
 
 bool Segment::record_failure(int reporter, ErrorKind kind, std::string_view text) {

@@ -1,8 +1,8 @@
 #include "shm/segment_setup.h"
 
 #include <algorithm>
-#include <thread>
 
+#include "core/poll.h"
 #include "setup/record.h"
 
 namespace ringcomm::shm {
@@ -142,11 +142,7 @@ bool SegmentSetup::await_others() noexcept {
     if (rank == rank_ || state.left.load(std::memory_order_acquire) != 0) return true;
     return Clock::now() - start > kLookEvery && !state.process.runs();
   };
-  while (!std::ranges::all_of(members_, knows)) {
-    if (Clock::now() - start > kPatience) return false;
-    std::this_thread::sleep_for(kPause);
-  }
-  return true;
+  return poll_for(kPatience, Poll(kPause), [&] { return std::ranges::all_of(members_, knows); });
 }
 
 void SegmentSetup::let_go() noexcept {
@@ -158,15 +154,11 @@ void SegmentSetup::let_go() noexcept {
 void SegmentSetup::await_first() {
   segment_.state(rank_).left.store(1, std::memory_order_release);
   const Process first = segment_.state(members_.front()).process;
-  const Clock::time_point start = Clock::now();
-  for (auto look = start; Clock::now() - start < kPatienceWithFirst;) {
-    if (segment_.header().setup.load(std::memory_order_acquire) == Setup::kDone) return;
-    if (Clock::now() - look > kLookEvery) {
-      look = Clock::now();
-      if (!first.runs()) return;
-    }
-    std::this_thread::sleep_for(kPause);
-  }
+  Poll poll(kPause);
+  poll_for(kPatienceWithFirst, poll, [&] {
+    return segment_.header().setup.load(std::memory_order_acquire) == Setup::kDone ||
+           (poll.looks_around() && !first.runs());
+  });
 }
 
 InterHostConfig SegmentSetup::inter_host() { return segment_.header().inter_host(); }

@@ -30,15 +30,15 @@
 #include <iterator>
 #include <random>
 #include <string>
-#include <thread>
 
 #include "core/deadline.h"
 #include "core/digest.h"
+#include "core/poll.h"
 
 namespace ringcomm::shm {
 namespace {
 
-using std::chrono::milliseconds;
+using std::chrono::microseconds;
 
 class Shrinking {
  public:
@@ -124,7 +124,7 @@ class Shrinking {
 
   bool gather() {
     Persistent persistent;
-    for (milliseconds pause{0};; pause = milliseconds(1)) {
+    for (Poll poll(microseconds(50), kPollEvery);; sleep(poll)) {
       if (!is_open()) return false;
       std::vector<int> joined, dead, awaited, mismatched, gave_up;
       for (int r = 0; r < group_.world_size; ++r) {
@@ -161,7 +161,6 @@ class Shrinking {
         throw caller_.late(silent.empty() ? caller_.to_exclude_the_same(mismatched)
                                           : caller_.to_call(silent));
       }
-      sleep(pause);
     }
   }
 
@@ -195,7 +194,7 @@ class Shrinking {
   }
 
   bool end_together() {
-    for (milliseconds pause{0};; pause = milliseconds(1)) {
+    for (Poll poll(microseconds(50), kPollEvery);; sleep(poll)) {
       // One look: between two, an open round may become a new group.
       const std::uint64_t now = verdict().load();
       if (now == made()) return true;
@@ -207,7 +206,6 @@ class Shrinking {
       }
       if (end_if_survivor_is_gone()) continue;
       if (caller_.is_late()) throw late_votes();
-      sleep(pause);
     }
   }
 
@@ -234,9 +232,9 @@ class Shrinking {
     return caller_.late(caller_.to_make_the_group(missing_votes()) + before);
   }
 
-  void sleep(milliseconds pause) {
+  static void sleep(Poll& poll) {
     check_interrupt();
-    std::this_thread::sleep_for(pause);
+    poll.sleep();
   }
 
   Group& group_;
@@ -285,10 +283,7 @@ Error ShrinkCaller::error(ErrorKind kind, const std::string& why) const {
 }
 
 Error ShrinkCaller::late(const std::string& waiting_for) const {
-  return {ErrorKind::kTimeout, who() + ": Timed out after " + describe_seconds(deadline_.waited()) +
-                                   " (its timeout is " +
-                                   describe_seconds(call_.timeout.count() / 1e3) +
-                                   "), waiting for " + waiting_for};
+  return {ErrorKind::kTimeout, timed_out(who(), deadline_) + ", waiting for " + waiting_for};
 }
 
 Error ShrinkCaller::differ(const std::vector<int>& ranks) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/deadline.h"
+#include "core/poll.h"
 #include "torch/backend.h"
 #include "torch/call_guard.h"
 #include "torch/python.h"
@@ -48,7 +49,6 @@ void remove_backend(RingBackend* backend) {
 }
 
 void close_all() {
-  const auto end = steady_clock::now() + kPatience;
   std::vector<std::weak_ptr<Queue>> queues;
   {
     const std::lock_guard lock(backends().mutex);
@@ -61,7 +61,7 @@ void close_all() {
            });
   };
   const bool was_busy = busy();
-  while (busy() && steady_clock::now() < end) std::this_thread::sleep_for(milliseconds(1));
+  poll_for(kPatience, Poll(kPollEvery), [&] { return !busy(); });
   if (was_busy) std::this_thread::sleep_for(kToTakeTheGil);
 }
 

@@ -1,9 +1,8 @@
 // What torch asks of a backend beside communication: memory, times, and what is under way.
 #include <c10/core/CPUAllocator.h>
 
-#include <thread>
-
 #include "core/deadline.h"
+#include "core/poll.h"
 #include "shm/group.h"
 #include "torch/announced.h"
 #include "torch/call_guard.h"
@@ -14,7 +13,7 @@
 namespace ringcomm {
 namespace {
 
-constexpr std::chrono::microseconds kPollEvery{100};
+constexpr std::chrono::microseconds kLookAtWorks{100};
 
 }  // namespace
 
@@ -37,10 +36,10 @@ void RingBackend::waitForPendingWorks() {
   check_usable();
   const CallGuard inside;
   without_gil([&] {
-    while (hooks_->under_way.use_count() > 1) {
+    for (Poll poll(kLookAtWorks); hooks_->under_way.use_count() > 1;) {
       if (queue_->help()) continue;
       check_interrupt();
-      std::this_thread::sleep_for(kPollEvery);
+      poll.sleep();
     }
   });
 }

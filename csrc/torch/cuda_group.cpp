@@ -11,9 +11,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 
+#include "core/poll.h"
 #include "gpu/nccl/await.h"
 #include "gpu/nccl/communicator.h"
 #include "gpu/streams/device_collectives.h"
@@ -26,7 +26,7 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
-constexpr int kLooksAtLock = 1000;
+constexpr std::chrono::seconds kPatienceForLock{1};
 
 void empty_cache() { c10::cuda::CUDACachingAllocator::emptyCache(); }
 
@@ -137,10 +137,7 @@ class CudaGroup : public DeviceGroup {
     at_the_end([&] {
       // A thread may hold it for good, in a hook that waits for Python.
       std::unique_lock lock(under_way_mutex_, std::defer_lock);
-      for (int i = 0; i < kLooksAtLock && !lock.try_lock(); ++i) {
-        std::this_thread::sleep_for(nccl::kPollEvery);
-      }
-      if (!lock.owns_lock()) return;
+      if (!poll_for(kPatienceForLock, Poll(kPollEvery), [&] { return lock.try_lock(); })) return;
       for (const UnderWay& operation : under_way_) {
         operation.report.record_failure(std::make_exception_ptr(error));
       }

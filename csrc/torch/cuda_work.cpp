@@ -3,10 +3,10 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "core/deadline.h"
+#include "core/poll.h"
 #include "core/process.h"
 #include "torch/errors.h"
 
@@ -14,6 +14,8 @@ namespace ringcomm {
 namespace {
 
 using std::chrono::milliseconds;
+
+constexpr std::chrono::microseconds kLookAtWork{50};
 
 bool blocking_wait() {
   static const bool blocking = is_switched_on("RINGCOMM_BLOCKING_WAIT");
@@ -96,18 +98,12 @@ bool CudaWork::wait(milliseconds timeout) {
 
 // Without a timeout, the operation's own applies, which the communicator watches over.
 void CudaWork::wait_on_host(std::optional<milliseconds> timeout) {
-  const auto begin = std::chrono::steady_clock::now();
-  while (!isCompleted()) {
-    if (timeout && std::chrono::steady_clock::now() - begin > *timeout) {
-      throw Error(ErrorKind::kTimeout,
-                  "rank " + std::to_string(rank_) + " in " +
-                      c10d::opTypeToString(retrieveOpType()) + " #" + std::to_string(sequence_) +
-                      ": wait(): Timed out after " + std::to_string(timeout->count()) +
-                      " ms; the operation goes on until its own timeout of " +
-                      std::to_string(timeout_.count()) + " ms");
-    }
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
-  }
+  const auto is_over = [this] { return isCompleted(); };
+  if (poll_for(bounded(timeout.value_or(milliseconds::max())), Poll(kLookAtWork), is_over)) return;
+  throw Error(ErrorKind::kTimeout, wait_timed_out("rank " + std::to_string(rank_) + " in " +
+                                                      c10d::opTypeToString(retrieveOpType()) +
+                                                      " #" + std::to_string(sequence_),
+                                                  *timeout, timeout_));
 }
 
 void CudaWork::abort() {

@@ -3,10 +3,10 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
+#include "core/poll.h"
 #include "core/process.h"
 #include "core/status.h"
 #include "hosts/address.h"
@@ -109,10 +109,9 @@ class GlooEngine : public links::Engine {
   }
 
   c10::intrusive_ptr<c10d::Backend> connect(int peer, const Closed& closed) {
-    links::LookPause pause;
-    while (!links::find_address(*store_, peer, "gloo")) {
+    for (Poll poll = links::look_for_peer(); !links::find_address(*store_, peer, "gloo");
+         poll.sleep()) {
       if (*closed) throw Error(ErrorKind::kClosed, "it has not come");
-      std::this_thread::sleep_for(pause.next());
     }
     const auto [low, high] = std::minmax(rank_, peer);
     const std::string prefix =

@@ -9,11 +9,11 @@
 #include <memory>
 #include <new>
 #include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <utility>
 #include <vector>
 
+#include "core/poll.h"
 #include "core/status.h"
 #include "core/thread.h"
 #include "hosts/address.h"
@@ -82,7 +82,7 @@ class GlooStore : public c10d::Store {
 
  private:
   std::string wait_for(const std::string& key) {
-    for (links::LookPause pause; !*closed_; std::this_thread::sleep_for(pause.next())) {
+    for (Poll poll = links::look_for_peer(); !*closed_; poll.sleep()) {
       if (auto found = store_->find(prefix_ + key)) return *std::move(found);
       check_peer_();
     }

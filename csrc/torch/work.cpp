@@ -111,11 +111,11 @@ bool RingWork::wait(milliseconds timeout) {
   while (!is_told()) {
     const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
     if (is_bounded && left <= milliseconds(0)) {
-      C10_THROW_ERROR(DistBackendError,
-                      c10::str("ring: rank ", rank_, " in ", c10d::opTypeToString(retrieveOpType()),
-                               " #", sequence_, ": wait(): Timed out after ", timeout.count(),
-                               " ms; the operation goes on until its own timeout of ",
-                               timeout_.count(), " ms"));
+      C10_THROW_ERROR(
+          DistBackendError,
+          wait_timed_out(c10::str("ring: rank ", rank_, " in ",
+                                  c10d::opTypeToString(retrieveOpType()), " #", sequence_),
+                         timeout, timeout_));
     }
     help(is_bounded ? left : milliseconds::max());
     check_interrupt();

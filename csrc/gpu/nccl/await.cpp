@@ -1,15 +1,12 @@
 #include "gpu/nccl/await.h"
 
-#include <chrono>
-#include <thread>
-
-#include "core/deadline.h"
+#include "core/poll.h"
 #include "core/status.h"
 
 namespace ringcomm::nccl {
 namespace {
 
-// The words after "Timed out after 3 s".
+// What follows "Timed out after 3 s (its timeout is 3 s)".
 std::string describe(const Awaited& awaited, const Members& members) {
   const auto those = [&members](const std::vector<int>& ranks) {
     return ", waiting for " + members.names(ranks) +
@@ -25,7 +22,7 @@ void check_not_gone(Group& group, const std::vector<int>& peers, const std::stri
     std::string how;
     if (peer == group.rank || !group.gone(peer, &how)) continue;
     throw group.fail(ErrorKind::kPeerDied,
-                     doing + ": " + group.members.name(peer) + " will not answer, " + how);
+                     doing + ": " + will_not_answer(group.members.name(peer), how));
   }
 }
 
@@ -34,24 +31,16 @@ void check_not_gone(Group& group, const std::vector<int>& peers, const std::stri
 void await(Group& group, const Deadline& deadline, const std::string& doing,
            const std::function<bool()>& progress, const std::function<Awaited()>& awaited) {
   const std::string who = group.members.name(group.rank) + " in " + doing;
-  Clock::time_point look_next = Clock::now() + kLookEvery;
-  while (!progress()) {
-    const Clock::time_point now = Clock::now();
-    if (now >= look_next) {
-      look_next = now + kLookEvery;
-      check_interrupt();
-      if (group.broken()) group.check(doing);
-      const Awaited missing = awaited();
-      const std::string since = who + " after " + describe_seconds(deadline.waited());
-      check_not_gone(group, missing.absent, since);
-      check_not_gone(group, missing.busy, since);
-      if (now - deadline.start > deadline.timeout) {
-        throw group.fail(ErrorKind::kTimeout, who + ": Timed out after " +
-                                                  describe_seconds(deadline.waited()) +
-                                                  describe(missing, group.members));
-      }
-    }
-    std::this_thread::sleep_for(kPollEvery);
+  for (Poll poll(kPollEvery); !progress(); poll.sleep()) {
+    if (!poll.looks_around()) continue;
+    check_interrupt();
+    if (group.broken()) group.check(doing);
+    const Awaited missing = awaited();
+    check_not_gone(group, missing.absent, after(who, deadline));
+    check_not_gone(group, missing.busy, after(who, deadline));
+    if (!deadline.has_passed()) continue;
+    throw group.fail(ErrorKind::kTimeout,
+                     timed_out(who, deadline) + describe(missing, group.members));
   }
 }
 

@@ -11,9 +11,6 @@
 
 namespace ringcomm::nccl {
 
-// How often the host looks at what the GPU or NCCL does.
-inline constexpr std::chrono::milliseconds kPollEvery{1};
-
 // The ranks that a wait needs.
 struct Awaited {
   std::vector<int> absent;  // they have not begun

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 
+#include "core/poll.h"
 #include "core/thread.h"
 #include "gpu/nccl/await.h"
 #include "gpu/nccl/handles.h"
@@ -82,12 +82,8 @@ Interruption::Interruption(std::vector<ncclComm_t> comms, int device) {
 }
 
 bool Interruption::succeeds(const std::function<bool()>& is_back) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
-  while (!over_->load(std::memory_order_acquire) || !is_back()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(kPollEvery);
-  }
-  return true;
+  return poll_for(kPatience, Poll(kPollEvery),
+                  [&] { return over_->load(std::memory_order_acquire) && is_back(); });
 }
 
 void check_async(const std::vector<ncclComm_t>& comms) {

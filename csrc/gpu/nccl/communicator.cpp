@@ -6,10 +6,10 @@
 #include <chrono>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/poll.h"
 #include "gpu/nccl/handles.h"
 #include "gpu/streams/device_collectives.h"
 
@@ -135,10 +135,7 @@ void Communicator::end() {
   if (FusedExecutor* fused = fused_for_all_.load(std::memory_order_acquire)) fused->give_up();
   std::unique_lock lock(mutex_, std::defer_lock);
   const auto is_mine = [&lock] { return lock.owns_lock() || lock.try_lock(); };
-  const Clock::time_point begin = Clock::now();
-  while (!is_mine() && Clock::now() - begin < kPatienceForAbort) {
-    std::this_thread::sleep_for(kPollEvery);
-  }
+  poll_for(kPatienceForAbort, Poll(kPollEvery), is_mine);
   // A thread is inside NCCL and waits for a peer that does not answer, or a graph refers to the
   // communicators, so that aborting them would wait.
   const bool interrupts = !lock.owns_lock() || captures_.alive() > 0;
@@ -159,18 +156,16 @@ void Communicator::leave() {
 // All ranks that share communicators must free them together.
 bool Communicator::close_together() {
   board_.close(captures_.alive() > 0 ? DeviceBoard::Closing::kHeld : DeviceBoard::Closing::kFree);
-  const Clock::time_point begin = Clock::now();
   const auto all_closed = [this] {
     std::lock_guard lock(mutex_);
     connections_.answer();  // connections that a peer has begun are made before it closes
     return connections_.all_connected() &&
            board_.least_closed(partners()) != DeviceBoard::Closing::kNot;
   };
-  while (!all_closed()) {
-    if (group_.broken() || Clock::now() - begin > kPatienceForClose) return false;
-    std::this_thread::sleep_for(kPollEvery);
-  }
-  return true;
+  bool closed = false;
+  poll_for(kPatienceForClose, Poll(kPollEvery),
+           [&] { return (closed = all_closed()) || group_.broken(); });
+  return closed;
 }
 
 std::vector<int> Communicator::partners() const {
@@ -185,11 +180,10 @@ std::vector<int> Communicator::partners() const {
 void Communicator::free_memory() {
   if (unused_memory_) unused_memory_->free();
   if (!fused_) return;
-  const Clock::time_point begin = Clock::now();
-  while (!fused_->let_go()) {
-    if (group_.broken() || Clock::now() - begin > kPatienceForClose) return;
-    std::this_thread::sleep_for(kPollEvery);
-  }
+  bool let_go = false;
+  poll_for(kPatienceForClose, Poll(kPollEvery),
+           [&] { return (let_go = fused_->let_go()) || group_.broken(); });
+  if (!let_go) return;
   fused_for_all_ = nullptr;
   fused_.reset();
 }

@@ -112,12 +112,10 @@ bool Watchdog::is_done(const Pending& pending) {
 }
 
 void Watchdog::check_deadline(const Pending& pending) {
-  if (Clock::now() - pending.deadline.start <= pending.deadline.timeout) return;
-  const double timeout = std::chrono::duration<double>(pending.deadline.timeout).count();
+  if (!pending.deadline.has_passed()) return;
+  const std::string who = group_.members.name(group_.rank) + " in " + describe(pending);
   throw Error(ErrorKind::kTimeout,
-              group_.members.name(group_.rank) + " in " + describe(pending) + ": Timed out after " +
-                  describe_seconds(pending.deadline.waited()) + " (its timeout is " +
-                  describe_seconds(timeout) + "), waiting for " + describe_awaited(pending));
+              timed_out(who, pending.deadline) + ", waiting for " + describe_awaited(pending));
 }
 
 std::string Watchdog::describe(const Pending& pending) {
