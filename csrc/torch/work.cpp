@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "core/deadline.h"
-#include "torch/call_guard.h"
-#include "torch/errors.h"
+#include "torch/python.h"
 
 namespace ringcomm {
 
