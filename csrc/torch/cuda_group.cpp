@@ -26,9 +26,8 @@
 #include "core/process.h"
 #include "gpu/nccl/await.h"
 #include "gpu/nccl/communicator.h"
-#include "gpu/nccl/event_pool.h"
-#include "gpu/nccl/failure.h"
-#include "gpu/nccl/tensor_stash.h"
+#include "gpu/nccl/enqueued.h"
+#include "gpu/nccl/watchdog.h"
 #include "gpu/streams/device_collectives.h"
 #include "torch/device.h"
 #include "torch/operation.h"
@@ -59,7 +58,7 @@ std::vector<at::Tensor> all_of(const Operation& operation) {
 // RINGCOMM_BLOCKING_WAIT=1 asks for it. Errors come from the group's watchdog, which notices them
 // some time after they happen.
 //
-// The work holds the tensors as gpu/nccl/tensor_stash.h says.
+// The work holds the tensors as gpu/nccl/enqueued.h says.
 class CudaWork : public c10d::Work {
  public:
   // Before anything is enqueued, so that the profiler sees it being enqueued. `user` is the stream
@@ -348,7 +347,7 @@ class CudaGroup : public DeviceGroup {
   };
   // In the order they were enqueued, and not known to be complete.
   std::deque<UnderWay> under_way_;
-  nccl::Communicator communicator_;  // its streams end before the shelf
+  nccl::Communicator communicator_;  // its streams end before the stash
 };
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/streams/count.h"
+#include "gpu/streams/cost.h"
 #include "gpu/streams/device_collectives.h"
 #include "gpu/streams/device_options.h"
 #include "plan/algorithms.h"
