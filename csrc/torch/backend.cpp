@@ -104,7 +104,7 @@ void RingBackend::eagerConnectSingleDevice(at::Device device) {
 }
 
 RingBackend::~RingBackend() {
-  if (!maker_.is_here()) {
+  if (!fork_guard_.is_here()) {
     abandon();
     return;
   }
@@ -125,19 +125,19 @@ RingBackend::~RingBackend() {
 // The device comes first: a clean end of its communicator takes all ranks, which the host's group
 // brings together.
 void RingBackend::shutdown() {
-  if (!maker_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   if (device_group_) without_gil([&] { device_group_->shut_down(options_->timeout); });
   close("the process group is closed", /*abort=*/false);
 }
 
 void RingBackend::abort() {
-  if (!maker_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   without_gil([&] { hooks_->abort.call(); });
   close("the process group was aborted", /*abort=*/true);
 }
 
 std::weak_ptr<Queue> RingBackend::leave() {
-  if (!maker_.is_here()) return {};
+  if (!fork_guard_.is_here()) return {};
   close("the process ends", /*abort=*/false);
   return queue_;
 }
@@ -169,7 +169,7 @@ void RingBackend::abandon() {
 }
 
 void RingBackend::check_usable() {
-  if (!maker_.is_here()) {
+  if (!fork_guard_.is_here()) {
     C10_THROW_ERROR(DistBackendError,
                     c10::str("ring: process ", getpid(),
                              " was forked from a member of this "
@@ -316,7 +316,7 @@ void RingBackend::announce_message_and_rethrow(shm::Message::Kind kind, int peer
 
 void RingBackend::announce_refusal(const std::string& reason, std::size_t num_collectives) {
   if (std::exchange(estimate_, std::nullopt)) return;  // no other rank makes that call
-  if (size_ == 1 || !maker_.is_here() || !communicator_) return;
+  if (size_ == 1 || !fork_guard_.is_here() || !communicator_) return;
   for (std::size_t i = 0; i < num_collectives; ++i) {
     ++sequence_;
     flight_->refused();
@@ -346,7 +346,7 @@ void RingBackend::refuse_message(shm::Message::Kind kind, int peer, int tag,
   if (std::exchange(estimate_, std::nullopt)) return;
   const bool is_peer = peer >= 0 && peer < size_ && peer != rank_;
   const bool may_match = is_peer || peer == shm::kAnySource;
-  if (!may_match || tag < 0 || !maker_.is_here() || !communicator_) return;
+  if (!may_match || tag < 0 || !fork_guard_.is_here() || !communicator_) return;
   const std::exception_ptr error =
       error_of([&] { communicator_->refuse_message(kind, peer, tag, reason, options_->timeout); });
   if (!error) return;

@@ -360,7 +360,7 @@ class RingBackend final : public c10d::Backend {
   // The report of an operation that is in the group's record now.
   Report report_of(const FlightMark& mark) const;
 
-  const ForkGuard maker_;
+  const ForkGuard fork_guard_;
   std::once_flag named_;
 
   // Null if the members are not known yet: see reconfigure.

@@ -58,7 +58,7 @@ class GlooEngine : public links::Engine {
   }
 
   ~GlooEngine() override {
-    if (maker_.is_here()) {
+    if (fork_guard_.is_here()) {
       links::withdraw_address(store_, rank_);
       return;
     }
@@ -147,7 +147,7 @@ class GlooEngine : public links::Engine {
                         gloo_->getBackendOptions(), rank_ == low ? 0 : 1, 2);
   }
 
-  const ForkGuard maker_;
+  const ForkGuard fork_guard_;
   c10::intrusive_ptr<c10d::Backend> gloo_;
   const std::shared_ptr<Store> store_;
   const int rank_;

@@ -185,7 +185,7 @@ GroupFlight::GroupFlight(const std::string& name, std::vector<std::uint64_t> glo
 }
 
 void GroupFlight::end() {
-  if (!maker_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   if (recorder_ != nullptr) recorder_->end_group(group_);
 }
 

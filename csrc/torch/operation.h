@@ -148,7 +148,7 @@ class GroupFlight {
  private:
   FlightRecorder::Operation operation(std::chrono::milliseconds timeout, bool starts_at_once) const;
 
-  const ForkGuard maker_;
+  const ForkGuard fork_guard_;
   FlightRecorder* const recorder_;
   std::size_t group_ = 0;
 };
