@@ -1,4 +1,4 @@
-"""Calls that skip torch.distributed's dispatcher, where nothing watches: csrc/torch/fast_path.h.
+"""Calls that skip torch.distributed's dispatcher, where nothing watches: csrc/torch/fast_path.cpp.
 
 `try_..._sync` return False, with nothing done, where torch.distributed has to carry out a call.
 """

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "torch/backend.h"
-#include "torch/overlap.h"
 #include "torch/tensors.h"
 
 namespace ringcomm {

@@ -1,21 +1,39 @@
-// The backend's life: making a group, submitting operations to it, ending it.
+// The backend's life: what it makes and ends, the operations that are submitted to it, and the
+// refusals that it announces.
 #include "torch/backend.h"
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <vector>
 
+#include "core/poll.h"
+#include "core/thread.h"
 #include "torch/announced.h"
 #include "torch/arguments.h"
-#include "torch/backend_setup.h"
-#include "torch/call_guard.h"
-#include "torch/errors.h"
 #include "torch/python.h"
-#include "torch/store_adapter.h"
 
 namespace ringcomm {
 namespace {
+
+// How long close_all() waits for calls to end.
+constexpr std::chrono::milliseconds kPatience{5000};
+// A thread that has left a call still has to take the GIL.
+constexpr std::chrono::milliseconds kToTakeTheGil{20};
+
+// All that live, which close_all() closes. Never destroyed: threads may outlive the statics of the
+// library.
+struct Backends {
+  std::mutex mutex;
+  std::vector<RingBackend*> all;
+};
+Backends& backends() {
+  static auto& backends = *new Backends;
+  return backends;
+}
 
 // A weak reference, because the group may end before a thread that waits for records has seen that
 // they are written.
@@ -27,19 +45,6 @@ std::function<FlightRecorder::DumpsWritten()> dump_requests_of(
     const std::uint32_t request = asked->group().request_dumps();
     return [asked, request] { return asked->group().has_dumps(request); };
   };
-}
-
-// Null if the members are not known yet: see reconfigure.
-std::shared_ptr<Communicator> first_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                 int rank, int world_size,
-                                                 const RingBackend::Options& options) {
-#ifdef C10D_BACKEND_HAS_RECONFIGURE
-  if (options.enable_reconfigure) return nullptr;
-#endif
-  C10dStore adapter(store);
-  return with_torch_errors([&] {
-    return make_communicator(adapter, group_config(rank, world_size, options), store, options);
-  });
 }
 
 }  // namespace
@@ -65,7 +70,8 @@ RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 {
   init();
   begin_record();
-  add_backend(this);
+  const std::lock_guard lock(backends().mutex);
+  backends().all.push_back(this);
 }
 
 Report RingBackend::report_of(const FlightMark& mark) const {
@@ -99,11 +105,14 @@ void RingBackend::eagerConnectSingleDevice(at::Device device) {
 }
 
 RingBackend::~RingBackend() {
-  if (!maker_.is_here()) {
+  if (!fork_guard_.is_here()) {
     abandon();
     return;
   }
-  remove_backend(this);
+  {
+    const std::lock_guard lock(backends().mutex);
+    std::erase(backends().all, this);
+  }
   at_the_end([this] { close("the process group is closed", /*abort=*/false); });
   // They end here, because their destructors wait for their threads.
   without_gil([&] {
@@ -117,21 +126,38 @@ RingBackend::~RingBackend() {
 // The device comes first: a clean end of its communicator takes all ranks, which the host's group
 // brings together.
 void RingBackend::shutdown() {
-  if (!maker_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   if (device_group_) without_gil([&] { device_group_->shut_down(options_->timeout); });
   close("the process group is closed", /*abort=*/false);
 }
 
 void RingBackend::abort() {
-  if (!maker_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   without_gil([&] { hooks_->abort.call(); });
   close("the process group was aborted", /*abort=*/true);
 }
 
 std::weak_ptr<Queue> RingBackend::leave() {
-  if (!maker_.is_here()) return {};
+  if (!fork_guard_.is_here()) return {};
   close("the process ends", /*abort=*/false);
   return queue_;
+}
+
+void close_all() {
+  std::vector<std::weak_ptr<Queue>> queues;
+  {
+    const std::lock_guard lock(backends().mutex);
+    for (RingBackend* backend : backends().all) queues.push_back(backend->leave());
+  }
+  const auto busy = [&] {
+    return CallGuard::any() || std::any_of(queues.begin(), queues.end(), [](const auto& held) {
+             const std::shared_ptr<Queue> queue = held.lock();
+             return queue && !queue->is_idle();
+           });
+  };
+  const bool was_busy = busy();
+  poll_for(kPatience, Poll(kPollEvery), [&] { return !busy(); });
+  if (was_busy) std::this_thread::sleep_for(kToTakeTheGil);
 }
 
 // A forked child has inherited these: it has no threads to end, and must not contact the peers.
@@ -142,7 +168,7 @@ void RingBackend::abandon() {
 }
 
 void RingBackend::check_usable() {
-  if (!maker_.is_here()) {
+  if (!fork_guard_.is_here()) {
     C10_THROW_ERROR(DistBackendError,
                     c10::str("ring: process ", getpid(),
                              " was forked from a member of this "
@@ -172,19 +198,6 @@ void RingBackend::close(const std::string& reason, bool abort) {
     }
     if (device_group_) device_group_->abort(who);
   });
-}
-
-c10::intrusive_ptr<c10d::Backend> RingBackend::split(
-    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
-    const c10::intrusive_ptr<c10d::Backend::Options>& opts) {
-  const auto it = std::find(ranks.begin(), ranks.end(), rank_);
-  if (it == ranks.end()) return nullptr;
-  auto options = options_of(ranks, opts);
-  std::string members;
-  for (int r : ranks) members += std::to_string(r) + ",";
-  auto own_store = c10::make_intrusive<c10d::PrefixStore>("split/" + members, store);
-  return c10::make_intrusive<RingBackend>(own_store, static_cast<int>(it - ranks.begin()),
-                                          static_cast<int>(ranks.size()), std::move(options));
 }
 
 RingBackend::WorkPtr RingBackend::submit(Operation operation, Operation::Body body) {
@@ -255,6 +268,88 @@ RingBackend::WorkPtr RingBackend::begin_on_host(Submission submission, Coalescin
   PendingCalls::note_known();
   if (coalescing != nullptr) coalescing->parts.push_back(work);
   return work;
+}
+
+// "rank 1 in all_reduce"
+std::string RingBackend::where(const char* what) const {
+  const std::string name =
+      communicator_ ? communicator_->group().members.name(rank_) : "rank " + std::to_string(rank_);
+  return name + " in " + what;
+}
+
+void RingBackend::announce_and_rethrow(const char* what, std::size_t num_pending,
+                                       std::size_t num_calls) {
+  const std::exception_ptr error = std::current_exception();
+  try {
+    throw;
+  } catch (const NoThread&) {
+    if (num_pending < num_calls) {
+      announce_refusal(what_of(error), num_pending);
+    } else {
+      communicator_->group().note_unmade();
+    }
+  } catch (const std::bad_alloc&) {
+    if (num_pending > 0) {
+      announce_refusal(what_of(error), num_pending);
+    } else {  // the call is made, and its caller learns nothing of it
+      communicator_->group().fail_with(error, [&] { return std::string(what); });
+    }
+  } catch (...) {
+    if (num_pending > 0) announce_refusal(reason_of(error), num_pending);
+  }
+  rethrow_from_call(error, where(what));
+}
+
+void RingBackend::announce_message_and_rethrow(shm::Message::Kind kind, int peer, int tag,
+                                               std::size_t num_pending) {
+  const std::exception_ptr error = std::current_exception();
+  try {
+    throw;
+  } catch (const NoThread&) {
+    communicator_->group().note_unmade();
+  } catch (...) {
+    if (num_pending > 0) refuse_message(kind, peer, tag, reason_of(error));
+  }
+  rethrow_from_call(error, where(kind == shm::Message::Kind::kSend ? "send" : "recv"));
+}
+
+void RingBackend::announce_refusal(const std::string& reason, std::size_t num_collectives) {
+  if (std::exchange(estimate_, std::nullopt)) return;  // no other rank makes that call
+  if (size_ == 1 || !fork_guard_.is_here() || !communicator_) return;
+  for (std::size_t i = 0; i < num_collectives; ++i) {
+    ++sequence_;
+    flight_->refused();
+    const auto announce = [host = communicator_, timeout = options_->timeout, reason] {
+      error_of([&] { host->refuse(reason, timeout); });
+    };
+    if (queue_->try_enter()) {
+      Queue::Turn turn(*queue_);
+      if (communicator_->may_refuse()) {
+        announce();
+        continue;
+      }
+    }
+    const std::exception_ptr error = error_of([&] { queue_->submit({announce, [] {}}); });
+    if (!error) continue;
+    if (queue_->try_enter()) {
+      Queue::Turn turn(*queue_);
+      announce();  // no thread can be had for it
+    } else {
+      communicator_->group().fail_with(error, [] { return std::string("refusing a call"); });
+    }
+  }
+}
+
+void RingBackend::refuse_message(shm::Message::Kind kind, int peer, int tag,
+                                 const std::string& reason) {
+  if (std::exchange(estimate_, std::nullopt)) return;
+  const bool is_peer = peer >= 0 && peer < size_ && peer != rank_;
+  const bool may_match = is_peer || peer == shm::kAnySource;
+  if (!may_match || tag < 0 || !fork_guard_.is_here() || !communicator_) return;
+  const std::exception_ptr error =
+      error_of([&] { communicator_->refuse_message(kind, peer, tag, reason, options_->timeout); });
+  if (!error) return;
+  communicator_->group().fail_with(error, [] { return std::string("refusing a message"); });
 }
 
 DeviceGroup& RingBackend::device_group(at::Device device) {

@@ -19,10 +19,8 @@
 #include "shm/communicator.h"
 #include "shm/shrink.h"
 #include "torch/device.h"
-#include "torch/flight.h"
 #include "torch/hooks.h"
 #include "torch/operation.h"
-#include "torch/report.h"
 #include "torch/tensors.h"
 #include "torch/work.h"
 
@@ -130,7 +128,7 @@ class RingBackend final : public c10d::Backend {
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
       const c10::intrusive_ptr<c10d::Backend::Options>& opts) override;
 
-  // Going on after a death: backend_membership.cpp and backend_reconfigure.cpp.
+  // Going on after a death: backend_membership.cpp.
   //
   // A new group of the ranks that are not excluded, which call it and no others. All dead ranks
   // must be among the excluded, since torch counts the new ranks by them.
@@ -172,7 +170,7 @@ class RingBackend final : public c10d::Backend {
   // From torch 2.14 on, at the latest, this overrides Backend::addEphemeralTimeout. Throws
   // ValueError for a negative time.
   virtual void addEphemeralTimeout(const std::chrono::milliseconds& timeout);
-  // Estimates of collectives on the CPU: backend_estimate.cpp. These override those of Backend, the
+  // Estimates of collectives on the CPU. These override those of Backend, the
   // first one in torch 2.11 already, the others from 2.15 on.
   virtual bool supportsTimeEstimation() const;
   virtual void startTimeEstimate();
@@ -362,8 +360,13 @@ class RingBackend final : public c10d::Backend {
   // The report of an operation that is in the group's record now.
   Report report_of(const FlightMark& mark) const;
 
-  const ForkGuard maker_;
+  const ForkGuard fork_guard_;
   std::once_flag named_;
+
+  // Null if the members are not known yet: see reconfigure.
+  static std::shared_ptr<Communicator> first_communicator(
+      const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+      const Options& options);
   // This group's options for a group of some of its ranks.
   c10::intrusive_ptr<Options> options_of(
       const std::vector<int>& ranks, const c10::intrusive_ptr<c10d::Backend::Options>& opts) const;
@@ -389,6 +392,7 @@ class RingBackend final : public c10d::Backend {
   std::optional<std::vector<Submission>> held_;  // of the coalesced call being checked
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
+  static std::string new_handle();  // names one backend of this process
   const std::string handle_;
   std::set<int64_t> reconfigured_;  // uuids
 #endif
@@ -398,5 +402,10 @@ class RingBackend final : public c10d::Backend {
   std::optional<GroupFlight> flight_;  // of the present members
   const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
 };
+
+// For atexit, without the GIL. Closes all groups, so that operations under way end, and waits a
+// little until no thread is in a call and no callback runs: after that they would find no Python
+// any more.
+void close_all();
 
 }  // namespace ringcomm

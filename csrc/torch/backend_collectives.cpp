@@ -10,8 +10,7 @@
 #include "core/flight_dump.h"
 #include "torch/announced.h"
 #include "torch/arguments.h"
-#include "torch/call_guard.h"
-#include "torch/errors.h"
+#include "torch/python.h"
 #include "torch/sparse.h"
 
 namespace ringcomm {

@@ -4,8 +4,7 @@
 
 #include "torch/announced.h"
 #include "torch/arguments.h"
-#include "torch/call_guard.h"
-#include "torch/errors.h"
+#include "torch/python.h"
 
 namespace ringcomm {
 

@@ -6,8 +6,7 @@
 #include "torch/announced.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"
-#include "torch/call_guard.h"
-#include "torch/errors.h"
+#include "torch/python.h"
 #include "torch/work.h"
 
 namespace ringcomm {

@@ -1,12 +1,15 @@
 // What torch asks of a backend beside communication: memory, times, and what is under way.
 #include <c10/core/CPUAllocator.h>
+#include <torch/version.h>
+
+#include <algorithm>
 
 #include "core/deadline.h"
 #include "core/poll.h"
+#include "plan/collective.h"
 #include "shm/group.h"
 #include "torch/announced.h"
-#include "torch/call_guard.h"
-#include "torch/errors.h"
+#include "torch/device.h"
 #include "torch/python.h"
 #include "torch/shared_memory.h"
 
@@ -14,6 +17,52 @@ namespace ringcomm {
 namespace {
 
 constexpr std::chrono::microseconds kLookAtWorks{100};
+
+// Torch before 2.15 would look for Python methods that a backend in C++ does not have.
+constexpr bool kTorchAsks = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15;
+
+std::optional<Collective> collective_of(c10d::OpType type) {
+  switch (type) {
+    case c10d::OpType::ALLREDUCE:
+      return Collective::kAllReduce;
+    case c10d::OpType::REDUCE:
+      return Collective::kReduce;
+    case c10d::OpType::REDUCE_SCATTER:
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+      return Collective::kReduceScatter;
+    case c10d::OpType::ALLGATHER:
+    case c10d::OpType::_ALLGATHER_BASE:
+      return Collective::kAllGather;
+    case c10d::OpType::BROADCAST:
+      return Collective::kBroadcast;
+    case c10d::OpType::GATHER:
+      return Collective::kGather;
+    case c10d::OpType::SCATTER:
+      return Collective::kScatter;
+    case c10d::OpType::ALLTOALL:
+    case c10d::OpType::ALLTOALL_BASE:
+      return Collective::kAllToAll;
+    case c10d::OpType::BARRIER:
+      return Collective::kBarrier;
+    default:  // a sparse all-reduce, whose size depends on the other ranks' tensors
+      return std::nullopt;
+  }
+}
+
+std::uint64_t nbytes_of(const std::vector<at::Tensor>& tensors) {
+  std::uint64_t nbytes = 0;
+  for (const at::Tensor& tensor : tensors) nbytes += tensor.numel() * tensor.element_size();
+  return nbytes;
+}
+
+// The size of the larger of a rank's two buffers. In a gather and a scatter only the root has it.
+std::uint64_t nbytes_of(const Operation& operation, int world_size) {
+  const std::uint64_t input = nbytes_of(operation.inputs);
+  const std::uint64_t output = nbytes_of(operation.outputs);
+  if (operation.type == c10d::OpType::GATHER) return world_size * input;
+  if (operation.type == c10d::OpType::SCATTER) return world_size * output;
+  return std::max(input, output);
+}
 
 }  // namespace
 
@@ -92,17 +141,79 @@ void RingBackend::resume() {
   TORCH_CHECK(suspended_.exchange(false), "ring: resume: this group is not suspended");
 }
 
-c10::intrusive_ptr<c10d::Backend> RingBackend::merge(
-    const c10::intrusive_ptr<c10d::Store>& store,
-    const c10::intrusive_ptr<c10d::Backend::Options>& opts, const int& rank, const int& size) {
-  auto options = c10::make_intrusive<Options>(*options_);
-  if (opts) options->timeout = opts->timeout;
-  options->group_name = opts ? opts->group_name : "";
-  options->global_ranks_in_group.clear();
-  if (opts) options->global_ranks_in_group = opts->global_ranks_in_group;
-  options->selection.host_of.clear();  // it names the ranks of this group
-  options->relative.reset();
-  return c10::make_intrusive<RingBackend>(store, rank, size, std::move(options));
+c10d::ErrorType RingBackend::getError() {
+  if (!communicator_) return c10d::ErrorType::SUCCESS;
+  const std::optional<ErrorKind> failure = communicator_->group().failure();
+  if (!failure || *failure == ErrorKind::kClosed) return c10d::ErrorType::SUCCESS;
+  if (*failure == ErrorKind::kTimeout) return c10d::ErrorType::TIMEOUT;
+  return *failure == ErrorKind::kPeerDied ? c10d::ErrorType::REMOTE_ERROR
+                                          : c10d::ErrorType::COMM_ERROR;
+}
+
+// Between startTimeEstimate and endTimeEstimate this rank's collectives are not carried out, and
+// what they would take is added up. No other rank knows of it.
+//
+// Empty: it can.
+std::string RingBackend::why_no_estimate() const {
+  if (!communicator_) return "the group has no members yet";
+  if (device_group_) return "this group has sent CUDA tensors, whose times are not estimated";
+  if (!options_->selection.choices.empty()) {
+    return "this group has been told its algorithm, and times are measured of groups that choose";
+  }
+  if (communicator_->group().spans_hosts()) return "the ranks of this group are on several hosts";
+  if (!options_->times.knows(size_)) {
+    return "there are no measured times of groups of " + std::to_string(size_) +
+           " ranks on this machine; `python -m ringcomm tune --world-sizes " +
+           std::to_string(size_) + "` measures them, for groups that are made afterwards";
+  }
+  return "";
+}
+
+// Where there are GPUs, torch's compiler would have calls on CUDA tensors estimated.
+bool RingBackend::supportsTimeEstimation() const {
+  return kTorchAsks && !supportsCoalescing() && why_no_estimate().empty();
+}
+
+void RingBackend::startTimeEstimate() {
+  check_usable();
+  TORCH_CHECK(!estimate_,
+              "ring: startTimeEstimate: this group's time estimate has started already; "
+              "endTimeEstimate ends it");
+  TORCH_CHECK(!coalescing_,
+              "ring: startTimeEstimate: called between startCoalescing and endCoalescing; call it "
+              "before them");
+  const std::string why = why_no_estimate();
+  TORCH_CHECK_NOT_IMPLEMENTED(why.empty(), "ring: startTimeEstimate: ", why);
+  estimate_ = 0;
+}
+
+float RingBackend::endTimeEstimate() {
+  TORCH_CHECK(estimate_,
+              "ring: endTimeEstimate: no time estimate of this group is under way; "
+              "startTimeEstimate starts one, and a call in it that is refused ends it");
+  return static_cast<float>(*std::exchange(estimate_, std::nullopt) * 1e6);
+}
+
+RingBackend::WorkPtr RingBackend::add_to_estimate(Operation operation) {
+  const std::optional<Collective> collective = collective_of(operation.type);
+  const std::optional<double> seconds =
+      collective ? options_->times.seconds(size_, *collective, nbytes_of(operation, size_))
+                 : std::nullopt;
+  if (!seconds) refuse_in_estimate(c10d::opTypeToString(operation.type));
+  *estimate_ += *seconds;
+  operation.title = nullptr;  // there is nothing for a profiler to see
+  operation.sequence = sequence_;
+  auto work = c10::make_intrusive<CoalescedWork>(rank_, std::move(operation),
+                                                 std::vector<c10::intrusive_ptr<RingWork>>());
+  work->await_parts();
+  return work;
+}
+
+void RingBackend::refuse_in_estimate(const std::string& what) const {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "ring: ", what,
+      ": no such call can be in a time estimate, only dense collectives on the CPU whose times "
+      "were measured. The estimate has ended");
 }
 
 }  // namespace ringcomm

@@ -1,4 +1,6 @@
 // The Python module ringcomm._C.
+#include "torch/bindings.h"
+
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -14,21 +16,15 @@
 #include <vector>
 
 #include "core/flight_dump.h"
+#include "hosts/ucx.h"
 #include "plan/matching.h"
 #include "setup/bootstrap.h"
 #include "torch/backend.h"
-#include "torch/call_guard.h"
-#include "torch/errors.h"
-#include "torch/fast_path.h"
-#include "torch/flight.h"
-#include "torch/links_bindings.h"
-#include "torch/plan_bindings.h"
-#include "torch/profiler.h"
+#include "torch/links.h"
+#include "torch/operation.h"
+#include "torch/python.h"
 #include "torch/shared_memory.h"
-#include "torch/status_bindings.h"
 #include "torch/store_adapter.h"
-#include "torch/stream_bindings.h"
-#include "torch/test_bindings.h"
 
 namespace py = pybind11;
 
@@ -163,8 +159,11 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
   };
   const Members members{.group = group_name, .global_ranks = global_ranks};
   c10::intrusive_ptr<RingBackend::Options> options;
-  if (const std::exception_ptr error = error_of([&] { options = make_options(); })) {
+  const auto decline_for = [&](const std::exception_ptr& error) {
     decline_group(store, rank, world_size, timeout, group_name, global_ranks, reason_of(error));
+  };
+  if (const std::exception_ptr error = error_of([&] { options = make_options(); })) {
+    decline_for(error);
     std::rethrow_exception(error);
   }
   try {
@@ -172,29 +171,33 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     return c10::make_intrusive<RingBackend>(store, rank, world_size, std::move(options));
   } catch (const std::bad_alloc&) {
     const std::exception_ptr error = std::current_exception();
-    decline_group(store, rank, world_size, timeout, group_name, global_ranks, reason_of(error));
+    decline_for(error);
     rethrow_from_call(error, members.name(rank) + ", making a group");
   }
+}
+
+// Null: of another kind.
+RingBackend* as_ring(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  return dynamic_cast<RingBackend*>(backend.get());
 }
 
 std::tuple<c10::intrusive_ptr<c10d::Backend>, std::vector<int>, std::string> shrink(
     const c10::intrusive_ptr<c10d::Backend>& backend, const std::vector<std::int64_t>& exclude,
     std::optional<std::chrono::milliseconds> timeout) {
-  auto* ring = dynamic_cast<RingBackend*>(backend.get());
+  RingBackend* ring = as_ring(backend);
   TORCH_CHECK_TYPE(ring != nullptr, "ring: shrink: not a backend \"ring\"");
   RingBackend::Shrunk made = ring->shrink_to_living(exclude, /*exact=*/false, timeout, nullptr);
   return {std::move(made.backend), std::move(made.survivors.ranks), std::move(made.survivors.key)};
 }
 
 void announce_refusal(const c10::intrusive_ptr<c10d::Backend>& backend, const std::string& reason) {
-  auto* ring = dynamic_cast<RingBackend*>(backend.get());
-  if (ring != nullptr) ring->announce_refusal(reason, 1);
+  if (RingBackend* ring = as_ring(backend)) ring->announce_refusal(reason, 1);
 }
 
 void refuse_message(const c10::intrusive_ptr<c10d::Backend>& backend, bool is_send, int peer,
                     int tag, const std::string& reason) {
   using Kind = shm::Message::Kind;
-  auto* ring = dynamic_cast<RingBackend*>(backend.get());
+  RingBackend* ring = as_ring(backend);
   if (ring != nullptr) ring->refuse_message(is_send ? Kind::kSend : Kind::kRecv, peer, tag, reason);
 }
 
@@ -217,64 +220,63 @@ py::bytes dump_flight_record(const std::string& path) {
 }  // namespace ringcomm
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  using namespace ringcomm;
   m.doc() = "ringcomm's compiled half: the backend \"ring\", and plans.";
-  py::class_<ringcomm::RingBackend, c10d::Backend, c10::intrusive_ptr<ringcomm::RingBackend>>(
+  py::class_<RingBackend, c10d::Backend, c10::intrusive_ptr<RingBackend>>(
       m, "RingBackend", "The backend \"ring\" of one rank.")
       .def(
-          "perform_nocolor_split", [](ringcomm::RingBackend&, const py::object&) {},
-          py::arg("device"),
+          "perform_nocolor_split", [](RingBackend&, const py::object&) {}, py::arg("device"),
           "What torch calls on the ranks outside of a new group: they have no part in it.");
-  m.def("create_backend", &ringcomm::create_backend, py::arg("store"), py::arg("rank"),
-        py::arg("world_size"), py::arg("timeout"), py::arg("algorithms"), py::arg("host_of"),
-        py::arg("num_channels"), py::arg("slice_nbytes"), py::arg("max_ctas"),
-        py::arg("group_name"), py::arg("global_ranks"), py::arg("host") = "",
-        py::arg("links") = "auto", py::arg("executor") = "auto", py::arg("relative") = nullptr,
+  m.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("world_size"),
+        py::arg("timeout"), py::arg("algorithms"), py::arg("host_of"), py::arg("num_channels"),
+        py::arg("slice_nbytes"), py::arg("max_ctas"), py::arg("group_name"),
+        py::arg("global_ranks"), py::arg("host") = "", py::arg("links") = "auto",
+        py::arg("executor") = "auto", py::arg("relative") = nullptr,
         py::arg("enable_reconfigure") = false, py::arg("link") = py::none(),
-        py::arg("tuned") = std::vector<ringcomm::Tuned>{},
-        py::arg("heartbeat_timeout") = ringcomm::kHeartbeatTimeout,
-        py::arg("times") = std::vector<ringcomm::Time>{}, py::arg("tuned_by") = "",
+        py::arg("tuned") = std::vector<Tuned>{}, py::arg("heartbeat_timeout") = kHeartbeatTimeout,
+        py::arg("times") = std::vector<Time>{}, py::arg("tuned_by") = "",
         py::arg("made") = py::none(), py::arg("async_errors") = "exit",
         "One rank's backend. Blocks until all ranks of the group have joined.");
-  m.def("decline_group", &ringcomm::decline_group, py::arg("store"), py::arg("rank"),
-        py::arg("world_size"), py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"),
-        py::arg("reason"),
+  m.def("decline_group", &decline_group, py::arg("store"), py::arg("rank"), py::arg("world_size"),
+        py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"), py::arg("reason"),
         "In place of making a backend: the other ranks raise the reason. Returns when they have "
         "read it, or after a few seconds.");
-  m.def("shrink", &ringcomm::shrink, py::arg("backend"), py::arg("exclude"), py::arg("timeout"),
-        py::call_guard<py::gil_scoped_release>(),
+  m.def("shrink", &shrink, py::arg("backend"), py::arg("exclude"), py::arg("timeout"), Unlocked(),
         "A new backend of the ranks that live, their ranks in the old one, and a key of their own. "
         "They all call it.");
-  m.def("announce_refusal", &ringcomm::announce_refusal, py::arg("backend"), py::arg("reason"),
-        py::call_guard<py::gil_scoped_release>(),
+  m.def("announce_refusal", &announce_refusal, py::arg("backend"), py::arg("reason"), Unlocked(),
         "In place of this rank's next collective on the host: the others' raises the reason.");
-  m.def("refuse_message", &ringcomm::refuse_message, py::arg("backend"), py::arg("is_send"),
-        py::arg("peer"), py::arg("tag"), py::arg("reason"),
-        py::call_guard<py::gil_scoped_release>(),
+  m.def("refuse_message", &refuse_message, py::arg("backend"), py::arg("is_send"), py::arg("peer"),
+        py::arg("tag"), py::arg("reason"), Unlocked(),
         "In place of a message on the host to or from a rank of the group, or from any (-1): the "
         "peer's raises the reason.");
-  m.def("start_flight_recorder", &ringcomm::start_flight_recorder, py::arg("capacity"),
-        py::arg("stacks"), py::arg("dump_failures"),
+  m.def("start_flight_recorder", &start_flight_recorder, py::arg("capacity"), py::arg("stacks"),
+        py::arg("dump_failures"),
         "From now on, groups record their operations; the first call counts.");
-  m.def("dump_flight_record", &ringcomm::dump_flight_record, py::arg("path"),
+  m.def("dump_flight_record", &dump_flight_record, py::arg("path"),
         "Writes the record and returns the path; empty if nothing is recorded.");
-  m.def("missing_for_cuda", &ringcomm::missing_for_cuda,
+  m.def("missing_for_cuda", &missing_for_cuda,
         "Why this build cannot send CUDA tensors, and what to do; empty if it can.");
-  m.def("close_all", &ringcomm::close_all, py::call_guard<py::gil_scoped_release>(),
+  m.def("close_all", &close_all, Unlocked(),
         "Closes all groups, as the interpreter is about to end.");
-  m.def("begin_shared_memory", &ringcomm::begin_shared_memory,
+  m.def("begin_shared_memory", &begin_shared_memory,
         "From now on, what this thread makes on the CPU lies in memory that peers can map.");
-  m.def("end_shared_memory", &ringcomm::end_shared_memory,
-        "Ends the last beginning of this thread.");
-  m.def("is_shared", &ringcomm::is_shared, py::arg("tensor"),
+  m.def("end_shared_memory", &end_shared_memory, "Ends the last beginning of this thread.");
+  m.def("is_shared", &is_shared, py::arg("tensor"),
         "Whether the tensor lies in memory of this process that peers can map.");
-  ringcomm::watch_signals();
-  ringcomm::bind_fast_path(m);
-  ringcomm::bind_links(m);
-  ringcomm::bind_plan(m);
-  ringcomm::bind_status(m);
-  ringcomm::bind_streams(m);
+  watch_signals();
+  py::module_ engines = m.def_submodule("links", "What carries bytes between hosts.");
+  engines.def("look_for_ucx_in", &links::look_for_ucx_in, py::arg("place"),
+              "Where UCX's libraries are; empty: the system's.");
+  engines.def(
+      "describe", &describe_links, py::arg("wanted"), Unlocked(),
+      "The engine that \"auto\", \"ucx\" or \"gloo\" means here, and why it is not another.");
+  bind_fast_path(m);
+  bind_plan(m);
+  bind_status(m);
+  bind_streams(m);
 #ifdef RINGCOMM_WITH_TESTS
-  ringcomm::bind_tests(m);
+  bind_tests(m);
 #endif
-  ringcomm::show_spans_to_torch();
+  show_spans_to_torch();
 }

@@ -1,4 +1,6 @@
-// The backend's group on a CUDA device: between torch's streams and allocator and the core.
+// The backend's group on a CUDA device, and the works of what is enqueued there: between torch's
+// streams and allocator and the core.
+#include <ATen/core/ivalue.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -7,24 +9,179 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
+#include <vector>
 
+#include "core/deadline.h"
 #include "core/poll.h"
+#include "core/process.h"
 #include "gpu/nccl/await.h"
 #include "gpu/nccl/communicator.h"
+#include "gpu/nccl/enqueued.h"
+#include "gpu/nccl/watchdog.h"
 #include "gpu/streams/device_collectives.h"
-#include "torch/cuda_work.h"
 #include "torch/device.h"
-#include "torch/errors.h"
+#include "torch/operation.h"
+#include "torch/python.h"
 
 namespace ringcomm {
 namespace {
 
 using c10::cuda::CUDAStream;
+using std::chrono::milliseconds;
+
+constexpr std::chrono::microseconds kLookAtWork{50};
+
+bool blocking_wait() {
+  static const bool blocking = is_switched_on("RINGCOMM_BLOCKING_WAIT");
+  return blocking;
+}
+
+std::vector<at::Tensor> all_of(const Operation& operation) {
+  std::vector<at::Tensor> all;
+  for (const auto* tensors : {&operation.inputs, &operation.outputs, &operation.memory}) {
+    all.insert(all.end(), tensors->begin(), tensors->end());
+  }
+  return all;
+}
+
+// What torch holds of an operation enqueued on the device.
+//
+// wait() makes the current stream wait, and the host only if it is given a timeout or
+// RINGCOMM_BLOCKING_WAIT=1 asks for it. Errors come from the group's watchdog, which notices them
+// some time after they happen.
+//
+// The work holds the tensors as gpu/nccl/enqueued.h says.
+class CudaWork : public c10d::Work {
+ public:
+  // Before anything is enqueued, so that the profiler sees it being enqueued. `user` is the stream
+  // that the operation begins behind.
+  CudaWork(int rank, const Operation& operation, CUDAStream user,
+           std::shared_ptr<const nccl::Failure> failure,
+           std::shared_ptr<nccl::TensorStash<at::Tensor>> stash);
+
+  // Everything is enqueued, and ends here.
+  void enqueued(std::shared_ptr<const nccl::EventHandle> end, CUDAStream stream);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  bool wait(milliseconds timeout) override;
+  void synchronize() override;
+  // From torch 2.10 on this overrides Work::blockCurrentStream.
+  virtual void blockCurrentStream() { synchronize(); }
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  std::vector<at::Tensor> result() override { return outputs_; }
+  std::uint64_t getSequencenumber() const override { return sequence_; }
+  // From torch 2.13 on this overrides Work::getTimeout.
+  virtual milliseconds getTimeout() const { return timeout_; }
+  // From torch 2.15 on this overrides Work::getCompletionKey.
+  virtual std::uint64_t getCompletionKey() const { return report_.completion_key(); }
+
+ private:
+  bool happened() const;
+  void wait_on_host(std::optional<milliseconds> timeout);
+
+  const std::uint64_t sequence_;
+  const std::vector<at::Tensor> outputs_;
+  const milliseconds timeout_;
+  const c10::DeviceIndex device_;
+  const std::shared_ptr<const nccl::Failure> failure_;
+  std::shared_ptr<const nccl::EventHandle> end_;
+  nccl::StashedTensors<at::Tensor> memory_;
+  const Report report_;
+  mutable std::once_flag reported_;
+  mutable std::exception_ptr error_;  // once it is reported
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+CudaWork::CudaWork(int rank, const Operation& operation, CUDAStream user,
+                   std::shared_ptr<const nccl::Failure> failure,
+                   std::shared_ptr<nccl::TensorStash<at::Tensor>> stash)
+    : Work(rank, operation.type, operation.title, operation.inputs),
+      sequence_(operation.sequence),
+      outputs_(operation.outputs),
+      timeout_(operation.timeout),
+      device_(user.device_index()),
+      failure_(std::move(failure)),
+      memory_(all_of(operation), user.stream(), std::move(stash)),
+      report_(operation.report) {}
+
+// The future is complete at once, in the sense of streams: its callbacks run on streams that wait
+// for ours.
+void CudaWork::enqueued(std::shared_ptr<const nccl::EventHandle> end, CUDAStream stream) {
+  end_ = std::move(end);
+  memory_.until(end_);
+  future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                     std::vector<c10::Device>{stream.device()});
+  {
+    const c10::cuda::CUDAStreamGuard guard(stream);
+    future_->markCompleted(c10::IValue(outputs_));
+  }
+  if (recordFunctionEndCallback_) {
+    recordFunctionEndCallback_();
+    recordFunctionEndCallback_ = nullptr;
+  }
+}
+
+// What is captured happens at every replay, and none of them concerns this work.
+bool CudaWork::happened() const { return end_->is_captured() || end_->happened(); }
+
+bool CudaWork::isCompleted() { return exception() || happened(); }
+
+bool CudaWork::isSuccess() const { return !exception() && happened(); }
+
+std::exception_ptr CudaWork::exception() const {
+  if (end_->is_confirmed()) return nullptr;
+  const std::exception_ptr error = failure_->get();
+  if (!error) return nullptr;
+  std::call_once(reported_, [&] { error_ = for_torch(report_.failed(error)); });
+  return error_;
+}
+
+void CudaWork::synchronize() {
+  memory_.make_wait(c10::cuda::getCurrentCUDAStream(device_).stream());
+}
+
+bool CudaWork::wait(milliseconds timeout) {
+  try {
+    synchronize();
+    if (timeout > milliseconds(0)) {
+      wait_on_host(bounded(timeout));
+    } else if (blocking_wait()) {
+      wait_on_host(std::nullopt);
+    }
+  } catch (const Error&) {
+    rethrow_for_torch(std::current_exception());
+  }
+  if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
+  return true;
+}
+
+// Without a timeout, the operation's own applies, which the communicator watches over.
+void CudaWork::wait_on_host(std::optional<milliseconds> timeout) {
+  const auto is_over = [this] { return isCompleted(); };
+  if (poll_for(bounded(timeout.value_or(milliseconds::max())), Poll(kLookAtWork), is_over)) return;
+  throw Error(ErrorKind::kTimeout, wait_timed_out("rank " + std::to_string(rank_) + " in " +
+                                                      c10d::opTypeToString(retrieveOpType()) +
+                                                      " #" + std::to_string(sequence_),
+                                                  *timeout, timeout_));
+}
+
+void CudaWork::abort() {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "ring: a single operation cannot be aborted; abort its process group");
+}
 
 constexpr std::chrono::seconds kPatienceForLock{1};
 
@@ -52,7 +209,7 @@ class CudaGroup : public DeviceGroup {
 
   at::Device device() const override { return device_; }
 
-  void connect(std::chrono::milliseconds timeout) override {
+  void connect(milliseconds timeout) override {
     const c10::cuda::CUDAGuard guard(device_);
     communicator_.connect(timeout);
     warn_if_not_fused();
@@ -98,7 +255,7 @@ class CudaGroup : public DeviceGroup {
     }
   }
 
-  void shut_down(std::chrono::milliseconds timeout) override {
+  void shut_down(milliseconds timeout) override {
     const c10::cuda::CUDAGuard guard(device_);
     const std::string left = communicator_.shut_down(timeout);
     if (!left.empty()) TORCH_WARN("ring: rank ", communicator_.rank(), ": ", left);
@@ -118,7 +275,6 @@ class CudaGroup : public DeviceGroup {
     });
   }
 
-  // Once, where the ranks have found out that they cannot do as they were asked.
   // Once, if fused kernels were tried and cannot be used: a warning if the user asked for them by
   // name, else a line in the log.
   void warn_if_not_fused() {
@@ -184,7 +340,7 @@ class CudaGroup : public DeviceGroup {
   };
   // In the order they were enqueued, and not known to be complete.
   std::deque<UnderWay> under_way_;
-  nccl::Communicator communicator_;  // its streams end before the shelf
+  nccl::Communicator communicator_;  // its streams end before the stash
 };
 
 }  // namespace

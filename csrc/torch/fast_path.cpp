@@ -6,8 +6,6 @@
 // to carry out the call: it is to be recorded (a profiler, a dispatch mode, coalescing), a tensor
 // is of a subclass, not on the CPU, not contiguous or not plain memory (sparse, quantized, wrapped
 // by functorch), the op carries a factor, operations are under way, or the group is not known here.
-#include "torch/fast_path.h"
-
 #include <Python.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/Exceptions.h>
@@ -25,7 +23,7 @@
 
 #include "plan/matching.h"
 #include "torch/backend.h"
-#include "torch/plan_bindings.h"
+#include "torch/bindings.h"
 #include "torch/tensors.h"
 #include "torch/world.h"
 

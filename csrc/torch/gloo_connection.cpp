@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/thread.h"
-#include "torch/errors.h"
+#include "torch/python.h"
 
 namespace ringcomm {
 namespace {

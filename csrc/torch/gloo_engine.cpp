@@ -1,8 +1,14 @@
+// Bytes between hosts by gloo: how two ranks find each other, and connect.
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <utility>
 
@@ -11,9 +17,10 @@
 #include "core/status.h"
 #include "hosts/address.h"
 #include "torch/gloo_connection.h"
-#include "torch/gloo_store.h"
 #include "torch/links.h"
-#include "torch/python.h"
+#include "torch/store_adapter.h"
+
+namespace py = pybind11;
 
 namespace ringcomm {
 namespace {
@@ -25,6 +32,24 @@ using links::Tag;
 // How long two ranks that have both come may take to connect.
 constexpr std::chrono::seconds kConnectTimeout{30};
 
+// A group of gloo's with this rank alone: it has gloo's devices, on the interfaces that the user
+// has chosen, and makes others. C++ code outside of torch can make none, as gloo's headers are not
+// installed. Throws Error. `timeout`: of its calls.
+c10::intrusive_ptr<c10d::Backend> make_gloo(std::chrono::milliseconds timeout) {
+  const py::gil_scoped_acquire gil;
+  try {
+    const py::module_ c10d = py::module_::import("torch._C._distributed_c10d");
+    if (!py::hasattr(c10d, "ProcessGroupGloo")) {
+      throw Error(ErrorKind::kLibrary, "this torch was built without gloo");
+    }
+    const py::object group =
+        c10d.attr("ProcessGroupGloo")(c10d.attr("HashStore")(), 0, 1, py::cast(timeout));
+    return group.cast<c10::intrusive_ptr<c10d::Backend>>();
+  } catch (const py::error_already_set& error) {
+    throw Error(ErrorKind::kLibrary, std::string("gloo cannot be used: ") + error.what());
+  }
+}
+
 class GlooEngine : public links::Engine {
  public:
   GlooEngine(std::shared_ptr<Store> store, int rank)
@@ -33,7 +58,7 @@ class GlooEngine : public links::Engine {
   }
 
   ~GlooEngine() override {
-    if (maker_.is_here()) {
+    if (fork_guard_.is_here()) {
       links::withdraw_address(store_, rank_);
       return;
     }
@@ -121,7 +146,7 @@ class GlooEngine : public links::Engine {
                         gloo_->getBackendOptions(), rank_ == low ? 0 : 1, 2);
   }
 
-  const ForkGuard maker_;
+  const ForkGuard fork_guard_;
   c10::intrusive_ptr<c10d::Backend> gloo_;
   const std::shared_ptr<Store> store_;
   const int rank_;

@@ -1,8 +1,9 @@
-#include "torch/plan_bindings.h"
-
+// Python's view of plans, of the programs that executors make of them, and of the calls that these
+// take on device streams: ringcomm._C.plan and ringcomm._C.streams.
 #include <pybind11/functional.h>
 #include <pybind11/operators.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <functional>
 #include <limits>
@@ -12,15 +13,23 @@
 #include <utility>
 #include <vector>
 
+#include "gpu/streams/cost.h"
+#include "gpu/streams/device_collectives.h"
+#include "gpu/streams/device_options.h"
 #include "plan/algorithms.h"
+#include "plan/arguments.h"
 #include "plan/bitwise.h"
+#include "plan/bounds.h"
 #include "plan/collective.h"
 #include "plan/matching.h"
 #include "plan/network.h"
 #include "plan/plan.h"
+#include "plan/program.h"
 #include "plan/simulate.h"
 #include "plan/verify.h"
-#include "torch/program_bindings.h"
+#include "torch/bindings.h"
+#include "torch/python.h"
+#include "torch/tensors.h"
 
 namespace py = pybind11;
 
@@ -180,16 +189,14 @@ void bind_verify(py::module_& m) {
       .value("BROADCAST", Collective::kBroadcast)
       .value("ALL_TO_ALL", Collective::kAllToAll)
       .value("BARRIER", Collective::kBarrier);
-  m.def("verify", verify, py::arg("collective"), py::arg("plans"), py::arg("root") = 0,
-        py::call_guard<py::gil_scoped_release>());
+  m.def("verify", verify, py::arg("collective"), py::arg("plans"), py::arg("root") = 0, Unlocked());
   m.def(
       "bitwise_difference",
       [](Collective collective, const std::vector<Plan>& plans, int root) {
         const auto found = bitwise_difference(collective, plans, root);
         return found ? found->to_string() : std::string();
       },
-      py::arg("collective"), py::arg("plans"), py::arg("root") = 0,
-      py::call_guard<py::gil_scoped_release>());
+      py::arg("collective"), py::arg("plans"), py::arg("root") = 0, Unlocked());
 }
 
 void bind_simulator(py::module_& m) {
@@ -213,8 +220,111 @@ void bind_simulator(py::module_& m) {
       .def(
           py::init<int, const std::function<Plan(int)>&, const Network&, const std::vector<int>&>(),
           py::arg("world_size"), py::arg("plan_of"), py::arg("network"), py::arg("compared"))
-      .def("run", &Simulator::run, py::arg("nbytes"), py::arg("slice_nbytes"),
-           py::call_guard<py::gil_scoped_release>());
+      .def("run", &Simulator::run, py::arg("nbytes"), py::arg("slice_nbytes"), Unlocked());
+}
+
+template <typename Peers>
+std::vector<int> ranks_of(const Peers& peers) {
+  std::vector<int> ranks;
+  for (const auto& each : peers) ranks.push_back(each.peer);
+  return ranks;
+}
+
+// The other end of each message: rank, and its action.
+template <typename Peers>
+std::vector<std::pair<int, int>> actions_of(const Peers& peers) {
+  std::vector<std::pair<int, int>> actions;
+  for (const auto& each : peers) actions.emplace_back(each.peer, each.action);
+  return actions;
+}
+
+void bind_program(py::module_& m) {
+  py::enum_<Location::Kind>(m, "LocationKind")
+      .value("NOWHERE", Location::kNowhere)
+      .value("INPUT", Location::kInput)
+      .value("OUTPUT", Location::kOutput)
+      .value("SCRATCH", Location::kScratch);
+  py::class_<Location>(m, "Location")
+      .def_readonly("kind", &Location::kind)
+      .def_readonly("index", &Location::index);
+  py::class_<Action>(m, "Action")
+      .def_readonly("chunk", &Action::chunk)
+      .def_property_readonly("sources", [](const Action& a) { return ranks_of(a.from); })
+      .def_property_readonly("readers", [](const Action& a) { return ranks_of(a.to); })
+      .def_property_readonly("published_by", [](const Action& a) { return actions_of(a.from); })
+      .def_property_readonly("taken_by", [](const Action& a) { return actions_of(a.to); })
+      .def_readonly("reduce", &Action::reduce)
+      .def_readonly("own", &Action::own)
+      .def_readonly("store", &Action::store)
+      .def_readonly("finish", &Action::finish)
+      .def_readonly("slot", &Action::slot)
+      .def_readonly("replaces", &Action::replaces)
+      .def_readonly("recv_step", &Action::recv_step)
+      .def_readonly("send_step", &Action::send_step);
+  py::class_<Program>(m, "CompiledProgram")
+      .def_readonly("num_chunks", &Program::num_chunks)
+      .def_readonly("num_steps", &Program::num_steps)
+      .def_readonly("num_slots", &Program::num_slots)
+      .def_readonly("num_scratch", &Program::num_scratch)
+      .def_readonly("actions", &Program::actions);
+  m.def(
+      "compile",
+      [](Collective collective, const std::vector<Plan>& plans, int rank, int root) {
+        const auto world_size = static_cast<int>(plans.size());
+        check_rank(rank, world_size);
+        check_bounds(Contract(collective, world_size, plans[0].num_chunks, root), plans);
+        return compile(collective, world_size, [&](int r) { return plans[r]; }, rank, root);
+      },
+      py::arg("collective"), py::arg("plans"), py::arg("rank"), py::arg("root") = 0, Unlocked());
+}
+
+using streams::Calls;
+using streams::Layout;
+
+void bind_layout(py::module_& m) {
+  const Layout layout;
+  m.attr("MAX_CTAS") = streams::DeviceOptions{}.max_ctas;
+  m.def(
+      "describe_executor",
+      [](const std::string& name) {
+        return with_torch_errors([&] {
+          return streams::describe(streams::executor_named(name), streams::kAutoIsFused);
+        });
+      },
+      py::arg("name"));
+  py::class_<Layout>(m, "Layout")
+      .def(py::init(&Layout::with), py::arg("num_channels") = layout.num_channels,
+           py::arg("slice_nbytes") = layout.slice_nbytes)
+      .def_readonly("num_channels", &Layout::num_channels)
+      .def_readonly("slices_in_flight", &Layout::slices_in_flight)
+      .def_readonly("slice_nbytes", &Layout::slice_nbytes)
+      .def_readonly("min_slice_nbytes", &Layout::min_slice_nbytes);
+}
+
+void bind_calls(py::module_& m) {
+  py::class_<Calls>(m, "Calls")
+      .def_readonly("groups", &Calls::groups)
+      .def_readonly("launches", &Calls::launches)
+      .def_readonly("sends", &Calls::sends)
+      .def_readonly("recvs", &Calls::recvs)
+      .def_readonly("reductions", &Calls::reductions)
+      .def_readonly("copies", &Calls::copies)
+      .def_readonly("records", &Calls::records)
+      .def_readonly("waits", &Calls::waits)
+      .def_property_readonly("host_seconds", &streams::host_seconds);
+}
+
+Calls count_calls(Collective collective, const std::string& algorithm, int world_size, int rank,
+                  int root, std::size_t nbytes, at::ScalarType dtype, const Layout& layout) {
+  const DType core = elements_to_move(dtype).dtype;
+  return streams::count_calls({.collective = collective,
+                               .algorithm = algorithm,
+                               .world_size = world_size,
+                               .rank = rank,
+                               .root = root,
+                               .count = nbytes / element_size(core),
+                               .dtype = core},
+                              layout);
 }
 
 }  // namespace
@@ -229,5 +339,14 @@ void bind_plan(py::module_& module) {
 }
 
 PyObject* plan_error_type() { return plan_error; }
+
+void bind_streams(py::module_& module) {
+  py::module_ m = module.def_submodule("streams", "Collectives on device streams: what they call.");
+  bind_layout(m);
+  bind_calls(m);
+  m.def("count_calls", &count_calls, py::arg("collective"), py::arg("algorithm"),
+        py::arg("world_size"), py::arg("rank"), py::arg("root"), py::arg("nbytes"),
+        py::arg("dtype"), py::arg("layout"));
+}
 
 }  // namespace ringcomm

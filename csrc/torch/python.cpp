@@ -1,17 +1,65 @@
 #include "torch/python.h"
 
-#include <pybind11/chrono.h>
+#include <c10/util/Exception.h>
+#include <pybind11/pybind11.h>
 #include <sys/syscall.h>
-#include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
-#include <string>
+#include <atomic>
+#include <new>
+#include <system_error>
 
-#include "core/status.h"
+#include "core/deadline.h"
 
 namespace py = pybind11;
 
 namespace ringcomm {
+namespace {
+
+std::atomic<int> threads_inside{0};
+
+}  // namespace
+
+void rethrow_for_torch(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::kInvalidArgument) TORCH_CHECK_VALUE(false, "ring: ", e.what());
+    C10_THROW_ERROR(DistBackendError, c10::str("ring: ", e.what()));
+  }
+}
+
+void rethrow_from_call(std::exception_ptr error, const std::string& where) {
+  const auto named = [&] { return c10::str("ring: ", where, ": ", what_of(error)); };
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error&) {
+    C10_THROW_ERROR(DistBackendError, named());
+  } catch (const std::bad_alloc&) {
+    C10_THROW_ERROR(DistBackendError, named());
+  } catch (const std::system_error&) {
+    C10_THROW_ERROR(DistBackendError, named());
+  }
+}
+
+std::string reason_of(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& e) {
+    return e.what_without_backtrace();
+  } catch (...) {
+    return what_of(error);
+  }
+}
+
+std::exception_ptr for_torch(std::exception_ptr error) {
+  if (!error) return error;
+  try {
+    rethrow_for_torch(error);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
 
 void with_gil(const std::function<void()>& body) {
   const py::gil_scoped_acquire gil;
@@ -34,19 +82,10 @@ void run_signal_handlers() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-c10::intrusive_ptr<c10d::Backend> make_gloo(std::chrono::milliseconds timeout) {
-  const py::gil_scoped_acquire gil;
-  try {
-    const py::module_ c10d = py::module_::import("torch._C._distributed_c10d");
-    if (!py::hasattr(c10d, "ProcessGroupGloo")) {
-      throw Error(ErrorKind::kLibrary, "this torch was built without gloo");
-    }
-    const py::object group =
-        c10d.attr("ProcessGroupGloo")(c10d.attr("HashStore")(), 0, 1, py::cast(timeout));
-    return group.cast<c10::intrusive_ptr<c10d::Backend>>();
-  } catch (const py::error_already_set& error) {
-    throw Error(ErrorKind::kLibrary, std::string("gloo cannot be used: ") + error.what());
-  }
-}
+void watch_signals() { interrupt_hook = run_signal_handlers; }
+
+CallGuard::CallGuard() { threads_inside.fetch_add(1); }
+CallGuard::~CallGuard() { threads_inside.fetch_sub(1); }
+bool CallGuard::any() { return threads_inside > 0; }
 
 }  // namespace ringcomm

@@ -1,14 +1,38 @@
-// What C++ asks of Python. Sources that call these do without pybind11, which takes the compiler
-// longer than most of them.
+// Where C++ meets Python: the exceptions that torch's users expect, Python's lock, its signals, and
+// its end. Sources that call these do without pybind11, which takes the compiler longer than most
+// of them.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
-#include <chrono>
+#include <exception>
 #include <functional>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <string>
+
+#include "core/status.h"
 
 namespace ringcomm {
+
+// Rethrows `error` as torch knows it: an Error of kind kInvalidArgument as ValueError, of any other
+// kind as DistBackendError (a RuntimeError); everything else as it is.
+[[noreturn]] void rethrow_for_torch(std::exception_ptr error);
+
+std::exception_ptr for_torch(std::exception_ptr error);
+
+// Rethrows what could not be done, by the rank and the call that `where` names: an error of the
+// core or the system, such as a lack of memory, as DistBackendError, and everything else as it is.
+[[noreturn]] void rethrow_from_call(std::exception_ptr error, const std::string& where);
+
+// What the error says, without torch's backtrace.
+std::string reason_of(std::exception_ptr error);
+
+// body(), with the core's errors thrown as torch's.
+template <typename Body>
+auto with_torch_errors(Body&& body) {
+  try {
+    return body();
+  } catch (const Error&) {
+    rethrow_for_torch(std::current_exception());
+  }
+}
 
 // body(), holding Python's lock.
 void with_gil(const std::function<void()>& body);
@@ -21,9 +45,19 @@ void without_gil(const std::function<void()>& body);
 // what they raise.
 void run_signal_handlers();
 
-// A group of gloo's with this rank alone: it has gloo's devices, on the interfaces that the user
-// has chosen, and makes others. C++ code outside of torch can make none, as gloo's headers are not
-// installed. Throws Error. `timeout`: of its calls.
-c10::intrusive_ptr<c10d::Backend> make_gloo(std::chrono::milliseconds timeout);
+// Waits on Python's main thread run the handlers of signals from now on.
+void watch_signals();
+
+// A thread that is in a call of the library, and will need Python when it comes back.
+class CallGuard {
+ public:
+  CallGuard();
+  ~CallGuard();
+  CallGuard(const CallGuard&) = delete;
+  CallGuard& operator=(const CallGuard&) = delete;
+
+  // Whether there is such a thread.
+  static bool any();
+};
 
 }  // namespace ringcomm

@@ -1,5 +1,4 @@
-#include "torch/status_bindings.h"
-
+// Groups as others see them, for Python.
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -8,6 +7,7 @@
 
 #include "shm/view.h"
 #include "torch/backend.h"
+#include "torch/bindings.h"
 
 namespace py = pybind11;
 

@@ -1,20 +1,242 @@
-#include "torch/test_bindings.h"
-
+// ringcomm._C.testing: what only tests and benchmarks call. Loops that are timed without Python
+// between the calls, engines between hosts without a group, reductions without a collective.
+#include <ATen/ATen.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <utility>
+#include <vector>
+
+#include "core/text.h"
 #include "gpu/streams/cost.h"
 #include "plan/verify.h"
+#include "reduce/host_table.h"
+#include "torch/bindings.h"
+#include "torch/links.h"
+#include "torch/store_adapter.h"
+#include "torch/tensors.h"
+
+#ifdef RINGCOMM_WITH_CUDA
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "reduce/device.h"
+#endif
+
+namespace py = pybind11;
 
 namespace ringcomm {
+namespace {
 
-void bind_tests(pybind11::module_& parent) {
-  namespace py = pybind11;
+// Any of torch's backends, so that all are timed by the same loop.
+void repeat_all_reduce(const c10::intrusive_ptr<c10d::Backend>& backend, const at::Tensor& tensor,
+                       c10d::ReduceOp::RedOpType op, int repeats) {
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  for (int i = 0; i < repeats; ++i) backend->allreduce(tensors, options)->wait();
+}
+
+// What no message between two cores can be faster than twice of. The lines are those of the first
+// number and of the 16th, which no prefetcher fetches with it.
+double line_round_trip(const at::Tensor& shared, bool begins, std::int64_t rounds) {
+  using std::chrono::steady_clock;
+  TORCH_CHECK_VALUE(shared.scalar_type() == at::kLong && shared.is_contiguous() &&
+                        shared.is_cpu() && shared.numel() >= 32,
+                    "ring: line_round_trip: takes 32 int64 that two processes share");
+  auto* numbers = shared.mutable_data_ptr<std::int64_t>();
+  std::atomic_ref<std::int64_t> there(numbers[0]), back(numbers[16]);
+  const auto await = [](std::atomic_ref<std::int64_t> number, std::int64_t value) {
+    const auto began = steady_clock::now();
+    for (std::uint32_t looks = 1; number.load(std::memory_order_acquire) != value; ++looks) {
+      if (looks % (1 << 20) != 0) continue;
+      TORCH_CHECK(steady_clock::now() - began < std::chrono::seconds(10),
+                  "ring: line_round_trip: the other process does not answer");
+    }
+  };
+  const auto began = steady_clock::now();
+  for (std::int64_t round = 1; round <= rounds; ++round) {
+    if (begins) {
+      there.store(round, std::memory_order_release);
+      await(back, round);
+    } else {
+      await(there, round);
+      back.store(round, std::memory_order_release);
+    }
+  }
+  return std::chrono::duration<double>(steady_clock::now() - began).count() /
+         static_cast<double>(rounds);
+}
+
+// A posted message, with its tensor. Its destructor cancels it, as nothing waits for it any more.
+class Posted {
+ public:
+  Posted(std::shared_ptr<links::Engine> engine, at::Tensor tensor)
+      : engine_(std::move(engine)), tensor_(std::move(tensor)) {}
+  ~Posted() {
+    const py::gil_scoped_release release;
+    cancel();
+  }
+
+  std::byte* data() { return static_cast<std::byte*>(tensor_.data_ptr()); }
+  links::Request& request() { return request_; }
+  void cancel() { engine_->cancel(request_); }
+
+  // Whether it succeeds within that many seconds.
+  bool wait(double seconds) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    for (int idle = 0; request_.pending() && std::chrono::steady_clock::now() < end; ++idle) {
+      engine_->progress();
+      if (request_.pending() && idle > 1000) engine_->sleep(std::chrono::milliseconds(1));
+    }
+    return !request_.pending() && !request_.failed();
+  }
+
+ private:
+  const std::shared_ptr<links::Engine> engine_;
+  const at::Tensor tensor_;
+  links::Request request_;
+};
+
+template <bool is_send>
+std::shared_ptr<Posted> post(const std::shared_ptr<links::Engine>& engine, int peer,
+                             std::uint8_t stream, std::uint64_t number, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.is_contiguous() && tensor.is_cpu(), "ring: not a dense CPU tensor");
+  const auto posted = std::make_shared<Posted>(engine, tensor);
+  const std::span bytes(posted->data(), tensor.nbytes());
+  if constexpr (is_send) {
+    engine->send(peer, {stream, number}, bytes, posted->request());
+  } else {
+    engine->recv(peer, {stream, number}, bytes, posted->request());
+  }
+  return posted;
+}
+
+// Not owned yet: what owns it takes Python's lock.
+links::Engine* new_engine(const std::string& wanted, const c10::intrusive_ptr<c10d::Store>& store,
+                          int rank, int world_size) {
+  return make_engine(wanted, std::make_shared<C10dStore>(store), rank, world_size).release();
+}
+
+void bind_engines(py::module_& m) {
+  using links::Engine;
+  py::class_<Posted, std::shared_ptr<Posted>>(m, "Posted")
+      .def("wait", &Posted::wait, py::arg("seconds"), Unlocked())
+      .def("cancel", &Posted::cancel, Unlocked())
+      .def_property_readonly("pending", [](Posted& posted) { return posted.request().pending(); })
+      .def_property_readonly("failed", [](Posted& posted) { return posted.request().failed(); })
+      .def_property_readonly("nbytes", [](Posted& posted) { return posted.request().nbytes; });
+  py::class_<Engine, std::shared_ptr<Engine>>(m, "Engine")
+      .def(py::init(&new_engine), py::arg("wanted"), py::arg("store"), py::arg("rank"),
+           py::arg("world_size"), Unlocked())
+      .def("send", &post<true>, py::arg("peer"), py::arg("stream"), py::arg("number"),
+           py::arg("tensor"), Unlocked())
+      .def("recv", &post<false>, py::arg("peer"), py::arg("stream"), py::arg("number"),
+           py::arg("tensor"), Unlocked())
+      .def("progress", &Engine::progress, Unlocked())
+      .def("flushed", &Engine::flushed, Unlocked())
+      .def("describe", [](Engine& engine) { return valid_utf8(engine.describe()); })
+      .def(
+          "failure", [](Engine& engine, int peer) { return valid_utf8(engine.failure(peer)); },
+          py::arg("peer"), Unlocked());
+}
+
+constexpr const char* kReduceLocal = "reduce_local";
+
+std::vector<std::string> host_instructions() {
+  std::vector<std::string> names;
+  for (const HostIsa& isa : supported_host_isas()) names.emplace_back(isa.name);
+  return names;
+}
+
+const HostTable& table_of(const std::string& instructions) {
+  std::string names;
+  for (const HostIsa& isa : supported_host_isas()) {
+    if (instructions == isa.name) return *isa.table;
+    names += (names.empty() ? "" : ", ") + std::string(isa.name);
+  }
+  TORCH_CHECK_VALUE(false, "ring: ", kReduceLocal, ": instructions is ", instructions,
+                    "; this machine has ", names);
+}
+
+void reduce_local(const std::vector<at::Tensor>& inputs, const at::Tensor& output,
+                  c10d::ReduceOp::RedOpType op, const std::string& instructions) {
+  TORCH_CHECK_VALUE(!inputs.empty(), "ring: ", kReduceLocal,
+                    ": takes at least one input, got none");
+  TORCH_CHECK_VALUE(op != c10d::ReduceOp::PREMUL_SUM, "ring: ", kReduceLocal,
+                    ": PREMUL_SUM needs a factor, which this function does not take");
+  std::vector<const void*> pointers;
+  for (const at::Tensor& input : inputs) {
+    TORCH_CHECK_VALUE(
+        input.scalar_type() == output.scalar_type() && input.numel() == output.numel() &&
+            input.device() == output.device() && input.is_contiguous() && output.is_contiguous(),
+        "ring: ", kReduceLocal, ": inputs and output must be contiguous and agree in dtype, ",
+        "number of elements and device; got an input of ", input.numel(), " ", input.scalar_type(),
+        " on ", input.device(), " and an output of ", output.numel(), " ", output.scalar_type(),
+        " on ", output.device());
+    pointers.push_back(input.const_data_ptr());
+  }
+  const Elements elements = elements_to_reduce(output.scalar_type(), op, kReduceLocal);
+  const Reduction reduction{
+      .dtype = elements.dtype,
+      .op = make_reduce(elements, op, kReduceLocal).op,
+      .divisor = op == c10d::ReduceOp::AVG ? static_cast<int>(inputs.size()) : 1};
+  const std::size_t count = elements.count(output);
+  void* result = output.data_ptr();
+#ifdef RINGCOMM_WITH_CUDA
+  if (output.is_cuda()) {
+    const c10::cuda::CUDAGuard guard(output.device());
+    C10_CUDA_CHECK(reduce_device(reduction, pointers.data(), static_cast<int>(pointers.size()),
+                                 &result, 1, count, c10::cuda::getCurrentCUDAStream()));
+    return;
+  }
+#endif
+  TORCH_CHECK_NOT_IMPLEMENTED(output.is_cpu(), "ring: ", kReduceLocal,
+                              ": takes CPU tensors, and CUDA tensors where ringcomm was built with "
+                              "CUDA; got one on ",
+                              output.device());
+  const auto num_inputs = static_cast<int>(pointers.size());
+  if (instructions.empty()) {
+    return reduce_host(reduction, pointers.data(), num_inputs, result, {}, count);
+  }
+  const HostKernel kernel =
+      table_of(instructions)[static_cast<std::size_t>(reduction.dtype)]
+                            [static_cast<std::size_t>(effective_op(reduction))];
+  kernel(reduction, pointers.data(), num_inputs, 0, result, count);
+}
+
+}  // namespace
+
+void bind_tests(py::module_& parent) {
   py::module_ m = parent.def_submodule("testing", "What only tests and benchmarks call.");
-  bind_bench(m);
+  m.def("repeat_all_reduce", &repeat_all_reduce, py::arg("backend"), py::arg("tensor"),
+        py::arg("op"), py::arg("repeats"), Unlocked(),
+        "Calls all_reduce in place, and wait() on its work, so many times.");
+  m.def("line_round_trip", &line_round_trip, py::arg("shared"), py::arg("begins"),
+        py::arg("rounds"), Unlocked(),
+        "Seconds for a cache line to another core and one back, where one of two processes begins; "
+        "`shared` is 32 int64, zeros at first.");
   bind_engines(m);
+#ifdef RINGCOMM_WITH_CUDA
   bind_fused(m);
-  bind_reduce(m);
+#endif
+  m.def("reduce_local", &reduce_local, py::arg("inputs"), py::arg("output"), py::arg("op"),
+        py::arg("instructions") = "", Unlocked(),
+        "Writes op over the inputs to output, in one pass, by the code that the executors use; on "
+        "a GPU, on the current stream. instructions: of host_instructions(), for tensors on the "
+        "CPU; empty: the last of them.");
+  m.def("host_instructions", &host_instructions,
+        "The instruction sets that the reductions are compiled for and this machine has.");
   m.def("verify_chunks", verify_chunks, py::arg("collective"), py::arg("world_size"),
         py::arg("plan_of"), py::arg("chunks"), py::arg("root") = 0);
   m.attr("CALL_SECONDS") = streams::kCallSeconds;

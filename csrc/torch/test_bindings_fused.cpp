@@ -1,5 +1,4 @@
-#include "torch/test_bindings.h"
-
+// A fused kernel without peers, for profilers.
 #ifdef RINGCOMM_WITH_CUDA
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAException.h>
@@ -16,6 +15,7 @@
 #include "gpu/fused/launch.h"
 #include "gpu/streams/device_collectives.h"
 #include "gpu/streams/device_options.h"
+#include "torch/bindings.h"
 #include "torch/tensors.h"
 
 namespace ringcomm {
@@ -122,18 +122,9 @@ void bind_fused(pybind11::module_& module) {
       "where each comes to world_size times the tensor.")
       .def(py::init<int, const std::string&, int>(), py::arg("world_size"), py::arg("algorithm"),
            py::arg("max_ctas") = streams::DeviceOptions{}.max_ctas)
-      .def("all_reduce", &FusedAlone::all_reduce, py::arg("tensor"), py::arg("op"),
-           py::call_guard<py::gil_scoped_release>(),
+      .def("all_reduce", &FusedAlone::all_reduce, py::arg("tensor"), py::arg("op"), Unlocked(),
            "Enqueues one on the current stream, in place.");
 }
-
-}  // namespace ringcomm
-
-#else
-
-namespace ringcomm {
-
-void bind_fused(pybind11::module_&) {}
 
 }  // namespace ringcomm
 

@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "core/deadline.h"
-#include "torch/call_guard.h"
-#include "torch/errors.h"
+#include "torch/python.h"
 
 namespace ringcomm {
 
@@ -64,7 +63,7 @@ void RingWork::complete(std::exception_ptr error, int source) noexcept {
   std::vector<std::function<void(std::exception_ptr)>> next;
   {
     std::lock_guard lock(mutex_);
-    told_ = true;
+    notified_ = true;
     future = future_;
     next.swap(next_);
   }
@@ -96,7 +95,7 @@ void RingWork::call_hooks(steady_clock::time_point ended) noexcept {
 void RingWork::then(std::function<void(std::exception_ptr)> next) {
   {
     std::lock_guard lock(mutex_);
-    if (!told_) {
+    if (!notified_) {
       next_.push_back(std::move(next));
       return;
     }
@@ -108,7 +107,7 @@ bool RingWork::wait(milliseconds timeout) {
   const CallGuard inside;
   const bool is_bounded = timeout > milliseconds(0);
   const auto end = steady_clock::now() + (is_bounded ? bounded(timeout) : milliseconds(0));
-  while (!is_told()) {
+  while (!is_notified()) {
     const auto left = std::chrono::duration_cast<milliseconds>(end - steady_clock::now());
     if (is_bounded && left <= milliseconds(0)) {
       C10_THROW_ERROR(
@@ -121,15 +120,15 @@ bool RingWork::wait(milliseconds timeout) {
     check_interrupt();
     const auto look = steady_clock::now() + kLookEvery;
     std::unique_lock lock(mutex_);
-    cv_.wait_until(lock, is_bounded ? std::min(look, end) : look, [&] { return told_; });
+    cv_.wait_until(lock, is_bounded ? std::min(look, end) : look, [&] { return notified_; });
   }
   if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
   return true;
 }
 
-bool RingWork::is_told() {
+bool RingWork::is_notified() {
   const std::lock_guard lock(mutex_);
-  return told_;
+  return notified_;
 }
 
 void RingWork::abort() {

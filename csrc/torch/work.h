@@ -52,7 +52,7 @@ class RingWork : public c10d::Work {
   virtual void help(std::chrono::milliseconds patience) = 0;
 
  private:
-  bool is_told();
+  bool is_notified();
   void call_hooks(std::chrono::steady_clock::time_point ended) noexcept;
 
   const std::uint64_t sequence_;
@@ -71,7 +71,7 @@ class RingWork : public c10d::Work {
   std::vector<std::function<void(std::exception_ptr)>> next_;
   // Hooks have been called, and complete() has seen future_ and next_: later ones are called at
   // once.
-  bool told_ = false;
+  bool notified_ = false;
 };
 
 // One that was complete before torch was given it.

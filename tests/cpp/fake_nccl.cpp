@@ -64,7 +64,8 @@ struct Operation {
   cudaStream_t stream;
 };
 thread_local std::vector<Operation> group;
-// Those that are left behind, too; for ever, as leaks are looked for last of all.
+// It holds those that are left behind, too. It is never destroyed, as leaks are looked for at the
+// end of the process.
 std::set<ncclComm_t>& comms = *new std::set<ncclComm_t>;
 
 }  // namespace

@@ -20,7 +20,7 @@ struct Proof {
   bool flags_order = true;
 };
 
-// Of a lane, beside the threads that move its data.
+// The threads of a lane beside those that move its data.
 inline constexpr int kControlThreads = 2;
 
 // All lanes of a job, until they have ended. False: a wait was given up. Lanes have

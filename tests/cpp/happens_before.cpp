@@ -74,7 +74,7 @@ void Record::note(Accesses& accesses, int thread, bool writes, const char* what)
                     (each.writes ? "write" : "read"));
     }
   }
-  // Who is ordered behind a write need not be compared with what came before it.
+  // A thread that is ordered behind a write need not be compared with what came before it.
   std::erase_if(accesses, [&](const Access& each) {
     return (writes && known[each.thread] >= each.moment) ||
            (each.thread == thread && each.writes == writes);

@@ -13,8 +13,8 @@
 
 namespace ranks {
 
-// All ranks of a new group; body gets each rank's communicator. `across`, `silence`: as rank 0 is
-// told.
+// Runs body for all ranks of a new group, with each rank's communicator. Rank 0 is given `link` and
+// `heartbeat_timeout`.
 void on_hosts(const std::vector<int>& host_of, const std::string& algorithm,
               const std::shared_ptr<MemoryNetwork>& network,
               const std::function<void(Communicator&)>& body, const ringcomm::Link& link = {},

@@ -39,7 +39,7 @@ class World {
  public:
   explicit World(Ranks host_of) : host_of(std::move(host_of)) {}
 
-  // Of the first group "", of others their keys.
+  // `key` is "" for the first group, and the key of their own for others.
   Meeting& meeting(const std::string& key) {
     const std::lock_guard lock(mutex_);
     return meetings_[key];

@@ -29,7 +29,7 @@ std::string text_of(const std::exception_ptr& error);
 
 ringcomm::nccl::Options device_options(const std::string& algorithm, int num_channels);
 
-// Of a rank that says that it connects, and does not.
+// What a rank publishes that says it connects, and does not.
 ringcomm::DeviceBoard::Settings settings_of(const ringcomm::nccl::Options& options);
 
 struct DeviceRank {
@@ -41,7 +41,7 @@ struct DeviceRank {
              const ringcomm::shm::ConnectHosts& connect_hosts = nullptr);
   ~DeviceRank();
 
-  // Of `data`, in place.
+  // Reduces `data` in place.
   ringcomm::nccl::Enqueued all_reduce(Timeout timeout = kPatience);
 
   // The same, captured in a graph of the user's stream.

@@ -20,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-#include "gpu/streams/api.h"
+#include "gpu/streams/executor.h"
 
 namespace simulated {
 

@@ -88,7 +88,7 @@ TEST(peers_map_it_whole_and_reach_nothing_else) {
   CHECK_EQ(static_cast<int>(theirs[4999]), 42);
   CHECK(peers.at(1, std::uint64_t{1} << 60, 1) == nullptr);
   CHECK(peers.at(1, place, SIZE_MAX) == nullptr);
-  peers.learn(0, "/proc/self/fd/0 ringcomm-of-nobody");
+  peers.learn(0, "/proc/self/fd/0 ringcomm-unknown");
   CHECK(peers.has_learnt(0) && !peers.knows(0));
   CHECK(Arena::free(data));
 }

@@ -12,7 +12,7 @@ TEST(two_hosts_always_exchange) {
   CHECK(std::isinf(doubling_pays_up_to(2, {.latency = 0, .overhead = 0, .bandwidth = 1e9})));
 }
 
-// Of 4 hosts rings take 6 latencies for 1.5 times the bytes sent and 0.75 times added, doubling 2
+// Rings of 4 hosts take 6 latencies for 1.5 times the bytes sent and 0.75 times added, doubling 2
 // for 2 and 2: they are equal where 4 latencies are what half the bytes and 1.25 times take, which
 // is 307 KB for 50 us, and 61 MB for 10 ms.
 TEST(latency_against_volume) {

@@ -52,7 +52,7 @@ int chunk_that_differs(const std::vector<Plan>& plans, ReduceOp op, std::uint64_
   return -1;
 }
 
-// Who shares a host: all, ranks in pairs, hosts of unequal sizes, ranks without any order.
+// Which ranks share a host: all, ranks in pairs, hosts of unequal sizes, ranks without any order.
 std::vector<std::vector<int>> placements(int world_size) {
   std::vector<int> pairs, uneven, scattered;
   for (int rank = 0; rank < world_size; ++rank) {

@@ -236,11 +236,11 @@ TEST(a_failure_that_is_too_long_is_cut_between_characters) {
       if (c.rank() == 0) {
         c.group().fail(ErrorKind::kSystem, text);
       } else {
-        const std::string told = check::error_of(ErrorKind::kSystem, [&] {
+        const std::string raised = check::error_of(ErrorKind::kSystem, [&] {
           for (;;) c.barrier(kPatience);
         });
-        CHECK_EQ(told, valid_utf8(told));
-        CHECK_CONTAINS(told, cut_at_character(text, sizeof(shm::FailureText) - 1));
+        CHECK_EQ(raised, valid_utf8(raised));
+        CHECK_CONTAINS(raised, cut_at_character(text, sizeof(shm::FailureText) - 1));
       }
     });
   }
@@ -251,20 +251,20 @@ TEST(a_refusal_that_is_too_long_is_cut_between_characters) {
     with_group(2, "auto", [&](Communicator& c) {
       const shm::Geometry& geometry = c.group().geometry();
       const std::string text = colourful(offset, 100'000);
-      const auto check_told = [&](std::size_t nbytes, const std::function<void()>& call) {
-        const std::string told = check::error_of(ErrorKind::kMismatch, call);
-        CHECK_EQ(told, valid_utf8(told));
-        CHECK_CONTAINS(told, ": " + std::string(cut_at_character(text, nbytes)) + ". ");
+      const auto check_raised = [&](std::size_t nbytes, const std::function<void()>& call) {
+        const std::string raised = check::error_of(ErrorKind::kMismatch, call);
+        CHECK_EQ(raised, valid_utf8(raised));
+        CHECK_CONTAINS(raised, ": " + std::string(cut_at_character(text, nbytes)) + ". ");
       };
       if (c.rank() == 0) {
         c.refuse(text, kPatience);
         c.refuse_message(Message::Kind::kSend, 1, 1, text, kPatience);
         c.refuse_message(Message::Kind::kRecv, 1, 1, text, kPatience);
       } else {
-        check_told(geometry.eager_nbytes, [&] { c.barrier(kPatience); });
-        check_told(geometry.mail_slot_nbytes, [&] { receive(c, 0, 100); });
+        check_raised(geometry.eager_nbytes, [&] { c.barrier(kPatience); });
+        check_raised(geometry.mail_slot_nbytes, [&] { receive(c, 0, 100); });
         // So much that it is not done before it is refused.
-        check_told(sizeof(shm::Reason) - 1, [&] { send(c, 0, 8 * geometry.mail_slot_nbytes); });
+        check_raised(sizeof(shm::Reason) - 1, [&] { send(c, 0, 8 * geometry.mail_slot_nbytes); });
       }
       c.barrier(kPatience);
     });
@@ -384,7 +384,7 @@ bool trial(unsigned seed) {
     const std::vector<Target> more = targets_of(*group[0], k);
     targets.insert(targets.end(), more.begin(), more.end());
   }
-  std::atomic<bool> stop{false}, told{false};
+  std::atomic<bool> stop{false}, is_named{false};
   std::thread scribbler([&] {
     Random random(seed);
     const auto pause = std::chrono::microseconds(10 << random() % 9);
@@ -402,7 +402,7 @@ bool trial(unsigned seed) {
           do_something(*group[r], Random(1000 * seed + i), 100ms);
         } catch (const Error& error) {
           ++errors;
-          if (check::contains(error.what(), "is damaged")) told = true;
+          if (check::contains(error.what(), "is damaged")) is_named = true;
         }
       }
       group[r]->close("the end");
@@ -415,19 +415,20 @@ bool trial(unsigned seed) {
   stop = true;
   scribbler.join();
   ended.get();  // throws what is no Error
-  return told;
+  return is_named;
 }
 
 TEST(random_damage_is_an_error_in_time) {
   const char* seconds = std::getenv("RINGCOMM_DAMAGE_SECONDS");
   const auto end =
       Clock::now() + std::chrono::seconds(seconds != nullptr ? std::atoi(seconds) : 15);
-  unsigned seed = 0, told = 0;
+  unsigned seed = 0, num_named = 0;
   do {
-    told += trial(seed++);
+    num_named += trial(seed++);
   } while (Clock::now() < end || seed < kKinds * 3);
-  std::cout << seed << " trials, " << told << " of them called damage by its name" << std::endl;
-  CHECK(told > 0);
+  std::cout << seed << " trials, " << num_named << " of them called damage by its name"
+            << std::endl;
+  CHECK(num_named > 0);
 }
 
 }  // namespace

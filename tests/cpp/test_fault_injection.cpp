@@ -69,11 +69,11 @@ void judge(const std::vector<Outcome>& outcomes, const std::string& where) {
   }
   CHECK_WITH(!any || all || !works, where + ": some ranks raised, and the group works");
   for (std::size_t r = 0; r < outcomes.size(); ++r) {
-    const std::string who = where + ", rank " + std::to_string(r) + ": ";
+    const std::string rank = where + ", rank " + std::to_string(r) + ": ";
     const Outcome& outcome = outcomes[r];
-    CHECK_WITH(has_raised(outcome) || outcome.is_right, who + "wrong results");
-    CHECK_WITH(outcome.later == expected, who + "later calls are other calls, or some of none");
-    CHECK_WITH(outcome.error.find("Timed out") == std::string::npos, who + outcome.error);
+    CHECK_WITH(has_raised(outcome) || outcome.is_right, rank + "wrong results");
+    CHECK_WITH(outcome.later == expected, rank + "later calls are other calls, or some of none");
+    CHECK_WITH(outcome.error.find("Timed out") == std::string::npos, rank + outcome.error);
   }
 }
 
@@ -184,9 +184,10 @@ struct Exchanged {
     const int peer = 1 - communicator.rank();
     const auto error = error_of([&] { communicator.post(operation->message); });
     if (error) {
-      const auto untold =
+      const auto refusal_error =
           error_of([&] { communicator.refuse_message(kind, peer, 5, what_of(error), kPatience); });
-      if (untold) communicator.group().fail_with(untold, [] { return std::string("refusing"); });
+      if (refusal_error)
+        communicator.group().fail_with(refusal_error, [] { return std::string("refusing"); });
       std::rethrow_exception(error);
     }
     if (is_awaited) communicator.wait(*operation->message, kPatience);

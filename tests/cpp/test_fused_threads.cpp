@@ -110,7 +110,7 @@ TEST(random_collectives) {
 
 namespace {
 
-// Of runs until one shows any.
+// The races of the first run that shows any.
 std::set<std::string> races_without(std::optional<fused::Why> left_out, bool flags_order,
                                     int most_runs) {
   for (int i = 0; i < most_runs; ++i) {

@@ -1,5 +1,5 @@
-// What ranks learn of those on other hosts: calls that differ, who is late, has left, died or was
-// cut off. Hosts are played by threads.
+// What ranks learn of those on other hosts: calls that differ, and ranks that are late, have left,
+// died or were cut off. Hosts are played by threads.
 #include <algorithm>
 #include <array>
 #include <barrier>
@@ -42,8 +42,8 @@ TEST(refused_arguments_are_announced_to_other_hosts) {
       if (c.rank() == refuses) {
         c.refuse("it is wrong", kPatience);
       } else {
-        const std::string who = "rank " + std::to_string(refuses) + "'s arguments were refused";
-        check_error(ErrorKind::kMismatch, {who, "it is wrong"}, [&] { c.barrier(kPatience); });
+        const std::string rank = "rank " + std::to_string(refuses) + "'s arguments were refused";
+        check_error(ErrorKind::kMismatch, {rank, "it is wrong"}, [&] { c.barrier(kPatience); });
       }
     }
     c.barrier(kPatience);
@@ -56,9 +56,9 @@ TEST(a_failure_that_is_too_long_is_cut_between_characters_on_every_host) {
   on_hosts({0, 0, 1, 1}, "auto", MemoryNetwork::make(), [&](Communicator& c) {
     c.barrier(kPatience);
     if (c.rank() == 0) c.group().fail(ErrorKind::kSystem, text);
-    const std::string told = check::error_of(ErrorKind::kSystem, [&] { c.barrier(kPatience); });
-    CHECK_CONTAINS(told, cut_at_character(text, sizeof(shm::FailureText) - 1));
-    CHECK_EQ(told, valid_utf8(told));
+    const std::string raised = check::error_of(ErrorKind::kSystem, [&] { c.barrier(kPatience); });
+    CHECK_CONTAINS(raised, cut_at_character(text, sizeof(shm::FailureText) - 1));
+    CHECK_EQ(raised, valid_utf8(raised));
   });
 }
 
@@ -69,8 +69,8 @@ TEST(a_late_rank_is_named_on_every_host) {
         std::this_thread::sleep_for(1500ms);
         return;
       }
-      const std::string who = "waiting for rank " + std::to_string(late) + ":";
-      check_error(ErrorKind::kTimeout, {who}, [&] { c.barrier(c.rank() == 0 ? 500ms : 60s); });
+      const std::string rank = "waiting for rank " + std::to_string(late) + ":";
+      check_error(ErrorKind::kTimeout, {rank}, [&] { c.barrier(c.rank() == 0 ? 500ms : 60s); });
     });
   }
 }
@@ -80,8 +80,8 @@ TEST(a_rank_that_leaves_is_named_on_every_host) {
     on_hosts({0, 0, 1, 1}, "auto", MemoryNetwork::make(), [&](Communicator& c) {
       c.barrier(kPatience);
       if (c.rank() == leaves) return;
-      const std::string who = "rank " + std::to_string(leaves) + " will not answer";
-      check_error(ErrorKind::kPeerDied, {who}, [&] { c.barrier(kPatience); });
+      const std::string rank = "rank " + std::to_string(leaves) + " will not answer";
+      check_error(ErrorKind::kPeerDied, {rank}, [&] { c.barrier(kPatience); });
     });
   }
 }
@@ -100,14 +100,14 @@ TEST(a_dead_rank_is_named_on_every_host) {
         std::this_thread::sleep_for(2s);
         return;
       }
-      const std::string who = "rank " + std::to_string(dies) + " will not answer, its process";
-      check_error(ErrorKind::kPeerDied, {who, "has ended (on host "},
+      const std::string rank = "rank " + std::to_string(dies) + " will not answer, its process";
+      check_error(ErrorKind::kPeerDied, {rank, "has ended (on host "},
                   [&] { c.barrier(kPatience); });
     });
   }
 }
 
-// Who speaks for this host is dead, and the peer that is waited for lives.
+// The leader of this host is dead, and the peer that is waited for lives.
 TEST(a_death_of_the_own_leader_ends_waiting_for_another_host) {
   std::barrier together(2);
   on_hosts({0, 0, 1}, "auto", MemoryNetwork::make(), [&](Communicator& c) {

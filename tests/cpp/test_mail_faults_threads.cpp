@@ -40,7 +40,8 @@ TEST(a_receive_of_another_size_or_type_drops_the_message_and_goes_on) {
   });
 }
 
-// Of more slots than there are, so that the sender cannot be done before the receiver has looked.
+// The message has more slots than there are, so that the sender cannot be done before the receiver
+// has looked.
 TEST(both_ends_of_a_large_message_of_another_size_raise_and_go_on) {
   for (const std::size_t wanted : {std::size_t{4}, 9 * slot_count(2)}) {
     for (const char* when : {"posted before", "posted after", "put aside"}) {
@@ -97,12 +98,12 @@ TEST(a_send_that_is_refused_fails_its_receive) {
         Pending other;
         if (how == "put aside") other = recv(c, 0, 9, 1, 1ms);
         if (how != "posted before") c.barrier(kPatience);
-        const Pending told = recv(c, how == "from any" ? kAnySource : 0, 1, 18);
+        const Pending refused = recv(c, how == "from any" ? kAnySource : 0, 1, 18);
         if (how == "posted before") c.barrier(kPatience);
         check_error(ErrorKind::kMismatch,
                     {"rank 1 in recv(count=18, dtype=int32, tag=1) from ",
                      "rank 0's arguments were refused: this tensor is bad. Nothing was sent"},
-                    [&] { wait_idly(told); });
+                    [&] { wait_idly(refused); });
         const Pending next = recv(c, 0, 1, 3);
         wait(c, next);
         CHECK(next->data == numbers(3, 5));
@@ -120,13 +121,13 @@ TEST(a_receive_that_is_refused_fails_a_send_that_is_not_done) {
         const std::string reason(300, 'r');
         if (c.rank() == 0) {
           if (is_posted_before) c.barrier(kPatience);
-          const Pending told = send(c, 1, 1, numbers(large, 0));
+          const Pending refused = send(c, 1, 1, numbers(large, 0));
           if (!is_posted_before) c.barrier(kPatience);
           check_error(ErrorKind::kMismatch,
                       {"rank 0 in send(count=" + std::to_string(large), "to rank 1",
                        "rank 1's arguments were refused: " + reason.substr(0, 255) +
                            ". The message was dropped"},
-                      [&] { wait_idly(told); });
+                      [&] { wait_idly(refused); });
           wait(c, send(c, 1, 1, numbers(4, 2)));  // in the box, whichever receive takes it
           wait(c, send(c, 1, 1, numbers(5, 3)));
         } else {

@@ -13,17 +13,17 @@ namespace {
 using namespace messages;
 using check::check_error;
 
-struct Letter {
+struct Expected {
   int tag;
   std::size_t count;
   int first;
 };
 
-// What rank `from` sends rank `to`: known to both.
-std::vector<Letter> letters(int from, int to, int number, int world_size) {
+// What rank `from` sends to rank `to`. Both ranks compute it.
+std::vector<Expected> messages_between(int from, int to, int number, int world_size) {
   std::mt19937 random(100 * from + to);
   const std::size_t slot = slot_count(world_size);
-  std::vector<Letter> all;
+  std::vector<Expected> all;
   for (int i = 0; i < number; ++i) {
     const std::size_t sizes[] = {0,    1,        random() % 100,       slot - 1,
                                  slot, slot + 1, random() % (6 * slot)};
@@ -41,22 +41,22 @@ TEST(all_pairs_send_first_and_receive_by_tag) {
       std::vector<Pending> sent;
       for (int peer = 0; peer < n; ++peer) {
         if (peer == c.rank()) continue;
-        for (const Letter& l : letters(c.rank(), peer, 25, n)) {
+        for (const Expected& l : messages_between(c.rank(), peer, 25, n)) {
           sent.push_back(send(c, peer, l.tag, numbers(l.count, l.first)));
         }
       }
-      std::vector<std::pair<Pending, Letter>> received;
+      std::vector<std::pair<Pending, Expected>> received;
       for (int peer = n - 1; peer >= 0; --peer) {
         if (peer == c.rank()) continue;
-        std::vector<Letter> expected = letters(peer, c.rank(), 25, n);
-        std::stable_sort(expected.begin(), expected.end(), [](const Letter& a, const Letter& b) {
-          return a.tag * 5 % 4 > b.tag * 5 % 4;
-        });
-        for (const Letter& l : expected) received.push_back({recv(c, peer, l.tag, l.count), l});
+        std::vector<Expected> expected = messages_between(peer, c.rank(), 25, n);
+        std::stable_sort(
+            expected.begin(), expected.end(),
+            [](const Expected& a, const Expected& b) { return a.tag * 5 % 4 > b.tag * 5 % 4; });
+        for (const Expected& l : expected) received.push_back({recv(c, peer, l.tag, l.count), l});
       }
-      for (const auto& [operation, letter] : received) {
+      for (const auto& [operation, message] : received) {
         wait(c, operation);
-        CHECK(operation->data == numbers(letter.count, letter.first));
+        CHECK(operation->data == numbers(message.count, message.first));
       }
       for (const Pending& operation : sent) wait(c, operation);
       check_works(c);

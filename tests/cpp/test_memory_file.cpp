@@ -47,19 +47,19 @@ TEST(a_place_is_locked_as_long_as_its_file_is_open) {
 // A program that the process executes does not hold it; a child that it forks may.
 TEST(a_place_is_lost_with_the_program) {
   const auto made = File::make(File::Kind::kAnonymous);
-  int told[2];
-  CHECK_EQ(pipe(told), 0);
+  int holding[2];
+  CHECK_EQ(pipe(holding), 0);
   const pid_t child = fork();
   if (child == 0) {
     auto opened = File::open(made->address());
     opened->lock(1);
     char byte = 1;
-    if (write(told[1], &byte, 1) == 1 && raise(SIGSTOP) == 0)
+    if (write(holding[1], &byte, 1) == 1 && raise(SIGSTOP) == 0)
       execlp("sleep", "sleep", "100", nullptr);
     _exit(1);
   }
   char byte = 0;
-  CHECK_EQ(read(told[0], &byte, 1), 1);
+  CHECK_EQ(read(holding[0], &byte, 1), 1);
   CHECK(made->is_locked(1));
   kill(child, SIGCONT);
   while (made->is_locked(1)) {

@@ -19,7 +19,7 @@
 #include "fake_graph.h"
 #include "fake_nccl.h"
 #include "gpu/fused/launch.h"
-#include "gpu/nccl/fused_memory.h"
+#include "gpu/nccl/fused.h"
 #include "nccl_cases.h"
 #include "nccl_ranks.h"
 

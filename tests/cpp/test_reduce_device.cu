@@ -22,7 +22,8 @@ bool has_gpu() {
 }
 
 // Memory that is made once, as making it takes longer than a reduction. What is placed in it ends
-// where it ends, up to its alignment: memcheck sees whoever goes further. It goes with the process.
+// where it ends, up to its alignment: memcheck sees a thread that goes further. It is freed with
+// the process.
 class DeviceBuffer {
  public:
   std::byte* place(std::size_t nbytes, std::size_t misalignment) {

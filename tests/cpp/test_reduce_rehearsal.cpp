@@ -164,7 +164,7 @@ TEST(the_number_of_inputs_chooses_the_batch) {
   CHECK_EQ(launch_of(DType::kInt8, 2, 1 << 24).num_blocks, 300u);
 }
 
-// Of two inputs a thread loads two packs at once, of three one.
+// A thread loads two packs at once of two inputs, and one of three.
 TEST(what_comes_from_memory_has_a_block_for_what_its_threads_load_at_once) {
   constexpr std::size_t kBeyond = kL2 / 3 / 4, kBlock = 256 * 4;  // elements
   CHECK_EQ(launch_of(DType::kFloat32, 2, kBeyond).num_blocks, 400u);

@@ -331,10 +331,10 @@ TEST(all_ranks_use_rank_0s_network) {
       GroupConfig config = group_config(r, placement);
       config.link = r == 0 ? link : Link{.latency = 1.0 * r, .bandwidth = 1e9};
       const shm::Segment group(store, config);
-      const Link told = group.inter_host().link;
-      CHECK_EQ(told.latency, link.latency);
-      CHECK_EQ(told.overhead, link.overhead);
-      CHECK_EQ(told.bandwidth, link.bandwidth);
+      const Link received = group.inter_host().link;
+      CHECK_EQ(received.latency, link.latency);
+      CHECK_EQ(received.overhead, link.overhead);
+      CHECK_EQ(received.bandwidth, link.bandwidth);
       const std::size_t small = link.latency > 0 ? 256 : shm::Geometry(5).eager_nbytes;
       CHECK_EQ(group.geometry().small_nbytes, small);
       CHECK_EQ(group.geometry().eager_nbytes, shm::Geometry(5).eager_nbytes);
@@ -382,7 +382,7 @@ TEST(a_host_without_the_wanted_engine_raises_on_all) {
   });
 }
 
-// Rank 0 has read its letters, then rank 1 writes why it leaves, and then rank 0 sees it gone.
+// Rank 0 has read its messages, then rank 1 writes why it leaves, and then rank 0 sees it gone.
 TEST(what_a_rank_wrote_before_it_ended_counts_more_than_that_it_has) {
   const Placement placement{{0, 1, 1}};
   MemoryStore store;
@@ -400,7 +400,7 @@ TEST(what_a_rank_wrote_before_it_ended_counts_more_than_that_it_has) {
         if (rank != 1 || !is_asked) return false;
         is_watched = true;
         await(is_written);
-        std::this_thread::sleep_for(20ms);  // until the letter can be seen
+        std::this_thread::sleep_for(20ms);  // until the message can be seen
         *how = "its process has ended";
         return true;
       };

@@ -87,11 +87,11 @@ TEST(a_rank_that_does_not_come_is_named_and_can_then_be_excluded) {
 }
 
 TEST(ranks_that_exclude_different_ones_raise) {
-  std::atomic<int> told = 0;
+  std::atomic<int> num_raised = 0;
   ranks::with_group(3, "ring", [&](Communicator& c) {
     check_error(ErrorKind::kMismatch, {"rank " + std::to_string(c.rank()) + " in shrink"},
                 [&] { shrink(c, c.rank() == 0 ? std::vector<int>{2} : std::vector<int>{}); });
-    for (++told; told < 3;)
+    for (++num_raised; num_raised < 3;)
       std::this_thread::sleep_for(1ms);  // a rank that leaves no longer disagrees
   });
 }
@@ -232,7 +232,8 @@ void go_on(const std::filesystem::path& folder, int me, int world_size) {
   }
 }
 
-// Ranks are killed while they agree and meet. Whoever is left has the same group as the others.
+// Ranks are killed while they agree and meet. Each rank that is left has the same group as the
+// others.
 TEST(deaths_at_random) {
   constexpr int kTrials = 60;
   for (int trial = 0; trial < kTrials; ++trial) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "check.h"
-#include "gpu/streams/count.h"
+#include "gpu/streams/cost.h"
 #include "gpu/streams/device_collectives.h"
 #include "gpu/streams/executor.h"
 #include "reduce/partition.h"

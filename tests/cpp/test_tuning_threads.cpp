@@ -54,7 +54,7 @@ TEST(a_group_has_rules_of_its_own_size_and_not_too_many) {
               [&] { tuned_for(2, rules); });
 }
 
-// Of numbers whose sums depend on the order in which they are added.
+// All-reduces numbers whose sums depend on the order in which they are added.
 std::vector<float> sums_of(Communicator& c) {
   std::mt19937 random(static_cast<unsigned>(c.rank()));
   std::vector<float> data(100'000);
@@ -84,7 +84,7 @@ TEST(all_ranks_go_by_what_the_first_has_read) {
   });
 }
 
-// Of a group's first call, whose announcement is in the second place.
+// The algorithm of a group's first call, whose announcement is in the second place.
 std::string chosen(Communicator& c) {
   return std::string(
       algorithms()[c.group().segment().announcement(c.rank(), 1).call.algorithm].name);

@@ -1,4 +1,4 @@
-// The calls of gpu/streams/api.h, made to CUDA and NCCL.
+// The calls of gpu/streams/executor.h, made to CUDA and NCCL.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "gpu/streams/api.h"
+#include "gpu/streams/executor.h"
 #include "plan/collective.h"
 #include "plan/pipeline.h"
 #include "reduce/reduction.h"

@@ -20,9 +20,8 @@
 #include "gpu/nccl/await.h"
 #include "gpu/nccl/captures.h"
 #include "gpu/nccl/connections.h"
-#include "gpu/nccl/event_pool.h"
-#include "gpu/nccl/failure.h"
-#include "gpu/nccl/fused_executor.h"
+#include "gpu/nccl/enqueued.h"
+#include "gpu/nccl/fused.h"
 #include "gpu/nccl/handles.h"
 #include "gpu/nccl/watchdog.h"
 #include "gpu/streams/device_collectives.h"
@@ -32,12 +31,6 @@
 namespace ringcomm::nccl {
 
 using Options = streams::DeviceOptions;
-
-// The end of what has been enqueued, and the stream that it is on.
-struct Enqueued {
-  std::shared_ptr<EventHandle> end;
-  cudaStream_t stream;
-};
 
 // What a communicator needs of its owner.
 struct Host {

@@ -1,8 +1,10 @@
 // Watches what has been enqueued on a device, from a thread of its own: nothing on a device notices
-// that a peer is late, dead, or does something else.
+// that a peer is late, dead, or does something else. And the error that the group fails with then.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -15,10 +17,44 @@
 #include "core/deadline.h"
 #include "core/device_board.h"
 #include "core/group.h"
+#include "core/status.h"
 #include "gpu/nccl/connections.h"
-#include "gpu/nccl/event_pool.h"
+#include "gpu/nccl/enqueued.h"
 
 namespace ringcomm::nccl {
+
+// The error that a group on a device has failed with. Works refer to it, and may outlive the group.
+class Failure {
+ public:
+  // False if something has failed before: the first cause stays.
+  bool set(const Error& error) {
+    std::lock_guard lock(mutex_);
+    if (error_) return false;
+    error_ = std::make_exception_ptr(error);
+    failed_.store(true, std::memory_order_release);
+    return true;
+  }
+
+  // Null as long as all is well.
+  std::exception_ptr get() const {
+    if (!failed_.load(std::memory_order_acquire)) return nullptr;
+    std::lock_guard lock(mutex_);
+    return error_;
+  }
+
+  void check() const {
+    if (const std::exception_ptr error = get()) std::rethrow_exception(error);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::atomic<bool> failed_{false};
+  std::exception_ptr error_;
+};
+
+// Prints the reason and ends the process at once: no destructor may wait for the device, and the
+// user's program must not go on.
+[[noreturn]] void end_process(const Error& error);
 
 // An operation is added before it is enqueued, because enqueueing may wait, too.
 struct Pending {

@@ -1,4 +1,5 @@
 // What a collective costs the host: the calls that it makes, and an estimate of what each costs.
+// They are counted without a device: the executor runs, and its calls do nothing but count.
 //
 //      host seconds  =  kCallSeconds  +  sum over the calls of  number * seconds
 //
@@ -8,6 +9,10 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+
+#include "plan/collective.h"
+#include "reduce/types.h"
 
 namespace ringcomm::streams {
 
@@ -47,5 +52,25 @@ inline constexpr double kWireBandwidth = 400e9;
 inline constexpr double kSliceSeconds = kLaunchSeconds + kReductionSeconds + 4 * kEventSeconds;
 inline constexpr std::size_t kMinSliceNbytes =
     static_cast<std::size_t>(kSliceSeconds * kWireBandwidth);
+
+struct Layout;  // gpu/streams/layout.h
+
+// A collective on one rank. The count is that of the largest buffer of a rank: what reduce-scatter
+// and scatter begin with, what all-gather and gather end with, what one rank has for all others in
+// an all-to-all. It must be a multiple of world_size where ranks have shares of it.
+struct Workload {
+  Collective collective;
+  std::string algorithm = "auto";
+  int world_size;
+  int rank = 0;
+  int root = 0;
+  std::size_t count;  // elements
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+};
+
+// All-reduce, reduce and broadcast are in place, the others go from one buffer to another. Throws
+// Error if the collective itself would.
+Calls count_calls(const Workload& workload, const Layout& layout);
 
 }  // namespace ringcomm::streams

@@ -3,19 +3,133 @@
 // A program becomes a schedule (gpu/streams/schedule.h) when it is first run on chunks of given
 // counts. From then on a call walks over its commands, computes addresses from places, and
 // allocates nothing. Everything is enqueued, and the host waits for nothing.
+//
+// The calls go to CUDA and NCCL (gpu/nccl/api.h), to a counter (gpu/streams/cost.cpp), or in tests
+// to a simulator of streams.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "gpu/streams/api.h"
 #include "gpu/streams/schedule.h"
+#include "plan/pipeline.h"
 #include "reduce/partition.h"
+#include "reduce/reduction.h"
 
 namespace ringcomm::streams {
+
+// T::Stream, Event and Comm are handles, cheap to copy.
+template <typename T>
+concept StreamApi =
+    requires(T& api, typename T::Stream stream, typename T::Event event, typename T::Comm comm,
+             std::byte* data, const void* const* inputs, std::size_t size, int number,
+             const Reduction& reduction, Wait why, const Pipeline& pipeline) {
+      // The messages between the two are of one or more channels, and none waits for another.
+      api.group_start();
+      api.send(data, /*nbytes=*/size, /*peer=*/number, comm, stream);
+      api.recv(data, /*nbytes=*/size, /*peer=*/number, comm, stream);
+      api.group_end();
+
+      api.reduce(reduction, inputs, /*num_inputs=*/number, /*output=*/data, /*count=*/size, stream);
+      api.copy(/*to=*/data, /*from=*/inputs[0], /*nbytes=*/size, stream);
+      api.record(event, stream);
+      api.wait(stream, event, why);
+
+      // A profiler shows this range around a tick.
+      api.push_range(pipeline, /*tick=*/number);
+      api.pop_range();
+    };
+
+// One channel's share of the device.
+template <StreamApi Api>
+struct Channel {
+  typename Api::Comm comm;
+  // Channel 0's communication stream is the one that calls begin and end on.
+  typename Api::Stream communication, reduction;
+  std::byte* scratch;  // Layout::channel_scratch_nbytes() of them, aligned to kAlignment
+  typename Api::Event communicated;
+  std::vector<typename Api::Event> reduced;  // Layout::slices_in_flight of them
+};
+
+// The schedules of one rank, each made when it is first needed.
+//
+// A program is identified by its address, and must outlive this object. The program decides which
+// chunks have an input and an output on this rank.
+class Schedules {
+ public:
+  Schedules(int rank, const Layout& layout) : rank_(rank), layout_(layout) {}
+
+  // The result stays valid until the next call.
+  const Schedule& find(const Program& program, std::span<const Chunk> chunks,
+                       const Reduction& reduction);
+
+ private:
+  static constexpr std::size_t kMost = 64;
+
+  struct Shape {
+    std::size_t count;
+    bool in_place;  // the input is the output
+
+    bool operator==(const Shape&) const = default;
+  };
+  struct Entry {
+    const Program* program;
+    std::size_t element_nbytes;
+    bool scales;
+    std::vector<Shape> shapes;  // of the chunks
+    Schedule schedule;
+    std::uint64_t last_use;
+
+    bool is_for(const Program& wanted, std::span<const Chunk> chunks, std::size_t nbytes,
+                bool with_scaling) const;
+  };
+
+  static Shape shape_of(const Chunk& chunk) { return {chunk.count, chunk.input == chunk.output}; }
+  Entry& vacant();
+
+  const int rank_;
+  const Layout layout_;
+  std::vector<Entry> entries_;
+  std::uint64_t num_uses_ = 0;
+};
+
+inline const Schedule& Schedules::find(const Program& program, std::span<const Chunk> chunks,
+                                       const Reduction& reduction) {
+  const std::size_t element_nbytes = element_size(reduction.dtype);
+  const bool scales = reduction.op == ReduceOp::kPremulSum;
+  ++num_uses_;
+  for (Entry& entry : entries_) {
+    if (!entry.is_for(program, chunks, element_nbytes, scales)) continue;
+    entry.last_use = num_uses_;
+    return entry.schedule;
+  }
+  std::vector<Shape> shapes;
+  for (const Chunk& chunk : chunks) shapes.push_back(shape_of(chunk));
+  Schedule schedule = make_schedule(rank_, layout_, program, chunks, element_nbytes, scales);
+  Entry& entry = vacant();
+  entry = {&program, element_nbytes, scales, std::move(shapes), std::move(schedule), num_uses_};
+  return entry.schedule;
+}
+
+inline bool Schedules::Entry::is_for(const Program& wanted, std::span<const Chunk> chunks,
+                                     std::size_t nbytes, bool with_scaling) const {
+  return program == &wanted && element_nbytes == nbytes && scales == with_scaling &&
+         std::equal(
+             shapes.begin(), shapes.end(), chunks.begin(), chunks.end(),
+             [](const Shape& shape, const Chunk& chunk) { return shape == shape_of(chunk); });
+}
+
+// A new entry, or the one that has not been used for the longest time.
+inline Schedules::Entry& Schedules::vacant() {
+  if (entries_.size() < kMost) return entries_.emplace_back();
+  return *std::min_element(entries_.begin(), entries_.end(),
+                           [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
+}
 
 // The executor of one rank. All ranks run the same programs in the same order.
 template <StreamApi Api>

@@ -14,7 +14,7 @@
 // scratch. Data that is only copied is received in its final place, unless something is sent from
 // there in the same step: then it is received in scratch and copied afterwards.
 //
-// Streams wait for each other only where they must (Wait in gpu/streams/api.h says why). If a
+// Streams wait for each other only where they must (Wait says why). If a
 // window has only one slice, sums have nothing to overlap with and run on the communication stream.
 // The caller's work is on channel 0's communication stream: a direct all-reduce of a small buffer
 // is two groups with a sum between them, all on one stream.
@@ -30,13 +30,24 @@
 #include <vector>
 
 #include "core/chunks.h"
-#include "gpu/streams/api.h"
 #include "gpu/streams/layout.h"
 #include "plan/pipeline.h"
 #include "plan/program.h"
 #include "reduce/reduction.h"
 
 namespace ringcomm::streams {
+
+// The reasons for each wait. The tests leave each of them out and see wrong sums.
+enum class Wait {
+  kBegin,            // nothing begins before the caller's stream has come this far
+  kArrived,          // no slice is added before it has arrived
+  kAddedBeforeSend,  // no slice is sent before it has been added to
+  kAddedBeforeRecv,  // no slice arrives in scratch that is still being read
+  kSentBeforeScale,  // no slice is scaled into scratch that is still being sent
+  kAllArrived,       // the caller's stream does not go on before all messages are through
+  kAllAdded,         // nor before all sums are stored
+};
+inline constexpr int kNumWaits = 7;
 
 struct StreamId {
   enum Kind : std::uint8_t { kCommunication, kReduction };
@@ -128,47 +139,5 @@ struct Schedule {
 // (kInvalidArgument) for a plan that needs more scratch than the layout has; all ranks would throw.
 Schedule make_schedule(int rank, const Layout& layout, const Program& program,
                        std::span<const Chunk> chunks, std::size_t element_nbytes, bool scales);
-
-// The schedules of one rank, each made when it is first needed.
-//
-// A program is identified by its address, and must outlive this object. The program decides which
-// chunks have an input and an output on this rank.
-class Schedules {
- public:
-  Schedules(int rank, const Layout& layout) : rank_(rank), layout_(layout) {}
-
-  // The result stays valid until the next call.
-  const Schedule& find(const Program& program, std::span<const Chunk> chunks,
-                       const Reduction& reduction);
-
- private:
-  static constexpr std::size_t kMost = 64;
-
-  struct Shape {
-    std::size_t count;
-    bool in_place;  // the input is the output
-
-    bool operator==(const Shape&) const = default;
-  };
-  struct Entry {
-    const Program* program;
-    std::size_t element_nbytes;
-    bool scales;
-    std::vector<Shape> shapes;  // of the chunks
-    Schedule schedule;
-    std::uint64_t last_use;
-
-    bool is_for(const Program& wanted, std::span<const Chunk> chunks, std::size_t nbytes,
-                bool with_scaling) const;
-  };
-
-  static Shape shape_of(const Chunk& chunk) { return {chunk.count, chunk.input == chunk.output}; }
-  Entry& vacant();
-
-  const int rank_;
-  const Layout layout_;
-  std::vector<Entry> entries_;
-  std::uint64_t num_uses_ = 0;
-};
 
 }  // namespace ringcomm::streams

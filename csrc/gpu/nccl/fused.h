@@ -1,5 +1,5 @@
-// The memory through which the fused kernels of a group's ranks exchange data (gpu/fused/layout.h):
-// how each rank gets access to the memory of all others.
+// The fused kernels of a group on one device: one launch for each call, and the memory through
+// which the kernels of all ranks exchange data (gpu/fused/layout.h).
 //
 // Every rank allocates its own memory and publishes its handle. Ranks of one process use the
 // address; other ranks open the memory with CUDA's handle for other processes. An opened handle is
@@ -7,11 +7,17 @@
 // Either all ranks reach all memory and use it, or no rank does.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/call.h"
+#include "core/chunks.h"
 #include "core/deadline.h"
 #include "core/device_board.h"
 #include "core/group.h"
@@ -128,6 +134,61 @@ class FusedMemory {
   std::vector<std::byte*> memory_;  // by rank
   std::vector<int> opened_;         // ranks of other processes
   std::string why_not_;
+};
+
+// Carries out programs with these kernels.
+class FusedExecutor {
+ public:
+  // All ranks reach all memory by now. Loads the kernels: if they were loaded later, that might
+  // wait for a kernel that waits for a peer.
+  FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory, Reclaim reclaim);
+  FusedExecutor(const FusedExecutor&) = delete;
+  FusedExecutor& operator=(const FusedExecutor&) = delete;
+
+  // Whether a kernel can carry out the program. It is the same on all ranks.
+  bool takes(const Program& program) const;
+
+  // Enqueues the call on `stream`, which is the same for all calls. The program must stay where it
+  // is.
+  void run(const Call& call, const Program& program, std::span<const Chunk> chunks,
+           const Reduction& reduction, cudaStream_t stream);
+
+  // The same for a small call, whose blocks are not cut into a plan's chunks: gpu/fused/eager.h
+  // carries it out in one hop or two.
+  bool is_eager(const Call& call, std::span<const Chunk> blocks) const {
+    return fused::is_eager(call, blocks, memory_->layout()) ||
+           fused::takes_two_hops(call, blocks, memory_->layout());
+  }
+  void run_eagerly(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
+                   cudaStream_t stream);
+
+  // Any thread may call this. Kernels end without their results.
+  void give_up();
+  // Any thread may call this. The ranks that the kernels have long been waiting for: " Its device
+  // waits for rank 2.", or nothing.
+  std::string describe_waits(const Members& members) const;
+
+  // See FusedMemory::let_go().
+  bool let_go() { return memory_->let_go(); }
+
+ private:
+  struct Uploaded {
+    std::shared_ptr<void> memory;
+    fused::Script script;
+  };
+
+  void find_memory(fused::Job& job) const;
+  const fused::Script& script_of(const Program& program);
+  std::byte* scratch_of(std::size_t nbytes);
+
+  const int rank_;
+  const std::unique_ptr<FusedMemory> memory_;
+  const Reclaim reclaim_;
+  int arch_ = 0;  // of the kernels: gpu/fused/threads.h
+  std::map<const Program*, Uploaded> scripts_;
+  // The last is in use. Graphs may use those before it.
+  std::vector<std::shared_ptr<void>> scratch_;
+  std::size_t scratch_nbytes_ = 0;
 };
 
 }  // namespace ringcomm::nccl

@@ -1,4 +1,4 @@
-#include "gpu/streams/count.h"
+#include "gpu/streams/cost.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "gpu/streams/device_collectives.h"
 #include "gpu/streams/executor.h"
+#include "gpu/streams/layout.h"
 
 namespace ringcomm::streams {
 namespace {

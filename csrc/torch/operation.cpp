@@ -1,19 +1,40 @@
-#include "torch/flight.h"
+#include "torch/operation.h"
 
+#include <ATen/record_function.h>
 #include <Python.h>
 #include <c10/core/ScalarType.h>
 
 #include <atomic>
+#include <deque>
 #include <mutex>
 #include <numeric>
 #include <span>
 #include <utility>
 
 #include "core/flight_dump.h"
+#include "core/spans.h"
 #include "torch/python.h"
 
 namespace ringcomm {
 namespace {
+
+bool ends_group(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& cause) {
+    switch (cause.kind()) {
+      case ErrorKind::kTimeout:
+      case ErrorKind::kPeerDied:
+      case ErrorKind::kSystem:
+      case ErrorKind::kLibrary:
+        return true;
+      default:
+        return false;
+    }
+  } catch (...) {
+    return false;
+  }
+}
 
 using Entry = FlightRecorder::Entry;
 
@@ -92,7 +113,52 @@ std::vector<FlightRecorder::Frame> python_frames() {
   return frames;
 }
 
+// torch.profiler, and emit_nvtx for nsys, listen to record functions.
+class RecordFunctionSpans : public SpanSink {
+ public:
+  void begin(const std::string& name) override {
+    at::RecordFunction& span = open_.emplace_back(at::RecordScope::USER_SCOPE);
+    if (span.isActive()) span.before(name);
+  }
+  void end() override { open_.pop_back(); }
+
+ private:
+  std::deque<at::RecordFunction> open_;
+};
+
+SpanSink* sink_of_this_thread() {
+  if (!at::hasCallbacks()) return nullptr;
+  thread_local RecordFunctionSpans spans;
+  return &spans;
+}
+
 }  // namespace
+
+Report::Report(std::shared_ptr<const Hooks> hooks)
+    : hooks_(std::move(hooks)), completion_key_(next_completion_key()) {}
+
+void Report::started() const {
+  for (const FlightMark& mark : marks_) mark.start();
+}
+
+void Report::succeeded(int source) const {
+  for (const FlightMark& mark : marks_) mark.complete(source);
+}
+
+std::exception_ptr Report::failed(std::exception_ptr error) const {
+  // First, as torch's recorder may write the same file, and knows less.
+  if (hooks_) call_abort_hooks(*hooks_, error);
+  return record_failure(std::move(error));
+}
+
+std::exception_ptr Report::record_failure(std::exception_ptr error) const {
+  for (const FlightMark& mark : marks_) error = ringcomm::failed(mark, std::move(error));
+  return error;
+}
+
+void call_abort_hooks(const Hooks& hooks, const std::exception_ptr& error) {
+  if (ends_group(error)) hooks.abort.call();
+}
 
 void start_flight_recorder(std::size_t capacity, bool stacks, bool dump_failures) {
   static std::once_flag once;
@@ -119,7 +185,7 @@ GroupFlight::GroupFlight(const std::string& name, std::vector<std::uint64_t> glo
 }
 
 void GroupFlight::end() {
-  if (!maker_.is_here()) return;
+  if (!fork_guard_.is_here()) return;
   if (recorder_ != nullptr) recorder_->end_group(group_);
 }
 
@@ -180,5 +246,7 @@ std::function<void(bool)> GroupFlight::on_dump_request() const {
     dump_on_request(*recorder, group, is_broken);
   };
 }
+
+void show_spans_to_torch() { span_source.store(&sink_of_this_thread); }
 
 }  // namespace ringcomm

@@ -1,0 +1,32 @@
+// What the Python module ringcomm._C is made of.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace ringcomm {
+
+// A function that runs without Python's lock.
+using Unlocked = pybind11::call_guard<pybind11::gil_scoped_release>;
+
+// Calls that come from Python right to the backend, by none of torch.distributed's layers.
+void bind_fast_path(pybind11::module_& m);
+
+// The submodule "plan": plans, and what a rank does of one.
+void bind_plan(pybind11::module_& module);
+
+// The type of Python's PlanError, for functions that pybind11 does not translate errors of.
+PyObject* plan_error_type();
+
+// Groups as others see them.
+void bind_status(pybind11::module_& m);
+
+// The submodule "streams": what runs on device streams, and what it costs.
+void bind_streams(pybind11::module_& module);
+
+// The submodule "testing": what only tests and benchmarks call. Built with RINGCOMM_WITH_TESTS=1.
+void bind_tests(pybind11::module_& parent);
+
+// A part of it: a fused kernel without peers, for profilers.
+void bind_fused(pybind11::module_& module);
+
+}  // namespace ringcomm
