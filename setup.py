@@ -5,8 +5,8 @@
 * finding that environment's torch, which build isolation hides (packaging/find_torch.py), or asking
   the installer for one where there is none;
 * choosing between a CUDA and a CPU-only extension, and saying why (`configure`): with
-  RINGCOMM_WITH_CUDA=0 the CUDA half is left out, with 1 it must be possible; asking for NVIDIA's
-  wheels of nvcc where `.[cuda]` is installed and there is none (`needed_to_build`);
+  RINGCOMM_WITH_CUDA=0 the CUDA half is left out, with 1 it must be possible, and NVIDIA's wheels of
+  nvcc are asked for where there is none (`needed_to_build`);
 * with RINGCOMM_WITH_TESTS=1, adding ringcomm._C.testing, which tests and benchmarks call;
 * a build directory that outlives pip's temporary ones, so that a rebuild compiles what changed;
 * what ccache, which torch 2.13 and newer put before the compilers, needs to know objects again;
@@ -82,25 +82,14 @@ def check_supported(version: str) -> None:
         )
 
 
-def asks_for(extra: str, process: Path) -> bool:
-    """Whether the installer, the process under /proc, installs with this extra."""
-    try:
-        arguments = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
-    except OSError:
-        return False
-    return any(re.search(rf"\[([\w,\s-]+,)?\s*{extra}\s*[],]", argument) for argument in arguments)
+def needed_to_build(environment: finding.Environment | None) -> list[str]:
+    """What an isolated build asks for: a torch where there is none, and nvcc if it must have one.
 
-
-def needed_to_build(environment: finding.Environment | None, installer: Path) -> list[str]:
-    """What an isolated build asks for: a torch where there is none, and nvcc if `.[cuda]` needs it.
-
-    The extra's own wheels come too late: installers build first and install dependencies then.
+    That is with RINGCOMM_WITH_CUDA=1, for CUDA 13: wheels of CUDA 12 have no nvcc.
     """
     needed = [] if environment else [TORCH_REQUIREMENT]
-    if wanted_cuda() is False:
-        return needed
     cuda = environment.cuda() if environment else "13"  # whatever the torch to come requires
-    if cuda and cuda.startswith("13") and asks_for("cuda", installer):
+    if wanted_cuda() and cuda and cuda.startswith("13"):
         sys.path.extend(environment.path if environment else [])
         found = toolchain.find_nvcc(cuda)
         if not found or not toolchain.same_major(toolchain.nvcc_version(found), cuda):
@@ -367,7 +356,7 @@ def main() -> None:
     elif METADATA_COMMANDS & set(sys.argv):
         build = {
             "ext_modules": [setuptools.Extension("ringcomm._C", sources(".cpp", ".cu"))],
-            "setup_requires": needed_to_build(environment, Path("/proc") / str(os.getppid())),
+            "setup_requires": needed_to_build(environment),
         }
     elif environment:
         sys.path.extend(environment.path)

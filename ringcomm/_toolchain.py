@@ -20,7 +20,7 @@ from pathlib import Path
 # Used if there is no GPU to compile for; newer GPUs compile the last one's PTX at first use.
 ARCH_LIST = "8.0;9.0+PTX"  # a build for this machine and its like: each costs 40 seconds of a core
 WHEEL_ARCH_LIST = "8.0;8.9;9.0;10.0;12.0+PTX"
-# With a version of CUDA behind it, this requires a compiler that fits; so does the extra [cuda].
+# With a version of CUDA behind it, this requires a compiler that fits.
 NVCC_WHEELS = "cuda-toolkit[cccl,nvcc]"
 
 

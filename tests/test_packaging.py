@@ -225,59 +225,36 @@ def test_torch_of_an_environment_says_its_cuda(setup_script):
 # ---- nvcc from wheels -------------------------------------------------------------------------
 
 
-def installer(folder: Path, *arguments: str) -> Path:
-    """What /proc has of an installer that was started with these arguments."""
-    (folder / "cmdline").write_bytes("".join(f"{one}\0" for one in arguments).encode())
-    return folder
-
-
 @pytest.mark.parametrize(
-    ("asked", "yes"),
+    ("cuda", "wanted", "nvcc", "needed"),
     [
-        (".[cuda]", True),
-        ("/src/ringcomm[test,cuda]", True),
-        (".[cuda, bench]", True),
-        (".", False),
-        (".[test]", False),
-        (".[cuda13]", False),
-        ("cuda", False),
-    ],
-)
-def test_the_extra_is_seen(setup_script, tmp_path, asked, yes):
-    process = installer(tmp_path, "python", "-m", "pip", "install", "-e", asked)
-    assert setup_script.asks_for("cuda", process) is yes
-    assert not setup_script.asks_for("cuda", tmp_path / "gone")
-
-
-@pytest.mark.parametrize(
-    ("cuda", "extra", "nvcc", "needed"),
-    [
-        ("13.0", "[cuda]", None, ["cuda-toolkit[cccl,nvcc]==13.0.*"]),
-        ("13.2", "[cuda]", "12.4.131", ["cuda-toolkit[cccl,nvcc]==13.2.*"]),
-        ("13.2", "[cuda]", "13.0.88", []),
+        ("13.0", "1", None, ["cuda-toolkit[cccl,nvcc]==13.0.*"]),
+        ("13.2", "1", "12.4.131", ["cuda-toolkit[cccl,nvcc]==13.2.*"]),
+        ("13.2", "1", "13.0.88", []),
         ("13.0", "", None, []),
-        (None, "[cuda]", None, []),
-        ("12.8", "[cuda]", None, []),  # whose wheels have no nvcc
+        ("13.0", "0", None, []),
+        (None, "1", None, []),
+        ("12.8", "1", None, []),  # whose wheels have no nvcc
     ],
 )
 def test_nvcc_is_asked_for_where_there_is_none(
-    setup_script, monkeypatch, tmp_path, cuda, extra, nvcc, needed
+    setup_script, monkeypatch, tmp_path, cuda, wanted, nvcc, needed
 ):
     toolchain = setup_script.toolchain
     monkeypatch.setattr(toolchain, "find_nvcc", lambda torch_cuda: nvcc)
     monkeypatch.setattr(toolchain, "nvcc_version", lambda found: found)
+    monkeypatch.setenv("RINGCOMM_WITH_CUDA", wanted)
     (tmp_path / "version.py").write_text(f"cuda: Optional[str] = {cuda!r}\n")
     environment = setup_script.finding.Environment("cpython-311", "2.14.1", [], str(tmp_path))
-    process = installer(tmp_path, "pip", "install", f".{extra}")
-    assert setup_script.needed_to_build(environment, process) == needed
+    assert setup_script.needed_to_build(environment) == needed
 
 
-def test_without_torch_both_are_asked_for(setup_script, monkeypatch, tmp_path):
+def test_without_torch_both_are_asked_for(setup_script, monkeypatch):
     monkeypatch.setattr(setup_script.toolchain, "find_nvcc", lambda torch_cuda: None)
-    plain = setup_script.needed_to_build(None, installer(tmp_path, "pip", "install", "."))
+    plain = setup_script.needed_to_build(None)
     assert plain == ["torch>=2.11,<2.16"]
-    with_cuda = setup_script.needed_to_build(None, installer(tmp_path, "pip", ".[cuda]"))
-    assert with_cuda == [*plain, "cuda-toolkit[cccl,nvcc]==13.*"]
+    monkeypatch.setenv("RINGCOMM_WITH_CUDA", "1")
+    assert setup_script.needed_to_build(None) == [*plain, "cuda-toolkit[cccl,nvcc]==13.*"]
 
 
 def fake_nvcc(folder: Path, version: str) -> str:

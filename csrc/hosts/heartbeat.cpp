@@ -33,7 +33,7 @@ Heartbeat::Heartbeat(Group& group, links::Engine& links, AnnouncementForwarder& 
         group.placement().ranks_on(group.placement().host_of[leader]).size();
     auto& other = *others_.emplace_back(std::make_unique<Other>(leader));
     other.room = StatusMessage::most_nbytes(num_ranks);
-    group.mark_alive(leader);
+    group.liveness().mark_alive(leader);
     for (Incoming& incoming : other.incoming) {
       incoming.bytes.reset(new std::byte[other.room]);
       post(other, incoming);
@@ -92,7 +92,7 @@ void Heartbeat::tick() {
   look_at_processes();
   listen();
   look_at_connections();
-  group_.mark_alive(group_.rank, began);
+  group_.liveness().mark_alive(group_.rank, began);
   forwarder_.hurry();
   const Clock::time_point now = Clock::now();
   if (speak(now >= speak_next_) && now >= speak_next_) speak_next_ = now + kSpeakEvery;
@@ -104,9 +104,9 @@ void Heartbeat::mark_others_suspended(Clock::time_point now) {
   const Clock::duration missed = now - last_tick_ - group_.heartbeat_timeout() / 4;
   for (const auto& other : others_) {
     if (last_tick_ == Clock::time_point{}) {
-      group_.mark_alive(other->leader);
+      group_.liveness().mark_alive(other->leader);
     } else if (missed > Clock::duration::zero()) {
-      group_.mark_suspended(other->leader, missed);
+      group_.liveness().mark_suspended(other->leader, missed);
     }
   }
   last_tick_ = now;
@@ -117,11 +117,11 @@ void Heartbeat::look_at_processes() {
   look_next_ = Clock::now() + kLookEvery;
   for (const int rank : ranks_) {
     RankState& state = group_.segment().state(rank);
-    const bool is_over = state.closed.load(std::memory_order_acquire) != Closed::kNo
+    const bool is_over = state.liveness.closed.load(std::memory_order_acquire) != Closed::kNo
                              ? !state.process.runs()
                              : group_.segment().has_ended(rank);
-    if (state.ended.load(std::memory_order_relaxed) == 0 && is_over) {
-      state.ended.store(1, std::memory_order_release);
+    if (state.liveness.ended.load(std::memory_order_relaxed) == 0 && is_over) {
+      state.liveness.ended.store(1, std::memory_order_release);
     }
     // The status messages between hosts do not carry it.
     std::string how;
@@ -135,7 +135,7 @@ void Heartbeat::look_at_processes() {
 // hosts.
 void Heartbeat::look_at_connections() {
   for (const auto& other : others_) {
-    if (!links_.failure(other->leader).empty()) group_.mark_dead(other->leader);
+    if (!links_.failure(other->leader).empty()) group_.liveness().mark_dead(other->leader);
   }
 }
 
@@ -166,8 +166,8 @@ bool Heartbeat::take(std::span<const std::byte> bytes, int leader) {
                                         " says of its host's ranks has " + error.what());
     return false;
   }
-  group_.mark_alive(leader);
-  group_.segment().state(leader).has_spoken.store(1, std::memory_order_release);
+  group_.liveness().mark_alive(leader);
+  group_.segment().state(leader).liveness.has_spoken.store(1, std::memory_order_release);
   return true;
 }
 

@@ -40,9 +40,9 @@ class ShrinkingHosts {
         turn_(kTurnPerHost * group.placement().num_hosts()) {}
 
   Survivors run() {
-    if (state(group_.rank).closed.load() == Closed::kLeft) throw caller_.left();
+    if (state(group_.rank).liveness.closed.load() == Closed::kLeft) throw caller_.left();
     try {
-      state(group_.rank).shrink_call.store(caller_.digest());
+      state(group_.rank).shrink.call.store(caller_.digest());
       for (find_round(); !take_part(); ++round_) {
       }
     } catch (const Error& error) {
@@ -91,7 +91,7 @@ class ShrinkingHosts {
   // True: the group is made. False: another round begins.
   bool take_part() {
     begin();
-    state(group_.rank).shrink_joined.store(round_ + 1);
+    state(group_.rank).shrink.joined.store(round_ + 1);
     group_.segment().header().shrink_turn.store(0);
     if (!wait_until([&] { return !survivors_.ranks.empty(); })) return false;
     const bool makes = is_survivor() && !verdict_;
@@ -146,7 +146,7 @@ class ShrinkingHosts {
       if (over) return false;
       throw;
     }
-    state(group_.rank).shrink_built.store(round_ + 1);
+    state(group_.rank).shrink.built.store(round_ + 1);
     group_.segment().header().shrink_turn.store(0);
     return true;
   }
@@ -198,12 +198,12 @@ class ShrinkingHosts {
   MembershipReport own_notice() {
     const int leader = group_.own_leader();
     MembershipReport report_;
-    report_.listens = !is_gone(leader) && group_.hears_of(group_.host()).has_value();
+    report_.listens = !is_gone(leader) && group_.liveness().is_heard(group_.host()).has_value();
     for (int r = 0; r < group_.world_size; ++r) {
       report_.ranks.push_back(group_.is_local(r) ? known_here(r) : known_elsewhere(r));
       const MemberState state_of = report_.ranks.back();
       if (state_of == MemberState::kJoined || state_of == MemberState::kVoted) {
-        report_.calls[r] = state(r).shrink_call.load();
+        report_.calls[r] = state(r).shrink.call.load();
       }
     }
     return report_;
@@ -211,15 +211,15 @@ class ShrinkingHosts {
 
   bool is_gone(int rank) {
     const RankState& s = state(rank);
-    return s.closed.load() == Closed::kLeft || s.ended.load() != 0 ||
+    return s.liveness.closed.load() == Closed::kLeft || s.liveness.ended.load() != 0 ||
            (group_.is_local(rank) && group_.segment().has_ended(rank));
   }
 
   // A rank that dies after its vote is a dead member of the new group.
   MemberState known_here(int rank) {
-    if (state(rank).shrink_built.load() > round_) return MemberState::kVoted;
+    if (state(rank).shrink.built.load() > round_) return MemberState::kVoted;
     if (is_gone(rank)) return MemberState::kGone;
-    return state(rank).shrink_joined.load() > round_ ? MemberState::kJoined : MemberState::kLives;
+    return state(rank).shrink.joined.load() > round_ ? MemberState::kJoined : MemberState::kLives;
   }
 
   MemberState known_elsewhere(int rank) {
@@ -228,7 +228,7 @@ class ShrinkingHosts {
     const std::vector<int> ranks = group_.placement().ranks_on(host);
     const bool is_last = std::ranges::all_of(ranks, [&](int r) { return r == rank || is_gone(r); });
     if (is_last && !group_.remote_hosts()->failure(rank).empty()) return MemberState::kGone;
-    const std::optional<bool> hears = group_.hears_of(host);
+    const std::optional<bool> hears = group_.liveness().is_heard(host);
     if (!hears) return MemberState::kNothing;
     return *hears ? MemberState::kLives : MemberState::kSilent;
   }
@@ -323,7 +323,7 @@ class ShrinkingHosts {
 
   // Whether this rank has made the new group with the other survivors.
   bool is_made() {
-    return verdict_ == kMade && state(group_.rank).shrink_built.load() == round_ + 1;
+    return verdict_ == kMade && state(group_.rank).shrink.built.load() == round_ + 1;
   }
 
   void check_not_late() {

@@ -35,24 +35,24 @@ RankStatus word_of(RankState& state, int rank) {
   constexpr auto kAcquire = std::memory_order_acquire;
   RankStatus word{};
   word.rank = rank;
-  word.urgent = {.closed = state.closed.load(kAcquire),
-                 .ended = state.ended.load(kAcquire),
-                 .barrier = state.barrier.load(kAcquire),
-                 .rejected_barrier = state.rejected_barrier.load(kAcquire),
-                 .device_unique_ids = state.device_unique_ids.load(kAcquire),
-                 .device_joining = state.device_joining.load(kAcquire),
-                 .device_closing = state.device_closing.load(kAcquire),
-                 .dump_listens = state.dump_listens.load(kAcquire),
-                 .dump_answered = state.dump_answered.load(kAcquire)};
+  word.urgent = {.closed = state.liveness.closed.load(kAcquire),
+                 .ended = state.liveness.ended.load(kAcquire),
+                 .barrier = state.barrier.arrived.load(kAcquire),
+                 .rejected_barrier = state.barrier.given_up.load(kAcquire),
+                 .device_unique_ids = state.device.unique_ids.load(kAcquire),
+                 .device_joining = state.device.joining.load(kAcquire),
+                 .device_closing = state.device.closing.load(kAcquire),
+                 .dump_listens = state.dump.listens.load(kAcquire),
+                 .dump_answered = state.dump.answered.load(kAcquire)};
   word.process = state.process;
-  word.waits_for = state.waits_for.load(kAcquire);
-  word.waits_since = ago(state.waits_since.load(kAcquire));
+  word.waits_for = state.wait.peer.load(kAcquire);
+  word.waits_since = ago(state.wait.since.load(kAcquire));
   word.completed = state.completed.load(kAcquire);
   word.nbytes = state.nbytes.load(kAcquire);
   word.held = state.held.load(kAcquire);
-  word.device_enqueued = state.device_enqueued.load(kAcquire);
-  word.device_completed = state.device_completed.load(kAcquire);
-  if (word.urgent.device_joining != 0) word.device_settings = state.device_settings;
+  word.device_enqueued = state.device.enqueued.load(kAcquire);
+  word.device_completed = state.device.completed.load(kAcquire);
+  if (word.urgent.device_joining != 0) word.device_settings = state.device.settings;
   return word;
 }
 
@@ -62,24 +62,24 @@ void mirror(const RankStatus& word, RankState& state) {
     state.process = word.process;
     state.process.pid_namespace = 0;  // its number means nothing here
   }
-  state.waits_since.store(back_then(word.waits_since), kRelease);
-  state.waits_for.store(word.waits_for, kRelease);
+  state.wait.since.store(back_then(word.waits_since), kRelease);
+  state.wait.peer.store(word.waits_for, kRelease);
   state.completed.store(word.completed, kRelease);
   state.nbytes.store(word.nbytes, kRelease);
   state.held.store(word.held, kRelease);
-  if (word.urgent.device_joining != 0 && state.device_joining.load() == 0) {
-    state.device_settings = word.device_settings;
+  if (word.urgent.device_joining != 0 && state.device.joining.load() == 0) {
+    state.device.settings = word.device_settings;
   }
-  state.device_enqueued.store(word.device_enqueued, kRelease);
-  state.device_completed.store(word.device_completed, kRelease);
-  state.ended.store(word.urgent.ended, kRelease);
-  state.closed.store(word.urgent.closed, kRelease);
-  state.barrier.store(word.urgent.barrier, kRelease);
-  state.rejected_barrier.store(word.urgent.rejected_barrier, kRelease);
-  state.device_joining.store(word.urgent.device_joining, kRelease);
-  state.device_closing.store(word.urgent.device_closing, kRelease);
-  state.dump_answered.store(word.urgent.dump_answered, kRelease);
-  state.dump_listens.store(word.urgent.dump_listens, kRelease);
+  state.device.enqueued.store(word.device_enqueued, kRelease);
+  state.device.completed.store(word.device_completed, kRelease);
+  state.liveness.ended.store(word.urgent.ended, kRelease);
+  state.liveness.closed.store(word.urgent.closed, kRelease);
+  state.barrier.arrived.store(word.urgent.barrier, kRelease);
+  state.barrier.given_up.store(word.urgent.rejected_barrier, kRelease);
+  state.device.joining.store(word.urgent.device_joining, kRelease);
+  state.device.closing.store(word.urgent.device_closing, kRelease);
+  state.dump.answered.store(word.urgent.dump_answered, kRelease);
+  state.dump.listens.store(word.urgent.dump_listens, kRelease);
   state.joined.store(1, kRelease);
 }
 

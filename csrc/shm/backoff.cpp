@@ -114,7 +114,8 @@ void Backoff::look_at_leader() {
   const int leader = group_.own_leader();
   if (leader == group_.rank) return;
   std::string how;
-  if (group_.segment().state(leader).closed.load() == Closed::kNo && group_.gone(leader, &how)) {
+  if (group_.segment().state(leader).liveness.closed.load() == Closed::kNo &&
+      group_.gone(leader, &how)) {
     gone_ = will_not_answer(group_.members.name(leader), how);
   }
 }

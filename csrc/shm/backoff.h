@@ -76,8 +76,8 @@ class Backoff {
   }
   void publish(int peer) {
     RankState& own = group_.segment().state(group_.rank);
-    own.waits_since.store(since_.time_since_epoch().count(), std::memory_order_relaxed);
-    own.waits_for.store(peer, std::memory_order_relaxed);
+    own.wait.since.store(since_.time_since_epoch().count(), std::memory_order_relaxed);
+    own.wait.peer.store(peer, std::memory_order_relaxed);
   }
   // To look whether waiting makes sense.
   enum class Next { kYield, kSleep, kLook };

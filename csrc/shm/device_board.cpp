@@ -17,32 +17,32 @@ DeviceBoard::DeviceBoard(Group& group) : ringcomm::DeviceBoard(group), group_(gr
 
 void DeviceBoard::join(const Settings& settings) {
   RankState& state = group_.segment().state(group_.rank);
-  if (state.device_joining.load(std::memory_order_relaxed) != 0) return;
-  state.device_settings = settings;
-  state.device_joining.store(kJoined, std::memory_order_release);
+  if (state.device.joining.load(std::memory_order_relaxed) != 0) return;
+  state.device.settings = settings;
+  state.device.joining.store(kJoined, std::memory_order_release);
 }
 
 bool DeviceBoard::joined(int rank) {
-  return group_.segment().state(rank).device_joining.load(std::memory_order_acquire) != 0;
+  return group_.segment().state(rank).device.joining.load(std::memory_order_acquire) != 0;
 }
 
 DeviceBoard::Settings DeviceBoard::settings_of(int rank) {
-  return group_.segment().state(rank).device_settings;
+  return group_.segment().state(rank).device.settings;
 }
 
 void DeviceBoard::tell_connected() {
   RankState& state = group_.segment().state(group_.rank);
-  state.device_joining.store(kConnected, std::memory_order_release);
+  state.device.joining.store(kConnected, std::memory_order_release);
 }
 
 bool DeviceBoard::is_connected(int rank) {
-  return group_.segment().state(rank).device_joining.load(std::memory_order_acquire) >= kConnected;
+  return group_.segment().state(rank).device.joining.load(std::memory_order_acquire) >= kConnected;
 }
 
 void DeviceBoard::send_unique_id(int peer, const UniqueId& unique_id) {
   group_.use(Area::kDevice);
   write(group_.segment().device_unique_id(group_.rank, peer), unique_id);
-  group_.segment().state(group_.rank).device_unique_ids.fetch_add(1, std::memory_order_release);
+  group_.segment().state(group_.rank).device.unique_ids.fetch_add(1, std::memory_order_release);
 }
 
 void DeviceBoard::write(DeviceUniqueId& entry, const UniqueId& unique_id) {
@@ -77,11 +77,11 @@ std::optional<DeviceBoard::UniqueId> DeviceBoard::ipc_handle_of(int rank) {
 }
 
 void DeviceBoard::set_access(Access reach) {
-  group_.segment().state(group_.rank).device_access.store(reach, std::memory_order_release);
+  group_.segment().state(group_.rank).device.access.store(reach, std::memory_order_release);
 }
 
 DeviceBoard::Access DeviceBoard::access_of(int rank) {
-  return std::min(group_.segment().state(rank).device_access.load(std::memory_order_acquire),
+  return std::min(group_.segment().state(rank).device.access.load(std::memory_order_acquire),
                   Access::kReleased);
 }
 
@@ -90,7 +90,7 @@ void DeviceBoard::enqueue(const Call& call) {
   write(group_.rank, call);
   group_.segment()
       .state(group_.rank)
-      .device_enqueued.store(call.sequence, std::memory_order_release);
+      .device.enqueued.store(call.sequence, std::memory_order_release);
 }
 
 void DeviceBoard::mirror(int rank, const Call& call) {
@@ -112,15 +112,15 @@ void DeviceBoard::write(int rank, const Call& call) {
 }
 
 void DeviceBoard::complete(std::uint64_t sequence) {
-  group_.segment().state(group_.rank).device_completed.store(sequence, std::memory_order_release);
+  group_.segment().state(group_.rank).device.completed.store(sequence, std::memory_order_release);
 }
 
 std::uint64_t DeviceBoard::enqueued(int rank) {
-  return group_.segment().state(rank).device_enqueued.load(std::memory_order_acquire);
+  return group_.segment().state(rank).device.enqueued.load(std::memory_order_acquire);
 }
 
 std::uint64_t DeviceBoard::completed(int rank) {
-  return group_.segment().state(rank).device_completed.load(std::memory_order_acquire);
+  return group_.segment().state(rank).device.completed.load(std::memory_order_acquire);
 }
 
 std::optional<Call> DeviceBoard::find(int rank, std::uint64_t sequence) {
@@ -138,11 +138,11 @@ std::optional<Call> DeviceBoard::find(int rank, std::uint64_t sequence) {
 }
 
 void DeviceBoard::close(Closing how) {
-  group_.segment().state(group_.rank).device_closing.store(how, std::memory_order_release);
+  group_.segment().state(group_.rank).device.closing.store(how, std::memory_order_release);
 }
 
 DeviceBoard::Closing DeviceBoard::closing(int rank) {
-  return std::min(group_.segment().state(rank).device_closing.load(std::memory_order_acquire),
+  return std::min(group_.segment().state(rank).device.closing.load(std::memory_order_acquire),
                   Closing::kHeld);
 }
 

@@ -11,15 +11,15 @@ namespace {
 
 void wake_dump_listeners(Group& group) {
   for (const int rank : group.placement().ranks_on(group.host())) {
-    wake(group.segment().state(rank).dump_wakeups);
+    wake(group.segment().state(rank).dump.wakeups);
   }
 }
 
 // Whether the rank may still write the record that was asked for.
 bool may_dump(Group& group, int rank, std::uint32_t request) {
   const RankState& state = group.segment().state(rank);
-  if (state.dump_listens.load(std::memory_order_acquire) == 0) return false;
-  if (state.dump_answered.load(std::memory_order_acquire) >= request) return false;
+  if (state.dump.listens.load(std::memory_order_acquire) == 0) return false;
+  if (state.dump.answered.load(std::memory_order_acquire) >= request) return false;
   std::string how;
   if (group.gone(rank, &how)) return false;
   return !group.is_local(rank) || !state.process.is_stopped();
@@ -31,30 +31,30 @@ DumpListener::DumpListener(Group& group, std::function<void()> write)
     : group_(group), own_(group.segment().state(group.rank)), write_(std::move(write)) {
   const SignalsBlocked blocked;  // signals are for the program's own threads
   thread_ = start_thread([this] { run(); });
-  own_.dump_listens.store(1, std::memory_order_release);
+  own_.dump.listens.store(1, std::memory_order_release);
 }
 
 void DumpListener::leave() {
   if (!thread_.joinable()) return;
-  own_.dump_listens.store(0, std::memory_order_release);
+  own_.dump.listens.store(0, std::memory_order_release);
   leaves_.store(true, std::memory_order_relaxed);
-  wake(own_.dump_wakeups);
+  wake(own_.dump.wakeups);
   thread_.join();
 }
 
 // What changes after the look at the futex ends the sleep at once.
 void DumpListener::run() {
   for (;;) {
-    const std::uint32_t wakeups = own_.dump_wakeups.load(std::memory_order_acquire);
+    const std::uint32_t wakeups = own_.dump.wakeups.load(std::memory_order_acquire);
     if (leaves_.load(std::memory_order_relaxed)) return;
     const std::uint32_t request =
         group_.segment().header().dump_request.load(std::memory_order_acquire);
-    if (request == own_.dump_answered.load(std::memory_order_relaxed)) {
-      sleep_on(own_.dump_wakeups, wakeups);
+    if (request == own_.dump.answered.load(std::memory_order_relaxed)) {
+      sleep_on(own_.dump.wakeups, wakeups);
       continue;
     }
     write_();
-    own_.dump_answered.store(request, std::memory_order_release);
+    own_.dump.answered.store(request, std::memory_order_release);
   }
 }
 

@@ -6,9 +6,9 @@
 // the rank may hang in.
 //
 //   a rank with a failed call                    a rank that hangs
-//     request = ++header.dump_request              its thread sleeps on state.dump_wakeups
+//     request = ++header.dump_request              its thread sleeps on state.dump.wakeups
 //     wake(dump_wakeups) of each rank              writes the record
-//     writes its own record                        state.dump_answered = request
+//     writes its own record                        state.dump.answered = request
 //     waits until all have answered
 //
 // Between hosts the status messages (hosts/status_message.h) carry requests and answers, and the

@@ -12,14 +12,6 @@
 namespace ringcomm::shm {
 namespace {
 
-// A link to a dead rank fails at once, but the report of its host's leader is worth waiting for;
-// and a rank leaves after the death of its leader, which must not look like the cause.
-constexpr std::chrono::milliseconds kLeaderFirst{500};
-// Grace period after a remote rank leaves: data that it sent earlier may still be in flight. The
-// second one is for a rank that is known to have sent everything.
-constexpr std::chrono::milliseconds kOvertakes{500};
-constexpr std::chrono::milliseconds kOvertakesForSure = kFirstHeartbeatTimeout;
-
 constexpr int kSpins = 20;  // about 1 us; yielding costs little more, and lets a peer run
 
 // Launchers bind each rank to cores of its own, or leave them all to all ranks.
@@ -36,6 +28,7 @@ Group::Group(Store& store, const GroupConfig& config, const ConnectHosts& connec
     : ringcomm::Group(config.rank, config.world_size, config.members),
       segment_(store, config),
       spins_(outnumber_their_cores(segment_, placement().ranks_on(host())) ? 0 : kSpins),
+      liveness_(*this),
       board_(*this) {
   for (int peer = 0; peer < world_size; ++peer) {
     if (!is_local(peer)) remote_.push_back(peer);
@@ -164,27 +157,12 @@ void Group::close(const std::string& reason, Closed how) {
     close_reason_ = reason;
     closed_.store(true, std::memory_order_release);
   }
-  std::atomic<Closed>& told = segment_.state(rank).closed;
-  if (told.load(std::memory_order_relaxed) != Closed::kLeft) told.store(how);
+  std::atomic<Closed>& own = segment_.state(rank).liveness.closed;
+  if (own.load(std::memory_order_relaxed) != Closed::kLeft) own.store(how);
   ring_all();
   if (how != Closed::kLeft) return;
   if (dump_listener_) dump_listener_->leave();
   if (remote_hosts_) remote_hosts_->leave();
-}
-
-void Group::mark_alive(int leader, Clock::time_point when) {
-  segment_.state(leader).heard.store(when.time_since_epoch().count(), std::memory_order_release);
-}
-
-void Group::mark_dead(int leader) {
-  std::int64_t not_lost = 0;
-  segment_.state(leader).lost.compare_exchange_strong(not_lost,
-                                                      Clock::now().time_since_epoch().count());
-}
-
-void Group::mark_suspended(int leader, Clock::duration heartbeat_timeout) {
-  segment_.state(leader).heard.fetch_add(std::chrono::nanoseconds(heartbeat_timeout).count(),
-                                         std::memory_order_release);
 }
 
 std::string Group::describe_peer(int peer) {
@@ -199,101 +177,11 @@ std::string Group::describe_peer(int peer) {
     text += " (its last complete collective is #" +
             std::to_string(state.completed.load(std::memory_order_relaxed)) + ")";
     seen.push_back(at);
-    at = state.waits_for.load(std::memory_order_relaxed);
+    at = state.wait.peer.load(std::memory_order_relaxed);
   }
   return text;
 }
 
-bool Group::gone(int peer, std::string* how) {
-  RankState& state = segment_.state(peer);
-  const Closed closed = state.closed.load(std::memory_order_acquire);
-  if (closed != Closed::kNo) {
-    if (closed == Closed::kLeft && !is_local(peer)) {
-      // A rank that has completed what this rank is still in has sent its part of that.
-      const bool is_sure = state.completed.load() > segment_.state(rank).completed.load();
-      const auto patience = is_sure ? kOvertakesForSure : kOvertakes;
-      if (Clock::now() - first_seen(left_, peer) < patience) return false;
-    }
-    *how = "it has closed the group";
-    return true;
-  }
-  std::string ended = is_local(peer) ? segment_.how_ended(peer) : "";
-  if (ended.empty() && state.ended.load(std::memory_order_acquire) != 0) {
-    ended = "its process " + std::to_string(state.process.pid) + " has ended";
-  }
-  if (!ended.empty()) {
-    *how = ended + " (on host " + host_name_of(peer) + ")";
-    return true;
-  }
-  return !is_local(peer) && gone_elsewhere(peer, how);
-}
-
-std::string Group::host_name_of(int peer) {
-  const std::string name = segment_.state(peer).host.str();
-  return name.empty() ? "#" + std::to_string(placement().host_of[peer]) : name;
-}
-
-// Whether a rank of another host is gone, if its leader reports nothing about it.
-bool Group::gone_elsewhere(int peer, std::string* how) {
-  const int its_host = placement().host_of[peer];
-  const int leader = placement().leader_of(its_host);
-  const bool has_left = segment_.state(leader).closed.load() != Closed::kNo;
-  for (const int rank : {peer, leader}) {
-    const Loss loss = loss_of(rank);
-    if (loss.why.empty()) continue;
-    // The report that it has left comes first, and then its connection goes.
-    const auto patience = (rank != leader ? 2 : has_left ? 4 : 1) * kLeaderFirst;
-    // Measured by the clock of the heartbeat, which has to have listened; and, while the rank's
-    // leader sends, by that of its messages, for it has to have had the time to report what became
-    // of the rank.
-    Clock::time_point listened = heard_at(own_leader());
-    if (rank != leader && !has_left) listened = std::min(listened, heard_at(leader));
-    if (listened - loss.since < patience) continue;
-    const bool is_own = rank == peer;
-    *how = (is_own ? "" : "because " + members.name(leader) + " will not answer: ") +
-           "the connection to it is lost (" + (is_own ? "on host " : "both on host ") +
-           host_name_of(peer) + "): " + loss.why;
-    return true;
-  }
-  if (has_left || hears_of(its_host).value_or(true)) return false;
-  *how = "nothing has been heard of its host " + host_name_of(peer) + " for " +
-         describe_seconds(std::chrono::duration<double>(silent_for(leader)).count());
-  return true;
-}
-
-// The loss of the connection to a rank of another host: as this rank knows it, or, if it has no
-// connection to that host's leader, as the leader of this host does.
-Group::Loss Group::loss_of(int rank) {
-  if (std::string why = remote_hosts_->failure(rank); !why.empty()) {
-    return {std::move(why), first_seen(lost_, rank)};
-  }
-  const RankState& state = segment_.state(rank);
-  const std::int64_t lost = state.lost.load(std::memory_order_acquire);
-  if (lost == 0 || state.closed.load() != Closed::kNo) return {};
-  return {members.name(own_leader()) + " has found out",
-          Clock::time_point(std::chrono::nanoseconds(lost))};
-}
-
-std::optional<bool> Group::hears_of(int host) {
-  if (silent_for(placement().leader_of(this->host())) >= heartbeat_timeout() / 2) {
-    return std::nullopt;
-  }
-  const int leader = placement().leader_of(host);
-  const bool has_spoken = segment_.state(leader).has_spoken.load(std::memory_order_acquire) != 0;
-  return silent_for(leader) <
-         (has_spoken ? heartbeat_timeout() : std::max(heartbeat_timeout(), kFirstHeartbeatTimeout));
-}
-
-Clock::time_point Group::heard_at(int leader) {
-  return Clock::time_point(
-      std::chrono::nanoseconds(segment_.state(leader).heard.load(std::memory_order_acquire)));
-}
-
-Clock::duration Group::silent_for(int leader) { return Clock::now() - heard_at(leader); }
-
-Clock::time_point Group::first_seen(FirstSeen& seen, int peer) {
-  const std::lock_guard lock(seen_mutex_);
-  return seen.try_emplace(peer, Clock::now()).first->second;
-}
+bool Group::gone(int peer, std::string* how) { return liveness_.gone(peer, how); }
 
 }  // namespace ringcomm::shm

@@ -17,6 +17,7 @@
 #include "core/group.h"
 #include "core/members.h"
 #include "shm/device_board.h"
+#include "shm/liveness.h"
 #include "shm/remote_hosts.h"
 #include "shm/segment.h"
 
@@ -98,20 +99,11 @@ class Group final : public ringcomm::Group {
   void adopt_failure(int reporter, ErrorKind kind, const std::string& text);
   // The kind of the error that broke the group.
   std::optional<ErrorKind> failure();
+  Liveness& liveness() { return liveness_; }
   bool gone(int peer, std::string* how) override;
   std::string describe_peer(int peer) override;
   bool spans_hosts() const override { return placement().num_hosts() > 1; }
   shm::DeviceBoard& board() override { return board_; }
-  // Whether anything has come from that host in the last seconds. Nothing if this host does not
-  // listen: its heartbeat has ended with its leader.
-  std::optional<bool> hears_of(int host);
-  // This rank's heartbeat has listened since then, or a status message has come from another host's
-  // leader.
-  void mark_alive(int leader, Clock::time_point when = Clock::now());
-  // This rank's heartbeat has lost the connection to another host's leader.
-  void mark_dead(int leader);
-  // So much of its silence does not count.
-  void mark_suspended(int leader, Clock::duration heartbeat_timeout);
 
   // Flight records of the other ranks: shm/dump_listener.h.
   //
@@ -136,29 +128,16 @@ class Group final : public ringcomm::Group {
   void connect(const ConnectHosts& connect_hosts);
   void make(Area area);
   bool record_failure(int reporter, ErrorKind kind, std::string_view text);
-  Clock::time_point heard_at(int leader);
-  Clock::duration silent_for(int leader);
-  using FirstSeen = std::map<int, Clock::time_point>;  // by rank
-  Clock::time_point first_seen(FirstSeen& seen, int peer);
-  bool gone_elsewhere(int peer, std::string* how);
-  struct Loss {
-    std::string why;  // empty: there is none
-    Clock::time_point since;
-  };
-  Loss loss_of(int rank);
-  std::string host_name_of(int peer);
   Error first_failure(const std::string& doing, const std::string& more);
 
   Segment segment_;
   const int spins_;
+  Liveness liveness_;
   DeviceBoard board_;
   std::mutex close_mutex_;
   std::atomic<bool> closed_{false};
   std::string close_reason_;
   std::vector<int> remote_;
-  FirstSeen left_;  // ranks of other hosts
-  FirstSeen lost_;  // links
-  std::mutex seen_mutex_;
   std::unique_ptr<RemoteHosts> remote_hosts_;
   std::unique_ptr<DumpListener> dump_listener_;
 };

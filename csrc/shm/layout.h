@@ -121,44 +121,51 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint32_t> left;    // it knows that the group is made, or has been refused
   std::int32_t host_number;           // core/members.h; written before setup is done
   std::atomic<std::uint32_t> areas;   // those it has made, by 1 << Area
-  std::atomic<Closed> closed;
-  std::atomic<std::uint32_t> ended;       // its process has, as its host's leader knows
-  std::atomic<std::uint32_t> has_spoken;  // another host's leader: a message of it has come
-  std::atomic<std::int64_t> heard;        // nanoseconds of Clock: when the rank's heartbeat ran, or
-                                          // for another host's leader, when its last word came
-  std::atomic<std::int64_t> lost;         // another host's leader: since when the connection to it
-                                          // is, as this host's leader knows; 0: it is not
-  std::atomic<std::int32_t> waits_for;    // the peer it has been waiting for, or -1
-  std::atomic<std::int64_t> waits_since;  // nanoseconds of Clock, if it waits
+  // Whether the rank is there. It writes `closed` itself; the leader of its host writes the rest.
+  struct Liveness {
+    std::atomic<Closed> closed;
+    std::atomic<std::uint32_t> ended;       // its process has
+    std::atomic<std::uint32_t> has_spoken;  // another host's leader: a message of it has come
+    // Nanoseconds of Clock. `heard`: when its heartbeat ran, or when another host's leader sent its
+    // last message. `lost`: since when there is no connection to another host's leader, or 0.
+    std::atomic<std::int64_t> heard, lost;
+  } liveness;
+  struct Wait {                       // of a collective; shm/backoff.h
+    std::atomic<std::int32_t> peer;   // that it has been waiting for, or -1
+    std::atomic<std::int64_t> since;  // nanoseconds of Clock, if it waits
+  } wait;
   std::atomic<std::int64_t> unmade_since;  // nanoseconds of Clock: of a call that raised before it
                                            // was made, and may be made again; 0: there is none
   std::atomic<std::uint64_t> completed;    // sequence number of its last complete collective
   std::atomic<std::uint64_t> nbytes;       // of its tensors in collectives, altogether
   std::atomic<std::uint64_t> held;         // bytes of shared memory it has made
   // The message, of those that are not done, that it has waited for longest, once that is long.
-  std::atomic<std::int32_t> mail_peer;   // the peer of it; any or none: -1
-  std::atomic<std::int64_t> mail_since;  // nanoseconds of Clock; 0: it waits for none
-  FixedText<128> mail;                   // what it is; may be read while it is written
-  // Monitored barriers: the number this rank has arrived at; on rank 0 the one it has released,
-  // and the one it has given up on.
-  std::atomic<std::uint64_t> barrier;
-  std::atomic<std::uint64_t> rejected_barrier;
-  // Collectives on a device, numbered on their own: the last one enqueued, the last one done.
-  std::atomic<std::uint64_t> device_enqueued;
-  std::atomic<std::uint64_t> device_completed;
-  std::atomic<std::uint32_t> device_unique_ids;  // how many it has given
-  std::atomic<std::uint32_t> device_joining;     // 1: this rank connects its device; 2: it has
-  DeviceBoard::Settings device_settings;         // written before that
-  std::atomic<DeviceBoard::Access> device_access;
-  std::atomic<DeviceBoard::Closing> device_closing;
-  std::atomic<std::uint64_t> shrink_joined;
-  std::atomic<std::uint64_t> shrink_built;
-  std::atomic<std::uint64_t> shrink_gave_up;
-  std::atomic<std::uint64_t> shrink_call;
-  std::atomic<std::uint64_t> shrink_key;
-  std::atomic<std::uint32_t> dump_listens;   // the rank has a thread that answers requests
-  std::atomic<std::uint32_t> dump_wakeups;   // a futex, on which that thread sleeps
-  std::atomic<std::uint32_t> dump_answered;  // the last request that it has answered
+  struct MailWait {
+    std::atomic<std::int32_t> peer;   // any or none: -1
+    std::atomic<std::int64_t> since;  // nanoseconds of Clock; 0: it waits for none
+    FixedText<128> message;           // may be read while it is written
+  } mail;
+  struct MonitoredBarrier {               // numbers of barriers
+    std::atomic<std::uint64_t> arrived;   // on rank 0 the one it has released
+    std::atomic<std::uint64_t> given_up;  // on rank 0 only
+  } barrier;
+  // Collectives on a device, numbered on their own; shm/device_board.h.
+  struct Device {
+    std::atomic<std::uint64_t> enqueued, completed;  // the last one
+    std::atomic<std::uint32_t> unique_ids;           // how many it has given
+    std::atomic<std::uint32_t> joining;              // 1: this rank connects its device; 2: it has
+    DeviceBoard::Settings settings;                  // written before that
+    std::atomic<DeviceBoard::Access> access;
+    std::atomic<DeviceBoard::Closing> closing;
+  } device;
+  struct Shrink {  // shm/shrink.cpp
+    std::atomic<std::uint64_t> joined, built, gave_up, call, key;
+  } shrink;
+  struct Dump {                           // shm/dump_listener.h
+    std::atomic<std::uint32_t> listens;   // the rank has a thread that answers requests
+    std::atomic<std::uint32_t> wakeups;   // a futex, on which that thread sleeps
+    std::atomic<std::uint32_t> answered;  // the last request that it has answered
+  } dump;
   Doorbell progress_bell;  // the rank rings it after each of its announcements and actions
   Doorbell mail_bell;  // others ring it after what they do to a mail box of theirs and the rank's
 };

@@ -343,7 +343,7 @@ void Mail::finish(const std::shared_ptr<Message>& message, std::exception_ptr er
   --pending_;
   if (message.get() == told_) {
     told_ = nullptr;
-    group_.segment().state(group_.rank).mail_since.store(0, std::memory_order_release);
+    group_.segment().state(group_.rank).mail.since.store(0, std::memory_order_release);
   }
   message->error = std::move(error);
   done.add(message);

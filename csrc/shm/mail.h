@@ -207,7 +207,8 @@ class Mail {
   std::string why_nobody_sends();
   std::string unreceived(const Message& recv) const;
   bool has_left(int peer) {
-    return group_.segment().state(peer).closed.load(std::memory_order_acquire) != Closed::kNo;
+    return group_.segment().state(peer).liveness.closed.load(std::memory_order_acquire) !=
+           Closed::kNo;
   }
   bool has_unread(int from);
   bool has_unread(const Message& message);

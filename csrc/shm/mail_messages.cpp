@@ -338,11 +338,11 @@ void Mail::tell_oldest(Clock::time_point now) {
   if (oldest == told_) return;
   told_ = oldest;
   RankState& own = group_.segment().state(group_.rank);
-  own.mail_since.store(0, std::memory_order_release);
+  own.mail.since.store(0, std::memory_order_release);
   if (oldest == nullptr) return;
-  own.mail.assign(describe(*oldest, group_.members));
-  own.mail_peer.store(oldest->peer, std::memory_order_relaxed);
-  own.mail_since.store(oldest->deadline.start.time_since_epoch().count(),
+  own.mail.message.assign(describe(*oldest, group_.members));
+  own.mail.peer.store(oldest->peer, std::memory_order_relaxed);
+  own.mail.since.store(oldest->deadline.start.time_since_epoch().count(),
                        std::memory_order_release);
 }
 

@@ -31,7 +31,7 @@ struct Missing {
 Missing await_arrivals(Group& group, std::uint64_t number, bool wait_all_ranks,
                        const Deadline& deadline) {
   const auto has_come = [&](int r) {
-    return group.segment().state(r).barrier.load(std::memory_order_acquire) >= number;
+    return group.segment().state(r).barrier.arrived.load(std::memory_order_acquire) >= number;
   };
   Poll poll(microseconds(10), kPollEvery);
   for (Missing missing;;) {
@@ -63,10 +63,10 @@ void lead(Group& group, std::uint64_t number, bool wait_all_ranks, const Deadlin
   RankState& own = group.segment().state(0);
   Missing missing = await_arrivals(group, number, wait_all_ranks, deadline);
   if (missing.ranks.empty()) {
-    own.barrier.store(number, std::memory_order_release);
+    own.barrier.arrived.store(number, std::memory_order_release);
     return;
   }
-  own.rejected_barrier.store(number, std::memory_order_release);
+  own.barrier.given_up.store(number, std::memory_order_release);
   if (!wait_all_ranks) {
     missing.ranks = {missing.gone.empty() ? missing.ranks.front() : missing.gone.begin()->first};
   }
@@ -88,10 +88,12 @@ void lead(Group& group, std::uint64_t number, bool wait_all_ranks, const Deadlin
 
 void follow(Group& group, std::uint64_t number, const Deadline& deadline) {
   RankState& leader = group.segment().state(0);
-  group.segment().state(group.rank).barrier.store(number, std::memory_order_release);
-  const auto is_released = [&] { return leader.barrier.load(std::memory_order_acquire) >= number; };
+  group.segment().state(group.rank).barrier.arrived.store(number, std::memory_order_release);
+  const auto is_released = [&] {
+    return leader.barrier.arrived.load(std::memory_order_acquire) >= number;
+  };
   const auto is_rejected = [&] {
-    return leader.rejected_barrier.load(std::memory_order_acquire) >= number;
+    return leader.barrier.given_up.load(std::memory_order_acquire) >= number;
   };
   Poll poll(microseconds(10), kPollEvery);
   ErrorKind kind = ErrorKind::kTimeout;

@@ -77,7 +77,7 @@ void Segment::make(Area area, int rank) {
 bool Segment::has_lost_its_place(int rank) {
   const RankState& state = this->state(rank);
   return rank != rank_ && state.is_locked != 0 && !file_.is_locked(rank) &&
-         state.closed.load(std::memory_order_acquire) == Closed::kNo;
+         state.liveness.closed.load(std::memory_order_acquire) == Closed::kNo;
 }
 
 bool Segment::has_ended(int rank) {

@@ -147,7 +147,7 @@ void Segment::introduce(const Members& members, const Participant& self) {
   if (sched_getaffinity(0, sizeof(own.cores), &own.cores) != 0) CPU_ZERO(&own.cores);
   own.global_rank = members.global(rank_);
   own.is_locked = file_.lock(rank_) ? 1 : 0;
-  own.waits_for.store(-1, std::memory_order_relaxed);
+  own.wait.peer.store(-1, std::memory_order_relaxed);
   own.joined.store(1, std::memory_order_release);
 }
 

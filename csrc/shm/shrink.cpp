@@ -69,12 +69,12 @@ class Shrinking {
  private:
   void agree() {
     RankState& own = state(group_.rank);
-    own.shrink_call.store(caller_.digest());
-    if (own.shrink_key.load() == 0) own.shrink_key.store(random_number() | 1);
+    own.shrink.call.store(caller_.digest());
+    if (own.shrink.key.load() == 0) own.shrink.key.store(random_number() | 1);
     do {
       round_ = open_round();
       check_not_left();
-      own.shrink_joined.store(round_ + 1);
+      own.shrink.joined.store(round_ + 1);
       check_not_left();
     } while (!gather() || !make_and_vote() || !end_together());
   }
@@ -98,13 +98,13 @@ class Shrinking {
     return now / 2;
   }
   void give_up(std::uint64_t round) {
-    if (state(group_.rank).closed.load() == Closed::kLeft) return;  // the others see that
-    state(group_.rank).shrink_gave_up.store(round + 1);
+    if (state(group_.rank).liveness.closed.load() == Closed::kLeft) return;  // the others see that
+    state(group_.rank).shrink.gave_up.store(round + 1);
     abort_round();
   }
   bool is_open() { return verdict().load() == 2 * round_; }
   bool is_made() {
-    return state(group_.rank).shrink_built.load() == round_ + 1 && verdict().load() == made();
+    return state(group_.rank).shrink.built.load() == round_ + 1 && verdict().load() == made();
   }
   void abort_round() {
     std::uint64_t open = 2 * round_;
@@ -115,11 +115,11 @@ class Shrinking {
   // thread may leave while it joins: a rank that has seen that it is gone does not count it as
   // joined.
   void check_not_left() {
-    if (state(group_.rank).closed.load() == Closed::kLeft) throw caller_.left();
+    if (state(group_.rank).liveness.closed.load() == Closed::kLeft) throw caller_.left();
   }
 
   bool is_gone(int rank) {
-    return state(rank).closed.load() == Closed::kLeft || group_.segment().has_ended(rank);
+    return state(rank).liveness.closed.load() == Closed::kLeft || group_.segment().has_ended(rank);
   }
 
   bool gather() {
@@ -130,16 +130,16 @@ class Shrinking {
       for (int r = 0; r < group_.world_size; ++r) {
         if (caller_.excludes(r)) continue;
         const bool gone = is_gone(r);  // before it is asked whether it has joined
-        if (state(r).shrink_joined.load() > round_) {
+        if (state(r).shrink.joined.load() > round_) {
           joined.push_back(r);
-          if (state(r).shrink_call.load() != state(group_.rank).shrink_call.load()) {
+          if (state(r).shrink.call.load() != state(group_.rank).shrink.call.load()) {
             mismatched.push_back(r);
           }
         } else if (gone) {
           dead.push_back(r);
         } else {
           awaited.push_back(r);
-          if (state(r).shrink_gave_up.load() > first_round_) gave_up.push_back(r);
+          if (state(r).shrink.gave_up.load() > first_round_) gave_up.push_back(r);
         }
       }
       if (const auto error = caller_.also_dead(dead)) throw *error;
@@ -166,7 +166,7 @@ class Shrinking {
 
   void accept(const std::vector<int>& joined) {
     survivors_.ranks = joined;
-    const std::uint64_t key = state(joined.front()).shrink_key.load();
+    const std::uint64_t key = state(joined.front()).shrink.key.load();
     survivors_.key = std::to_string(key) + "/" + std::to_string(round_);
   }
 
@@ -182,7 +182,7 @@ class Shrinking {
       }
       throw;
     }
-    state(group_.rank).shrink_built.store(round_ + 1);
+    state(group_.rank).shrink.built.store(round_ + 1);
     return true;
   }
 
@@ -212,7 +212,7 @@ class Shrinking {
   bool end_if_survivor_is_gone() {
     for (const int r : survivors_.ranks) {
       const bool gone = is_gone(r);  // before it is asked whether it has voted
-      if (!gone || state(r).shrink_built.load() > round_) continue;
+      if (!gone || state(r).shrink.built.load() > round_) continue;
       abort_round();
       return true;
     }
@@ -222,7 +222,7 @@ class Shrinking {
   std::vector<int> missing_votes() {
     std::vector<int> missing;
     for (const int r : survivors_.ranks) {
-      if (state(r).shrink_built.load() <= round_) missing.push_back(r);
+      if (state(r).shrink.built.load() <= round_) missing.push_back(r);
     }
     return missing;
   }

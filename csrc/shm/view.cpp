@@ -82,7 +82,8 @@ bool is_silent(const Mapping& memory, const Geometry& geometry, const RankState&
   for (int r = 0; r < geometry.world_size; ++r) {
     const auto& leader = memory.at<RankState>(geometry.state_at(r));
     if (leader.host_number != state.host_number) continue;
-    return seconds_since(leader.heard) > std::chrono::duration<double>(heartbeat_timeout).count();
+    return seconds_since(leader.liveness.heard) >
+           std::chrono::duration<double>(heartbeat_timeout).count();
   }
   return false;
 }
@@ -97,8 +98,9 @@ Placement placement_of(const Mapping& memory, const Geometry& geometry) {
 
 std::string state_of(const Mapping& memory, const Geometry& geometry, const RankState& state) {
   if (state.joined.load(std::memory_order_acquire) == 0) return "joining";
-  if (state.ended.load(std::memory_order_acquire) != 0 || !state.process.runs()) return "ended";
-  if (state.closed.load(std::memory_order_acquire) != Closed::kNo) return "left";
+  if (state.liveness.ended.load(std::memory_order_acquire) != 0 || !state.process.runs())
+    return "ended";
+  if (state.liveness.closed.load(std::memory_order_acquire) != Closed::kNo) return "left";
   if (is_on_another_host(state)) return is_silent(memory, geometry, state) ? "silent" : "running";
   return state.process.is_stopped() ? "stopped" : "running";
 }
@@ -121,19 +123,19 @@ RankView view_of(const Mapping& memory, const Geometry& geometry, int rank) {
   seen.process = state.process;
   seen.doing = doing(memory, geometry, rank, state);
   seen.completed = state.completed.load(std::memory_order_relaxed);
-  seen.enqueued_on_device = state.device_enqueued.load(std::memory_order_relaxed);
-  seen.completed_on_device = state.device_completed.load(std::memory_order_relaxed);
+  seen.enqueued_on_device = state.device.enqueued.load(std::memory_order_relaxed);
+  seen.completed_on_device = state.device.completed.load(std::memory_order_relaxed);
   seen.nbytes = state.nbytes.load(std::memory_order_relaxed);
   seen.held = state.held.load(std::memory_order_relaxed);
   const auto rank_or_none = [&](int peer) {
     return peer >= 0 && peer < geometry.world_size ? peer : -1;
   };
-  seen.waits_for = rank_or_none(state.waits_for.load(std::memory_order_relaxed));
-  if (seen.waits_for >= 0) seen.waits = seconds_since(state.waits_since);
-  if (state.mail_since.load(std::memory_order_acquire) != 0 && seen.waits_for < 0) {
-    seen.doing = state.mail.str();
-    seen.waits = seconds_since(state.mail_since);
-    seen.waits_for = rank_or_none(state.mail_peer.load(std::memory_order_relaxed));
+  seen.waits_for = rank_or_none(state.wait.peer.load(std::memory_order_relaxed));
+  if (seen.waits_for >= 0) seen.waits = seconds_since(state.wait.since);
+  if (state.mail.since.load(std::memory_order_acquire) != 0 && seen.waits_for < 0) {
+    seen.doing = state.mail.message.str();
+    seen.waits = seconds_since(state.mail.since);
+    seen.waits_for = rank_or_none(state.mail.peer.load(std::memory_order_relaxed));
   }
   return seen;
 }

@@ -126,7 +126,7 @@ class Mortal {
         if (peer == group.rank()) continue;
         meeting->network->lose(peer, group.rank(), "it is dead");
       }
-      group.group().segment().state(group.rank()).ended.store(1);
+      group.group().segment().state(group.rank()).liveness.ended.store(1);
     }
   }
 

@@ -205,8 +205,8 @@ TEST(damaged_names_can_be_read) {
     damage(segment.header().group, 0xf0);
     damage(segment.header().engine, 0xff);
     damage(segment.state(0).host, 0x1b);
-    damage(segment.state(1).mail, 0xed);
-    segment.state(1).mail_since.store(1);
+    damage(segment.state(1).mail.message, 0xed);
+    segment.state(1).mail.since.store(1);
     segment.header().failed.store(2);
     damage(segment.header().text, 0xe2);
     segment.header().text.assign("\xe2\x82");
@@ -215,7 +215,7 @@ TEST(damaged_names_can_be_read) {
     const std::string replacement = "\xef\xbf\xbd";
     CHECK_EQ(seen.name, repeated(replacement, sizeof(segment.header().group)));
     CHECK_EQ(seen.ranks[0].host, std::string(sizeof(segment.state(0).host), '?'));
-    CHECK_EQ(seen.ranks[1].doing, repeated(replacement, sizeof(segment.state(1).mail)));
+    CHECK_EQ(seen.ranks[1].doing, repeated(replacement, sizeof(segment.state(1).mail.message)));
     CHECK_EQ(seen.failure, replacement);
     CHECK_EQ(c.group().host_names(), std::vector<std::string>{seen.ranks[0].host});
   });
@@ -274,7 +274,7 @@ TEST(a_refusal_that_is_too_long_is_cut_between_characters) {
 TEST(a_chain_of_waiting_ranks_that_leads_nowhere_ends) {
   with_group(2, "auto", [](Communicator& c) {
     if (c.rank() == 1) return std::this_thread::sleep_for(500ms);
-    c.group().segment().state(1).waits_for.store(1 << 28);
+    c.group().segment().state(1).wait.peer.store(1 << 28);
     check_error(ErrorKind::kTimeout, {"waiting for rank 1"}, [&] { c.barrier(100ms); });
   });
 }

@@ -33,7 +33,7 @@ void await_dumps(Communicator& communicator, std::uint32_t request) {
 void await_listeners(Communicator& communicator) {
   shm::Group& group = communicator.group();
   for (int r = 0; r < group.world_size; ++r) {
-    while (group.segment().state(r).dump_listens.load() == 0) std::this_thread::sleep_for(1ms);
+    while (group.segment().state(r).dump.listens.load() == 0) std::this_thread::sleep_for(1ms);
   }
 }
 
@@ -100,8 +100,8 @@ TEST(no_rank_waits_for_one_that_has_no_thread_has_left_or_has_ended) {
     c.barrier(kPatience);
     if (c.rank() == 2) c.close("of a test");
     if (c.rank() == 3) {
-      c.group().segment().state(3).dump_answered = 1;  // as if it had answered, and no more
-      c.group().segment().state(3).ended = 1;
+      c.group().segment().state(3).dump.answered = 1;  // as if it had answered, and no more
+      c.group().segment().state(3).liveness.ended = 1;
     }
     together.arrive_and_wait();
     if (c.rank() == 0) CHECK(c.group().has_dumps(c.group().request_dumps() + 1));

@@ -87,7 +87,9 @@ TEST(a_rank_that_leaves_is_named_on_every_host) {
 }
 
 // As if the process of that rank had been killed.
-void pretend_to_be_dead(Communicator& c) { c.group().segment().state(c.rank()).ended.store(1); }
+void pretend_to_be_dead(Communicator& c) {
+  c.group().segment().state(c.rank()).liveness.ended.store(1);
+}
 
 TEST(a_dead_rank_is_named_on_every_host) {
   std::barrier together(4);
@@ -115,7 +117,7 @@ TEST(a_death_of_the_own_leader_ends_waiting_for_another_host) {
     if (c.rank() == 0) CHECK_THROWS(c.barrier(kPatience), Error);
     if (c.rank() == 1) {
       std::this_thread::sleep_for(300ms);  // until rank 0 has announced its call
-      c.group().segment().state(0).ended.store(1);
+      c.group().segment().state(0).liveness.ended.store(1);
       check_error(ErrorKind::kPeerDied, {"rank 0 will not answer", "has ended (on host "},
                   [&] { c.barrier(10s); });
     }
@@ -161,7 +163,7 @@ Clock::duration until_a_cut_host_is_named(std::chrono::milliseconds heartbeat_ti
   const auto body = [&](Communicator& c) {
     c.barrier(kPatience);
     const auto& its_leader = c.group().segment().state(c.rank() == 2 ? 0 : 2);
-    while (its_leader.has_spoken.load() == 0) std::this_thread::sleep_for(1ms);
+    while (its_leader.liveness.has_spoken.load() == 0) std::this_thread::sleep_for(1ms);
     together.arrive_and_wait();
     if (c.rank() == 0) {
       cut = Clock::now();

@@ -161,7 +161,9 @@ TEST(refusals_match_each_other_and_are_no_longer_than_a_slot) {
 }
 
 // As if this rank's process had been killed.
-void pretend_to_be_dead(Communicator& c) { c.group().segment().state(c.rank()).ended.store(1); }
+void pretend_to_be_dead(Communicator& c) {
+  c.group().segment().state(c.rank()).liveness.ended.store(1);
+}
 
 TEST(any_source_raises_when_a_rank_has_died_but_takes_what_was_sent) {
   std::barrier together(3);
