@@ -33,10 +33,10 @@ def start() -> None:
     _C.start_flight_recorder(
         records, switch("RINGCOMM_FLIGHT_STACKS"), switch("RINGCOMM_FLIGHT_DUMP", asked_for)
     )
-    _tell_torch(records > 0)
+    _notify_torch(records > 0)
 
 
-def _tell_torch(is_recorded_here: bool) -> None:
+def _notify_torch(is_recorded_here: bool) -> None:
     """From version 2.15 on, torch records every group whose backend does not record itself.
 
     That takes as long as a small call does, and its file has the same name as this one. torch's own

@@ -16,7 +16,7 @@ Processes come from a fork server that has imported torch and ringcomm once, so 
 milliseconds. The function and its arguments are pickled, hence the function must stand at the top
 level of its module. Threads share the interpreter and take any function, but not
 `torch.distributed`'s default group, which is one per process. Processes play several hosts where
-`played_hosts` is told so.
+`played_hosts` says so.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class _Process:
     @staticmethod
     def make_store() -> Store:
         """Lives in this process, which no test kills. Nor is it a file: who is killed while it
-        writes to a FileStore leaves half a record, and torch then waits for the rest for ever.
+        writes to a FileStore leaves half a record, and torch then waits for the rest without end.
         """
         return local_store()
 

@@ -212,14 +212,14 @@ def test_detailed_debugging() -> None:
 def monitored(rank: Rank) -> None:
     dist.monitored_barrier()
     if rank.rank == 2:
-        rank.store.wait(["told"])
+        rank.store.wait(["noted"])
         return
     from datetime import timedelta
 
     if rank.rank == 0:
         with pytest.raises(RuntimeError, match=r"Rank 2 failed to pass monitoredBarrier in 500 ms"):
             dist.monitored_barrier(timeout=timedelta(milliseconds=500))
-        rank.store.set("told", "1")
+        rank.store.set("noted", "1")
     else:
         with pytest.raises(RuntimeError, match="received errors while waiting"):
             dist.monitored_barrier(timeout=timedelta(seconds=20))

@@ -54,7 +54,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             backend, "PrefixStore", lambda prefix, store: calls.__setitem__("prefix", prefix)
         )
         seen.setattr(backend, "link", lambda described: described)  # which can be compared
-        seen.setattr(flight, "_tell_torch", lambda is_recorded_here: None)
+        seen.setattr(flight, "_notify_torch", lambda is_recorded_here: None)
         seen.setattr(torch.cuda, "device_count", lambda: 2)
         seen.setattr(torch.cuda, "set_device", lambda index: calls.__setitem__("device", index))
         seen.setattr(bench_rank, "device_type", lambda options: "cuda")

@@ -110,9 +110,11 @@ def test_ranks_of_one_host_need_no_port(played: dict[str, str]) -> None:
     """Started by a shell each, as a launcher's ranks often are; they meet three times."""
     ranks = []
     for rank in range(2):
-        told = {name: value.format(rank=rank, job=os.getpid()) for name, value in played.items()}
+        settings = {
+            name: value.format(rank=rank, job=os.getpid()) for name, value in played.items()
+        }
         shell = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-c", AGAIN]
-        ranks.append(subprocess.Popen(shell, env={**os.environ, **told}))
+        ranks.append(subprocess.Popen(shell, env={**os.environ, **settings}))
     assert [rank.wait(60) for rank in ranks] == [0, 0]
 
 

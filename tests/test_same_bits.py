@@ -82,7 +82,7 @@ LAYOUTS = [
     "shared, in place",
 ]
 PATHS = ["direct", "dist", "direct async", "dist async", "coalesced", "sparse"]
-FLUSHES = ["nobody", "rank 1"]  # denormal numbers
+FLUSHES = ["no rank", "rank 1"]  # denormal numbers
 
 # Of torch's dtypes, those that no tensor here can have.
 NOT_MADE = "Torch makes no tensor of this dtype from bytes."
@@ -445,7 +445,7 @@ def _wrong_float(result: torch.Tensor, inputs: list[torch.Tensor], case: Case) -
     got = result.double()
     if op in ("MIN", "MAX"):
         exact = x.amin(0) if op == "MIN" else x.amax(0)
-        flushed = (exact.abs() < limits.smallest_normal) & (case["flush"] != "nobody")
+        flushed = (exact.abs() < limits.smallest_normal) & (case["flush"] != "no rank")
         return ~((got == exact) | (got.isnan() & exact.isnan()) | flushed)
     if op == "PREMUL_SUM":
         x = x * torch.tensor([_factor(r) for r in range(n)], dtype=torch.float64)[:, None]
@@ -458,7 +458,7 @@ def _wrong_float(result: torch.Tensor, inputs: list[torch.Tensor], case: Case) -
     else:
         exact, total = x.sum(0), x.abs().sum(0)
         bound = total * limits.eps * (n + 1) + tiny * (
-            limits.eps if case["flush"] == "nobody" else 1
+            limits.eps if case["flush"] == "no rank" else 1
         )
         in_range = total < limits.max / 4
         if op == "AVG":
@@ -528,7 +528,7 @@ def differing(tensor: torch.Tensor, n: int, itemsize: int) -> str:
     return f"{len(apart)} of {rows.shape[1]} differ between ranks, element {at} is {shown}"
 
 
-def told(case: Case) -> str:
+def described(case: Case) -> str:
     values = dict(case, algorithm=" by ".join(case["algorithm"]), dtype=str(case["dtype"])[6:])
     return ", ".join(f"{name} {value}" for name, value in values.items() if value != NO_OP)
 
@@ -565,7 +565,7 @@ def selections() -> list[dict[str, str]]:
 
 
 def compare_case(case: Case, rank: int, group: Any) -> Iterator[str]:
-    print(told(case), flush=True)  # the last line is what a crash was in
+    print(described(case), flush=True)  # the last line is what a crash was in
     flushes = case["flush"] == f"rank {rank}"
     call = Call(case, rank, group)
     results = []
@@ -584,7 +584,7 @@ def compare_case(case: Case, rank: int, group: Any) -> Iterator[str]:
         elif not complaint and wanted is not None and not torch.equal(raw(result), raw(wanted)):
             complaint = "what has come is not what was sent"
         if complaint:
-            yield f"rank {rank}, {told(case)}: {name}: {complaint}"
+            yield f"rank {rank}, {described(case)}: {name}: {complaint}"
 
 
 def _itemsize(case: Case) -> int:
@@ -606,8 +606,8 @@ def check(cases: list[Case], links: str = "auto", timeout: float = 120) -> None:
         complaints += itertools.chain.from_iterable(results)
     print(f"{len(cases)} combinations compared, {len(by_placement)} placements, links {links}")
     failed = {line.split(": ")[0].split(", ", 1)[1] for line in complaints}
-    told_of = "\n".join(complaints[:SHOWN])
-    assert not complaints, f"{len(failed)} of {len(cases)} combinations are wrong:\n{told_of}"
+    shown = "\n".join(complaints[:SHOWN])
+    assert not complaints, f"{len(failed)} of {len(cases)} combinations are wrong:\n{shown}"
 
 
 def test_sample_has_every_pair() -> None:

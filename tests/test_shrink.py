@@ -335,7 +335,7 @@ try:
     ringcomm.shrink()
 except dist.DistBackendError as error:
     assert "store does not answer" in str(error) and "outlives the ranks" in str(error), error
-    print("told")
+    print("raised")
 os._exit(0)
 """
 
@@ -352,4 +352,4 @@ def test_a_store_that_died_with_its_rank() -> None:
         for rank in range(2)
     ]
     texts = [rank.communicate(timeout=60)[0] for rank in ranks]
-    assert "told" in texts[1], texts[1]
+    assert "raised" in texts[1], texts[1]

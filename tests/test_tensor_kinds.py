@@ -1015,10 +1015,10 @@ def check_case(
             by[library] = Found((bytes_of(values_for(kind, me, count)),))
         rank.meet()
     direct, theirs = by[ringcomm], by[dist]
-    told_why = kind.differs and direct.error in ("ValueError", "NotImplementedError")
+    is_explained = kind.differs and direct.error in ("ValueError", "NotImplementedError")
     if not role.takes and not direct.error:
-        told_why = True  # a barrier has no tensor that torch could refuse
-    if not direct.same_as(theirs) and not told_why:
+        is_explained = True  # a barrier has no tensor that torch could refuse
+    if not direct.same_as(theirs) and not is_explained:
         yield f"rank {me}, {case}: torch.distributed {theirs}, but the direct call {direct}"
     ordinary = Kind(ORDINARY.body, [], kind.dtype, is_zero=kind.is_zero)
     expected = try_out(ordinary, role, dist, me, count)
@@ -1067,15 +1067,15 @@ def check_on_one_rank(
         try:
             rank.store.wait([f"{case}: 0"], timedelta(seconds=3))
         except dist.DistStoreError:
-            yield f"{case}: rank 0 was not told of {found}"
+            yield f"{case}: rank 0 did not see {found}"
             with contextlib.suppress(dist.DistBackendError):
                 dist.group.WORLD.barrier().wait()  # which ends its wait
         return
     error = rank.store.get(f"{case}: 1").decode()
     # Sparse tensors, which can be reduced, disagree with others.
     text = "disagree" if error == "DistBackendError" else "refused"
-    is_told = found.error == "DistBackendError" and text in found.text
-    if not (is_told if error else not found.error) and not (role.sends and not found.error):
+    is_reported = found.error == "DistBackendError" and text in found.text
+    if not (is_reported if error else not found.error) and not (role.sends and not found.error):
         yield f"{case}: there {error or 'no error'}, and on rank 0 {found}"
 
 

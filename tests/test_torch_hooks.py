@@ -37,15 +37,15 @@ def init(rank: Rank) -> dist.ProcessGroup:
     return dist.group.WORLD
 
 
-def is_told_of_failures(rank: Rank) -> list[str]:
+def has_hooks_called_at_failures(rank: Rank) -> list[str]:
     backend = init(rank)._get_backend(torch.device("cpu"))
-    told: list[str] = []
-    backend.register_abort_hook(-1, lambda: told.append("one"))
-    backend.register_abort_hook(-2, lambda: told.append("another"))
+    called: list[str] = []
+    backend.register_abort_hook(-1, lambda: called.append("one"))
+    backend.register_abort_hook(-2, lambda: called.append("another"))
     with pytest.raises(dist.DistBackendError, match="disagree"):
         dist.all_reduce(torch.ones(2 + rank.rank))
     dist.all_reduce(torch.ones(2))
-    assert told == []  # the group stays usable
+    assert called == []  # the group stays usable
     backend.unregister_abort_hook(-2)
     if rank.rank == 0:
         with pytest.raises(dist.DistBackendError, match="Timed out"):
@@ -54,13 +54,13 @@ def is_told_of_failures(rank: Rank) -> list[str]:
     else:
         rank.store.wait(["timed out"])
         dist.distributed_c10d._abort_process_group()
-    return told
+    return called
 
 
 @needs_abort_hooks
 def test_abort_hooks_are_called_where_a_group_fails_or_is_aborted() -> None:
-    for told in on_processes(is_told_of_failures, 2):
-        assert told and set(told) == {"one"}
+    for called in on_processes(has_hooks_called_at_failures, 2):
+        assert called and set(called) == {"one"}
 
 
 def states(names: set[str]) -> dict[str, str]:
@@ -156,12 +156,12 @@ def test_works_know_how_long_they_took() -> None:
     on_processes(is_timed, 2)
 
 
-def is_told_of_completion(rank: Rank) -> list[int]:
+def has_hooks_called_at_completion(rank: Rank) -> list[int]:
     backend = init(rank)._get_backend(torch.device("cpu"))
-    told: list[Any] = []
-    backend._register_on_completion_hook(told.append)
+    called: list[Any] = []
+    backend._register_on_completion_hook(called.append)
     with pytest.raises(RuntimeError, match="already"):
-        backend._register_on_completion_hook(told.append)
+        backend._register_on_completion_hook(called.append)
     dist.all_reduce(torch.ones(10))
     works = [dist.all_reduce(torch.ones(1000), async_op=True) for _ in range(5)]
     if rank.rank == 0:
@@ -170,14 +170,14 @@ def is_told_of_completion(rank: Rank) -> list[int]:
         works.append(dist.irecv(torch.ones(10), 0))
     backend._wait_for_pending_works()
     assert all(work.is_completed() for work in works)
-    assert len(told) == 7
-    assert all(info.active_duration.total_seconds() >= 0 for info in told)
-    return [info.seq for info in told if info.op_type == c10d.OpType.ALLREDUCE]
+    assert len(called) == 7
+    assert all(info.active_duration.total_seconds() >= 0 for info in called)
+    return [info.seq for info in called if info.op_type == c10d.OpType.ALLREDUCE]
 
 
 @needs_python_methods
 def test_the_hook_for_all_works() -> None:
-    for sequence in on_processes(is_told_of_completion, 2):
+    for sequence in on_processes(has_hooks_called_at_completion, 2):
         assert sequence == [1, 2, 3, 4, 5, 6]
 
 

@@ -96,8 +96,8 @@ class Replica:
     def report(self) -> str:
         """What became of it, without the lines that torchft writes at each step."""
         lines = self.output.read_text().splitlines()
-        told = [line for line in lines if "torchft::manager" not in line]
-        return "\n".join([f"{self.output.name}: {self.process.poll()}", *told[-60:], *lines[-5:]])
+        own = [line for line in lines if "torchft::manager" not in line]
+        return "\n".join([f"{self.output.name}: {self.process.poll()}", *own[-60:], *lines[-5:]])
 
 
 @pytest.mark.slow

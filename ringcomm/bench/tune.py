@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     ringcomm.init(TIMEOUT)
     world_size = dist.get_world_size()
-    told_nothing = TorchContender(UNTUNED, ringcomm, ringcomm.new_group(timeout=TIMEOUT))
+    without_tuning = TorchContender(UNTUNED, ringcomm, ringcomm.new_group(timeout=TIMEOUT))
     contenders: dict[str, TorchContender] = {}
     found: list[dict[str, Any]] = []
     for collective in options.collectives:
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
             if name not in contenders:
                 group = ringcomm.new_group(timeout=TIMEOUT, algorithm=name)
                 contenders[name] = TorchContender(name, ringcomm, group)
-        them = [*(contenders[name] for name in names), told_nothing]
+        them = [*(contenders[name] for name in names), without_tuning]
         seconds = {
             nbytes: _seconds(them, collective, nbytes, options.samples) for nbytes in sizes(options)
         }

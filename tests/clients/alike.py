@@ -36,7 +36,8 @@ def also_on_hosts(ranks_per_host: int, links: str = "auto") -> pytest.MarkDecora
 def same_as_gloo(program: Callable[..., Any], world_size: int, *arguments: Any) -> list[Any]:
     """Runs the program on both; returns what every rank returned on ring.
 
-    Two addends have one sum, whoever adds them, so with two ranks the results agree in every bit.
+    Two addends have one sum, whichever rank adds them. So with two ranks the results agree in every
+    bit.
     """
     ring = on_processes(program, world_size, *arguments, backend="ring")
     gloo = on_processes(program, world_size, *arguments, backend="gloo")

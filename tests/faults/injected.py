@@ -168,7 +168,7 @@ class Rank:
         own = dist.TCPStore("127.0.0.1", port, is_master=False)
         own.set_timeout(10 * TIMEOUT)  # longer than a call, whose own error says more
         self.store = dist.PrefixStore("injected", own)
-        self.num_told = 0
+        self.num_exchanged = 0
         self.step = 0
         self.counted: Counter[str] = Counter()
         self.faults: list[str] = []
@@ -180,11 +180,11 @@ class Rank:
             dist.destroy_process_group(self.group)
         self.group = dist.new_group(timeout=TIMEOUT)
 
-    def tell(self, own: Any) -> list[Any]:
+    def exchange(self, own: Any) -> list[Any]:
         """What both ranks say, by rank; returns when both have."""
-        self.num_told += 1
-        self.store.set(f"{self.num_told}/{self.rank}", json.dumps(own))
-        return [json.loads(self.store.get(f"{self.num_told}/{r}")) for r in range(2)]
+        self.num_exchanged += 1
+        self.store.set(f"{self.num_exchanged}/{self.rank}", json.dumps(own))
+        return [json.loads(self.store.get(f"{self.num_exchanged}/{r}")) for r in range(2)]
 
     def made(self, call: Call, step: int) -> str:
         """What became of a call: "right", "wrong", or the error."""
@@ -194,7 +194,7 @@ class Rank:
             return f"{type(error).__name__}: {error}"
 
     def made_injected(self, call: Call, point: int) -> tuple[str, bool]:
-        self.tell("ready")
+        self.exchange("ready")
         if self.rank == VICTIM:
             self.injector.injector_arm(point)
         outcome = self.made(call, self.step)
@@ -206,8 +206,8 @@ class Rank:
     def fail_at(self, name: str, call: Call, point: int) -> bool:
         """Whether there is such a point."""
         self.step += 1
-        told = self.tell(self.made_injected(call, point))
-        outcomes = [outcome for outcome, _ in told]
+        both = self.exchange(self.made_injected(call, point))
+        outcomes = [outcome for outcome, _ in both]
         further = []
         add_up = summed(lambda x, g: dist.all_reduce(x, group=g), 5)
         for _ in range(self.later):
@@ -215,12 +215,12 @@ class Rank:
             further.append(self.made(add_up, self.step))
             if further[-1] != "right":
                 break
-        later = [said[-1] for said in self.tell(further)]
-        if told[VICTIM][1]:
+        later = [said[-1] for said in self.exchange(further)]
+        if both[VICTIM][1]:
             self.judge(f"{name}, point {point}", outcomes, later)
         if later != ["right", "right"]:
             self.make_group()
-        return bool(told[VICTIM][1])
+        return bool(both[VICTIM][1])
 
     def judge(self, where: str, outcomes: list[str], later: list[str]) -> None:
         works = later == ["right", "right"]
@@ -228,7 +228,7 @@ class Rank:
         if "wrong" in outcomes or not (works or is_ended):
             kind = "silently wrong"
         elif any("Timed out" in text for text in [*outcomes, *later]):
-            kind = "not told"
+            kind = "not raised elsewhere"
         elif is_ended:
             kind = "said by ending the group"
         elif outcomes == ["right", "right"]:
@@ -240,7 +240,11 @@ class Rank:
         else:
             kind = "raised on one rank, and the group works"
         self.counted[kind] += 1
-        if kind in ("silently wrong", "not told", "raised on one rank, and the group works"):
+        if kind in (
+            "silently wrong",
+            "not raised elsewhere",
+            "raised on one rank, and the group works",
+        ):
             self.faults.append(f"{where}: {kind}: {outcomes}, then {later}"[:600])
             if self.rank == 0:
                 print(self.faults[-1], file=sys.stderr, flush=True)
@@ -305,7 +309,7 @@ class Rank:
                 self.make_group()
                 self.step += 1
                 where = f"{name} without threads, {'made again' if again else 'never made'}"
-                self.tell("ready")
+                self.exchange("ready")
                 outcome = ""
                 if self.rank == VICTIM:
                     self.injector.injector_threads(0)
@@ -316,13 +320,13 @@ class Rank:
                     outcome = self.made(call, self.step) if again else "raised"
                 else:
                     outcome = self.made(call, self.step)
-                told = self.tell(outcome)
+                both = self.exchange(outcome)
                 wanted = "right"
                 if not again and name != "irecv":  # a small send is done without its receiver
                     wanted = "and it has not made that call since"
-                if wanted not in told[0]:
-                    self.faults.append(f"{where}: {told}")
-        self.faults += [fault for faults in self.tell(self.faults)[1:] for fault in faults]
+                if wanted not in both[0]:
+                    self.faults.append(f"{where}: {both}")
+        self.faults += [fault for faults in self.exchange(self.faults)[1:] for fault in faults]
         self.make_group()
 
     def run(self, rounds: int, counts: list[int], names: str, stride: int) -> None:

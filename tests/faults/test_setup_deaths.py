@@ -110,8 +110,8 @@ class Trial:
         self.of_file = draw.random() < 0.5
         self.raises_count = draw.random() < 0.5
         # Rank 0 writes its ticket and then, for the others, that it leads.
-        told_after = 2 if self.victim == 0 else 1
-        self.died_early = self.operations < told_after and kind == "init_process_group"
+        known_after = 2 if self.victim == 0 else 1
+        self.died_early = self.operations < known_after and kind == "init_process_group"
 
     def __str__(self) -> str:
         return str(vars(self))

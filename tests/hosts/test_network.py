@@ -178,7 +178,7 @@ def test_loss() -> None:
         assert network.goodput(seconds=0.5) < whole / 4
 
 
-class Heard:
+class Seen:
     """What rank 0 of CHAT has received from each rank."""
 
     def __init__(self, network: Network, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ class Heard:
         assert self.job.hear(0) == "listens"
         self.others = set(range(1, network.hosts))
 
-    def hears(self) -> set[int]:
+    def seen_ranks(self) -> set[int]:
         """The ranks that it receives from now: what they sent was sent after this call."""
         now, found = time.monotonic(), set()
         time.sleep(0.25)
@@ -199,40 +199,40 @@ class Heard:
     def expect(self, whom: set[int]) -> None:
         """It may take a moment until a change is seen, but then it stays."""
         deadline = time.monotonic() + 20
-        while self.hears() != whom:
-            assert time.monotonic() < deadline, f"{self.hears()} are heard, not {whom}"
-        assert self.hears() == whom
+        while self.seen_ranks() != whom:
+            assert time.monotonic() < deadline, f"{self.seen_ranks()} are seen, not {whom}"
+        assert self.seen_ranks() == whom
 
 
 @needs_hosts
 @pytest.mark.parametrize("delay_ms", [0, 1])
 def test_cuts_and_partitions(tmp_path: Path, delay_ms: float) -> None:
     with Network(3, rate="100mbit", delay_ms=delay_ms) as network:
-        heard = Heard(network, tmp_path)
-        heard.expect({1, 2})
+        seen = Seen(network, tmp_path)
+        seen.expect({1, 2})
         network.cut(1)
-        heard.expect({2})
+        seen.expect({2})
         network.heal(1)
-        heard.expect({1, 2})
+        seen.expect({1, 2})
         network.drop(1, "out")
-        heard.expect({2})
+        seen.expect({2})
         network.heal()
         network.drop(1, "in")  # its packets still arrive; only what goes to it is lost
-        heard.expect({1, 2})
+        seen.expect({1, 2})
         network.drop(0, "in")
-        heard.expect(set())
+        seen.expect(set())
         network.heal()
-        heard.expect({1, 2})
+        seen.expect({1, 2})
         network.partition([0, 2], [1])
-        heard.expect({2})
+        seen.expect({2})
         network.heal()
-        heard.expect({1, 2})
+        seen.expect({1, 2})
         network.power_off(2)
-        heard.expect({1})
-        assert heard.job.running() == [0, 1]
+        seen.expect({1})
+        assert seen.job.running() == [0, 1]
         network.heal()  # not of what is off
-        assert heard.hears() == {1}
-        assert heard.job.results()[2].status == -signal.SIGKILL
+        assert seen.seen_ranks() == {1}
+        assert seen.job.results()[2].status == -signal.SIGKILL
 
 
 @needs_hosts
