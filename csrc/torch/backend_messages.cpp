@@ -70,6 +70,19 @@ class SyncMessage {
   const std::shared_ptr<const Hooks> hooks_;
 };
 
+// What is sent, or where it is received: the elements of a flat tensor.
+void describe(shm::Message& message, shm::Message::Kind kind, const at::Tensor& flat, int peer,
+              int tag) {
+  const Elements elements = elements_to_move(flat.scalar_type());
+  message.kind = kind;
+  message.peer = peer;
+  message.tag = tag;
+  message.dtype = elements.dtype;
+  message.users = elements.users;
+  message.data = static_cast<std::byte*>(flat.data_ptr());
+  message.count = elements.count(flat);
+}
+
 }  // namespace
 
 RingBackend::WorkPtr RingBackend::send_or_recv(shm::Message::Kind kind, Tensors& tensors, int peer,
@@ -102,15 +115,8 @@ RingBackend::WorkPtr RingBackend::send_or_recv(shm::Message::Kind kind, Tensors&
 
 RingBackend::WorkPtr RingBackend::send_or_recv_on_host(shm::Message::Kind kind, Operation operation,
                                                        Writable data, int peer, int tag) {
-  const Elements elements = elements_to_move(data.tensor().scalar_type());
   auto message = std::make_shared<shm::Message>();
-  message->kind = kind;
-  message->peer = peer;
-  message->tag = tag;
-  message->dtype = elements.dtype;
-  message->users = elements.users;
-  message->data = static_cast<std::byte*>(data.flat().data_ptr());
-  message->count = elements.count(data.tensor());
+  describe(*message, kind, data.flat(), peer, tag);
   message->deadline = Deadline::in(operation.timeout);
   const Report report = operation.report;
   auto work = c10::make_intrusive<MessageWork>(rank_, std::move(operation), communicator_);
@@ -202,14 +208,7 @@ bool RingBackend::run_message_sync(shm::Message::Kind kind, const at::Tensor& te
   const auto own = std::make_shared<SyncMessage>(
       tensor, flight_->message({is_send, peer, tag}, tensor, timeout, true), hooks_);
   const std::shared_ptr<shm::Message> message(own, &own->message);
-  const Elements elements = elements_to_move(tensor.scalar_type());
-  message->kind = kind;
-  message->peer = peer;
-  message->tag = tag;
-  message->dtype = elements.dtype;
-  message->users = elements.users;
-  message->data = static_cast<std::byte*>(tensor.data_ptr());
-  message->count = elements.count(tensor);
+  describe(*message, kind, tensor, peer, tag);
   message->deadline = Deadline::roughly_in(timeout);
   message->is_awaited = true;
   if (const std::exception_ptr error = error_of([&] { communicator_->post(message); })) {
