@@ -31,7 +31,7 @@ class DeviceBoard {
   virtual Settings settings_of(int rank) = 0;  // once it has joined
   std::vector<int> not_joined();
   // This rank has connected its device with all others'.
-  virtual void tell_connected() = 0;
+  virtual void publish_connected() = 0;
   virtual bool is_connected(int rank) = 0;
 
   // How ranks meet: all of them with what rank 0 gives all, two for their first message with what

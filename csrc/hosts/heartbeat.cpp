@@ -186,7 +186,7 @@ bool Heartbeat::speak(bool all) {
     ++other->sent;
   }
   if (!to_all) return false;
-  note_told(word);
+  note_sent(word);
   said_ = std::move(word);
   return true;
 }
@@ -203,18 +203,18 @@ void Heartbeat::add_device_status(StatusMessage& word) {
     }
     const std::uint64_t enqueued = group_.board().enqueued(rank);
     const std::uint64_t kept = enqueued > kDeviceCalls ? enqueued - kDeviceCalls : 0;
-    for (std::uint64_t s = std::max(told_calls_[rank], kept) + 1; s <= enqueued; ++s) {
+    for (std::uint64_t s = std::max(sent_calls_[rank], kept) + 1; s <= enqueued; ++s) {
       if (word.calls.size() == StatusMessage::kMostOfDevices) break;
       if (const auto call = group_.board().find(rank, s)) word.calls.push_back({rank, *call});
     }
   }
 }
 
-void Heartbeat::note_told(const StatusMessage& word) {
+void Heartbeat::note_sent(const StatusMessage& word) {
   for (const UniqueIdStatus& unique_id : word.unique_ids) {
     sent_unique_ids_.insert({unique_id.from, unique_id.to});
   }
-  for (const CallStatus& call : word.calls) told_calls_[call.rank] = call.call.sequence;
+  for (const CallStatus& call : word.calls) sent_calls_[call.rank] = call.call.sequence;
 }
 
 bool Heartbeat::has_spoken() const {

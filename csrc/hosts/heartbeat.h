@@ -71,7 +71,7 @@ class Heartbeat {
   bool speak(bool all);
   // Adds what concerns devices, and has not been sent.
   void add_device_status(StatusMessage& word);
-  void note_told(const StatusMessage& word);
+  void note_sent(const StatusMessage& word);
   bool has_spoken() const;
 
   Group& group_;
@@ -81,7 +81,7 @@ class Heartbeat {
   std::vector<std::unique_ptr<Other>> others_;
   StatusMessage said_;
   std::set<std::pair<int, int>> sent_unique_ids_;
-  std::map<int, std::uint64_t> told_calls_;  // the last of each rank
+  std::map<int, std::uint64_t> sent_calls_;  // the last of each rank
   Clock::time_point last_tick_{};
   Clock::time_point speak_next_{};
   Clock::time_point look_next_{};

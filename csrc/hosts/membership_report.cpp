@@ -74,8 +74,8 @@ std::vector<int> MembershipReports::largest_partition(const std::vector<int>& ra
   for (const int first : hosts) {
     std::vector<int> gathered = {first};
     for (const int host : hosts) {
-      const auto hears = [&](int other) { return !are_cut(host, other); };
-      if (host != first && std::ranges::all_of(gathered, hears)) gathered.push_back(host);
+      const auto is_reached = [&](int other) { return !are_cut(host, other); };
+      if (host != first && std::ranges::all_of(gathered, is_reached)) gathered.push_back(host);
     }
     std::vector<int> part;
     std::ranges::copy_if(ranks, std::back_inserter(part), [&](int rank) {

@@ -198,7 +198,7 @@ class ShrinkingHosts {
   MembershipReport own_notice() {
     const int leader = group_.own_leader();
     MembershipReport report_;
-    report_.listens = !is_gone(leader) && group_.liveness().is_heard(group_.host()).has_value();
+    report_.listens = !is_gone(leader) && group_.liveness().has_contact(group_.host()).has_value();
     for (int r = 0; r < group_.world_size; ++r) {
       report_.ranks.push_back(group_.is_local(r) ? known_here(r) : known_elsewhere(r));
       const MemberState state_of = report_.ranks.back();
@@ -228,9 +228,9 @@ class ShrinkingHosts {
     const std::vector<int> ranks = group_.placement().ranks_on(host);
     const bool is_last = std::ranges::all_of(ranks, [&](int r) { return r == rank || is_gone(r); });
     if (is_last && !group_.remote_hosts()->failure(rank).empty()) return MemberState::kGone;
-    const std::optional<bool> hears = group_.liveness().is_heard(host);
-    if (!hears) return MemberState::kNothing;
-    return *hears ? MemberState::kLives : MemberState::kSilent;
+    const std::optional<bool> contact = group_.liveness().has_contact(host);
+    if (!contact) return MemberState::kNothing;
+    return *contact ? MemberState::kLives : MemberState::kSilent;
   }
 
   struct Count {

@@ -51,7 +51,7 @@ UcxEngine::UcxEngine(std::shared_ptr<Store> store, int rank)
 }
 
 UcxEngine::~UcxEngine() {
-  if (!maker_.is_here()) return;  // a child leaves all of it alone
+  if (!fork_guard_.is_here()) return;  // a child leaves all of it alone
   std::lock_guard lock(mutex_);
   std::vector<ucp::Endpoint*> endpoints;
   for (auto& [rank, peer] : peers_) {

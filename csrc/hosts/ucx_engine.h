@@ -77,7 +77,7 @@ class UcxEngine : public Engine {
   // How long UCX has to let go of a connection, which takes microseconds unless something is wrong.
   static constexpr std::chrono::milliseconds kPatience{500};
 
-  const ForkGuard maker_;
+  const ForkGuard fork_guard_;
   const UcxLibrary& ucx_;
   const std::shared_ptr<Store> store_;
   const int rank_;

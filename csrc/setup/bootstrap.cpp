@@ -207,7 +207,7 @@ void Bootstrap::send(int to, const std::string& text) {
 
 std::vector<SetupMessage> Bootstrap::receive() {
   std::vector<SetupMessage> receive;
-  has_looked_for_letters_ = true;
+  has_looked_for_messages_ = true;
   messages_.read([&](std::int64_t, const std::string& text) {
     RecordReader record(text);
     int rank = -1;

@@ -122,7 +122,7 @@ class Bootstrap {
   // In setup/bootstrap_leaving.cpp.
   bool await_others(const std::function<bool(std::int64_t left, Clock::duration waited)>& is_over);
   void erase_all(bool have_left);
-  void erase_letters_and_shown();
+  void erase_messages_and_shown();
 
   void welcome(const Participant& participant);
   void look_at_rank_0();
@@ -148,7 +148,7 @@ class Bootstrap {
   std::set<std::int64_t> welcomed_;  // tickets, by rank 0
   bool knows_rank_0_ = false;        // it has greeted
   bool is_refused_ = false;
-  bool has_looked_for_letters_ = false;
+  bool has_looked_for_messages_ = false;
   std::vector<int> shown_;  // places
   int num_broadcasts_ = 0;  // of rank 0, sent or received, or not meant for this rank
   Poll poll_;

@@ -62,7 +62,7 @@ void Bootstrap::erase_all(bool have_left) {
   for (int word = 0; store_.has(key_of("told", own_.ticket, word)); ++word) {
     store_.erase(key_of("told", own_.ticket, word));
   }
-  erase_letters_and_shown();
+  erase_messages_and_shown();
   std::vector<std::int64_t> tickets = {own_.ticket};
   for (const auto& [rank, participant] : participants_) tickets.push_back(participant.ticket);
   for (const std::int64_t ticket : tickets) {
@@ -77,9 +77,9 @@ void Bootstrap::erase_all(bool have_left) {
 }
 
 // This rank's own: the ranks that wrote to it, or look for what it publishes, have done so.
-void Bootstrap::erase_letters_and_shown() {
+void Bootstrap::erase_messages_and_shown() {
   for (const int place : shown_) store_.erase(key_of("shown", own_.ticket, place));
-  if (!has_looked_for_letters_) return;
+  if (!has_looked_for_messages_) return;
   const std::string receive = list_of("letters", own_.ticket);
   for (std::int64_t i = 0; i < messages_.first_unseen(); ++i) {
     store_.erase(receive + "/" + std::to_string(i));
@@ -91,7 +91,7 @@ void Bootstrap::leave(bool waits) noexcept {
   error_of([&] {
     const auto rank_0 = participants_.find(0);
     if (rank_0 == participants_.end() || !rank_0->second.lives(own_)) return;
-    if (waits) erase_letters_and_shown();
+    if (waits) erase_messages_and_shown();
     const std::string left = list_of("left", rank_0->second.ticket);
     store_.add(left, waits ? 1 : 1 + kNotWaiting);
     const std::string stays = list_of("stays", rank_0->second.ticket);

@@ -35,12 +35,12 @@ std::optional<File> file_without_name() {
 
 Arena* Arena::existing() {
   Arena* const found = arena.load(std::memory_order_acquire);
-  return found != nullptr && found->maker_.is_here() ? found : nullptr;
+  return found != nullptr && found->fork_guard_.is_here() ? found : nullptr;
 }
 
 Arena* Arena::of_this_process() {
   Arena* found = arena.load(std::memory_order_acquire);
-  if (found != nullptr && found->maker_.is_here()) return found;
+  if (found != nullptr && found->fork_guard_.is_here()) return found;
   Arena* const made = make(found);
   if (made == nullptr) return nullptr;
   if (arena.compare_exchange_strong(found, made, std::memory_order_acq_rel)) return made;
@@ -94,7 +94,7 @@ bool Arena::free(void* data) {
   Arena* owner = arena.load(std::memory_order_acquire);
   while (owner != nullptr && !owner->find(data, 0)) owner = owner->inherited_;
   if (owner == nullptr) return false;
-  if (owner->maker_.is_here()) {
+  if (owner->fork_guard_.is_here()) {
     owner->release(static_cast<std::size_t>(static_cast<std::byte*>(data) - owner->base_));
   }
   return true;

@@ -49,7 +49,7 @@ class Arena {
   void erase_free(std::map<std::size_t, std::size_t>::iterator range);
   void release(std::size_t at);
 
-  const ForkGuard maker_;
+  const ForkGuard fork_guard_;
   const File file_;
   std::byte* const base_;
   const std::size_t nbytes_;

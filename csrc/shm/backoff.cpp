@@ -90,7 +90,7 @@ void Backoff::look_around(const WaitInfo& blocked) {
   overdue_ = deadline_.has_passed(now);
   look_next_ = now + kLookEvery;
   if (!blocked.peers.empty()) {
-    told_ = true;
+    is_published_ = true;
     publish(blocked.peers.front());
   }
   look_at_leader();

@@ -40,7 +40,7 @@ class Backoff {
   Backoff(Group& group, const Deadline& deadline)
       : group_(group), deadline_(deadline), spins_left_(group.spins()) {}
   ~Backoff() {
-    if (told_) publish(-1);
+    if (is_published_) publish(-1);
   }
   Backoff(const Backoff&) = delete;
   Backoff& operator=(const Backoff&) = delete;
@@ -94,7 +94,7 @@ class Backoff {
   std::chrono::microseconds idle_{};  // for how long, as of the last look at the clock
   Clock::time_point look_next_{};
   std::size_t looked_at_ = 0;  // peers, so far
-  bool told_ = false;
+  bool is_published_ = false;
   bool overdue_ = false;
   bool saw_broken_ = false;
   std::string gone_;

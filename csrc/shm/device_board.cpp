@@ -30,7 +30,7 @@ DeviceBoard::Settings DeviceBoard::settings_of(int rank) {
   return group_.segment().state(rank).device.settings;
 }
 
-void DeviceBoard::tell_connected() {
+void DeviceBoard::publish_connected() {
   RankState& state = group_.segment().state(group_.rank);
   state.device.joining.store(kConnected, std::memory_order_release);
 }

@@ -19,7 +19,7 @@ class DeviceBoard final : public ringcomm::DeviceBoard {
   void join(const Settings& settings) override;
   bool joined(int rank) override;
   Settings settings_of(int rank) override;
-  void tell_connected() override;
+  void publish_connected() override;
   bool is_connected(int rank) override;
   void send_unique_id(int peer, const UniqueId& unique_id) override;
   void publish_ipc_handle(const UniqueId& ipc_handle) override;

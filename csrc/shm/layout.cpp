@@ -104,10 +104,10 @@ void Geometry::do_without_rotation() {
 void Geometry::spread(const Placement& placement, const InterHostConfig& inter_host) {
   const int num_hosts = placement.num_hosts();
   const Link& link = inter_host.link;
-  const bool is_told = link.latency > 0 && link.bandwidth > 0;
+  const bool is_known = link.latency > 0 && link.bandwidth > 0;
   if (num_hosts == 1) return;
   do_without_rotation();  // relays look for payloads behind their announcements
-  if (!is_told) return;
+  if (!is_known) return;
   std::size_t most_ranks = 0;
   for (int host = 0; host < num_hosts; ++host) {
     most_ranks = std::max(most_ranks, placement.ranks_on(host).size());

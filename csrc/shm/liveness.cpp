@@ -86,7 +86,7 @@ bool Liveness::gone_elsewhere(int peer, std::string* how) {
            host_name_of(peer) + "): " + loss.why;
     return true;
   }
-  if (has_left || is_heard(its_host).value_or(true)) return false;
+  if (has_left || has_contact(its_host).value_or(true)) return false;
   *how = "nothing has been heard of its host " + host_name_of(peer) + " for " +
          describe_seconds(std::chrono::duration<double>(silent_for(leader)).count());
   return true;
@@ -105,7 +105,7 @@ Liveness::Loss Liveness::loss_of(int rank) {
           Clock::time_point(std::chrono::nanoseconds(lost))};
 }
 
-std::optional<bool> Liveness::is_heard(int host) {
+std::optional<bool> Liveness::has_contact(int host) {
   if (silent_for(group_.placement().leader_of(group_.host())) >= group_.heartbeat_timeout() / 2) {
     return std::nullopt;
   }

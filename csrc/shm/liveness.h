@@ -25,7 +25,7 @@ class Liveness {
   bool gone(int peer, std::string* how);
   // Whether anything has come from that host in the last seconds. Nothing if this host does not
   // listen: its heartbeat has ended with its leader.
-  std::optional<bool> is_heard(int host);
+  std::optional<bool> has_contact(int host);
 
   // The leader's heartbeat writes these.
   //

@@ -317,7 +317,7 @@ bool Mail::claim_early(const std::shared_ptr<Message>& recv, Done& done) {
       return true;
     }
     if (!it->complete) {
-      tell_sender(it->source, *recv);
+      notify_sender(it->source, *recv);
       Arriving& arriving = incoming_[it->source].message;
       arriving.early = nullptr;
       arriving.discard = true;
@@ -341,8 +341,8 @@ void Mail::hand_over(Early& early, std::shared_ptr<Message> recv, Done& done) {
 
 void Mail::finish(const std::shared_ptr<Message>& message, std::exception_ptr error, Done& done) {
   --pending_;
-  if (message.get() == told_) {
-    told_ = nullptr;
+  if (message.get() == published_) {
+    published_ = nullptr;
     group_.segment().state(group_.rank).mail.since.store(0, std::memory_order_release);
   }
   message->error = std::move(error);

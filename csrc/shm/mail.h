@@ -194,17 +194,17 @@ class Mail {
   bool is_next(const Incoming& incoming, const MailSlot& header) const;
   bool accept(int peer, const MailSlot& first, const std::byte* data, Done& done);
   void take(int peer, const MailSlot& header, const std::byte* data, Done& done);
-  void tell_sender(int peer, const Message& recv);
+  void notify_sender(int peer, const Message& recv);
   std::exception_ptr refusal(const Message& send, const MailEdge& edge);
   std::exception_ptr check_fits(const Message& recv, int source, const ElementType& type,
                                 std::size_t nbytes, const std::string& refused);
   std::exception_ptr damaged(int from, int to, const char* what);
 
   void expire(Done& done);
-  void tell_oldest(Clock::time_point now);
+  void publish_oldest(Clock::time_point now);
   std::exception_ptr why_over(const Message& message, Clock::time_point now);
   std::exception_ptr why_hopeless(const Message& message, Clock::time_point now);
-  std::string why_nobody_sends();
+  std::string why_no_rank_sends();
   std::string unreceived(const Message& recv) const;
   bool has_left(int peer) {
     return group_.segment().state(peer).liveness.closed.load(std::memory_order_acquire) !=
@@ -224,7 +224,7 @@ class Mail {
   std::vector<Incoming> incoming_;  // per peer
   std::vector<char> boxes_;         // per peer: what has_box() has seen
   bool damaged_ = false;
-  const Message* told_ = nullptr;  // the one that others can see waiting
+  const Message* published_ = nullptr;  // the one that others can see waiting
   std::size_t pending_ = 0;
   std::uint64_t num_posted_ = 0;
   bool sleeps_deeply_ = false;  // the background, until it is woken

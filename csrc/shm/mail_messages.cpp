@@ -130,7 +130,7 @@ bool Mail::accept(int peer, const MailSlot& first, const std::byte* data, Done& 
     incoming.number = first.message;
     incoming.message = {.nbytes = first.message_nbytes};
     if (error) {
-      tell_sender(peer, *recv);
+      notify_sender(peer, *recv);
       incoming.message.discard = true;
       finish(recv, error, done);
     } else {
@@ -172,7 +172,7 @@ void Mail::take(int peer, const MailSlot& header, const std::byte* data, Done& d
 }
 
 // PayloadKind the sender of the message now arriving what it should have been.
-void Mail::tell_sender(int peer, const Message& recv) {
+void Mail::notify_sender(int peer, const Message& recv) {
   MailEdge& edge = group_.segment().mail_edge(peer, group_.rank);
   edge.wanted_count = recv.count;
   edge.wanted_users = recv.users;
@@ -239,7 +239,7 @@ std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point 
   };
   std::string how;
   if (message.peer == kAnySource) {
-    if (const std::string why = why_nobody_sends(); !why.empty()) return died(why);
+    if (const std::string why = why_no_rank_sends(); !why.empty()) return died(why);
   } else if (message.peer != group_.rank &&
              (group_.gone(message.peer, &how) || group_.has_unmade(message.peer, &how))) {
     return died(will_not_answer(group_.members.name(message.peer), how));
@@ -257,7 +257,7 @@ std::exception_ptr Mail::why_hopeless(const Message& message, Clock::time_point 
 
 // Why a receive from any source is without hope: a rank that may have been about to send has died,
 // or all have left. Empty: it is not.
-std::string Mail::why_nobody_sends() {
+std::string Mail::why_no_rank_sends() {
   std::vector<int> present;
   for (int peer = 0; peer < group_.world_size; ++peer) {
     if (peer != group_.rank && !has_left(peer)) present.push_back(peer);
@@ -323,7 +323,7 @@ void Mail::drop(Arriving& message) {
 }
 
 // Publishes the oldest message for a view of the group from outside (shm/view.h).
-void Mail::tell_oldest(Clock::time_point now) {
+void Mail::publish_oldest(Clock::time_point now) {
   const Message* oldest = nullptr;
   const auto consider = [&](const std::shared_ptr<Message>& message) {
     if (!message || !message->refused.empty()) return;
@@ -335,8 +335,8 @@ void Mail::tell_oldest(Clock::time_point now) {
   }
   if (!recvs_.empty()) consider(recvs_.front());
   for (const Incoming& incoming : incoming_) consider(incoming.message.into);
-  if (oldest == told_) return;
-  told_ = oldest;
+  if (oldest == published_) return;
+  published_ = oldest;
   RankState& own = group_.segment().state(group_.rank);
   own.mail.since.store(0, std::memory_order_release);
   if (oldest == nullptr) return;
@@ -349,7 +349,7 @@ void Mail::tell_oldest(Clock::time_point now) {
 void Mail::expire(Done& done) {
   const Clock::time_point now = Clock::now();
   look_next_ = now + kLookEvery;
-  tell_oldest(now);
+  publish_oldest(now);
   auto expire_in = [&](auto& queue) {
     for (auto it = queue.begin(); it != queue.end();) {
       const std::shared_ptr<Message> message = *it;

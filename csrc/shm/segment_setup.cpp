@@ -34,7 +34,7 @@ void SegmentSetup::take_part(const HostAssignment& assignment, const std::string
   if (number == number_ && members == members_) return;
   members_ = members;
   out_of_reach_.clear();
-  is_told_ = false;
+  is_published_ = false;
   if (number == number_) return;
   leave();
   number_ = number;
@@ -77,11 +77,11 @@ std::vector<int> SegmentSetup::awaited() {
 }
 
 std::optional<SegmentSetup::Outcome> SegmentSetup::outcome() {
-  if (!is_first() || is_told_ || !awaited().empty()) return std::nullopt;
+  if (!is_first() || is_published_ || !awaited().empty()) return std::nullopt;
   Outcome outcome{number_, segment_.file_.kind() == File::Kind::kNamed, out_of_reach_, {}};
   if (!is_only_host_ && engines_) outcome.engines = engines_();
   segment_.file_.unlink();
-  is_told_ = true;
+  is_published_ = true;
   return outcome;
 }
 

@@ -91,7 +91,7 @@ class SegmentSetup {
   int number_ = -1;
   std::vector<int> members_;       // ascending
   std::vector<int> out_of_reach_;  // of them
-  bool is_told_ = false;           // the outcome
+  bool is_published_ = false;      // the outcome
   bool is_only_host_ = true;
 };
 

@@ -46,21 +46,21 @@ std::size_t ZeroCopy::publish_buffers(const Chunks& blocks, std::size_t element_
                                       const PeerMemory& peers, std::byte* payload) {
   const Arena* const arena = Arena::existing();
   std::byte* at = payload + sizeof(BufferInfo);
-  const auto tell_place = [&](std::uint64_t place) {
+  const auto publish_place = [&](std::uint64_t place) {
     std::memcpy(at, &place, sizeof(place));
     at += sizeof(place);
   };
-  const auto tell_offset = [&](const std::byte* data, std::size_t count) {
+  const auto publish_offset = [&](const std::byte* data, std::size_t count) {
     const auto place = count == 0 ? 0 : arena->find(data, count * element_nbytes);
-    if (place) tell_place(*place);
+    if (place) publish_place(*place);
     return place.has_value();
   };
   const bool lies_in_arena =
       arena != nullptr && arena->file().size() < kAddress &&
-      std::ranges::all_of(inputs_,
-                          [&](int b) { return tell_offset(blocks[b].input, blocks[b].count); }) &&
+      std::ranges::all_of(
+          inputs_, [&](int b) { return publish_offset(blocks[b].input, blocks[b].count); }) &&
       std::ranges::all_of(outputs_,
-                          [&](int b) { return tell_offset(blocks[b].output, blocks[b].count); });
+                          [&](int b) { return publish_offset(blocks[b].output, blocks[b].count); });
 
   BufferInfo info{};
   if (lies_in_arena && !inputs_.empty()) {
@@ -70,7 +70,7 @@ std::size_t ZeroCopy::publish_buffers(const Chunks& blocks, std::size_t element_
     if (!is_exchange_ || !may_be_read(blocks, element_nbytes)) return 0;
     info.places = Places::kInProcess;
     at = payload + sizeof(BufferInfo);
-    for (const int b : inputs_) tell_place(blocks[b].count == 0 ? 0 : address_of(blocks[b]));
+    for (const int b : inputs_) publish_place(blocks[b].count == 0 ? 0 : address_of(blocks[b]));
   }
   info.reaches_arenas = std::ranges::all_of(reached_, [&](int r) { return peers.arenas.knows(r); });
   info.reaches_processes = is_exchange_ && std::ranges::all_of(reached_, [&](int r) {

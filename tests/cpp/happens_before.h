@@ -2,9 +2,10 @@
 //
 // Every thread has a vector clock (Mattern, "Virtual time and global states of distributed
 // systems", 1989): for each thread, up to which of its moments it knows what that has done. A
-// thread that releases a flag leaves its clock there, and one that acquires the flag takes it over; so do
-// the threads of a barrier with each other. Two accesses to a byte, one of them a write, are a race
-// unless the later one's thread knows of the earlier one (Flanagan, Freund, "FastTrack", 2009).
+// thread that releases a flag leaves its clock there, and one that acquires the flag takes it over;
+// so do the threads of a barrier with each other. Two accesses to a byte, one of them a write, are
+// a race unless the later one's thread knows of the earlier one (Flanagan, Freund, "FastTrack",
+// 2009).
 #pragma once
 
 #include <cstddef>

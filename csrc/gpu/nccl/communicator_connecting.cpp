@@ -161,7 +161,7 @@ void Communicator::connect_channels(const Deadline& deadline) {
   await_peers(
       deadline, doing, [&] { return all_joined() && setup.progress(); },
       [this] { return ranks_not([this](int r) { return board_.is_connected(r); }); });
-  board_.tell_connected();
+  board_.publish_connected();
   std::unique_ptr<Comms> channels = setup.take();
   make_executor(channels->get());
   connections_.set_channels(std::move(channels));
