@@ -65,7 +65,7 @@ def _timeout(options: Any) -> timedelta:
 
 
 def _decline(store: Any, options: Any, error: Exception) -> None:
-    """Tells the other ranks why this one makes no group, which else would wait for it."""
+    """Informs the other ranks why this one makes no group, which else would wait for it."""
     makes_it_later = getattr(options, "enable_reconfigure", False)
     if options.group_size > 1 and not makes_it_later:
         _C.decline_group(

@@ -1,4 +1,5 @@
-// Who is in a group, and where: the names of its ranks, and which of them share a host.
+// The members of a group, and where they are: the names of its ranks, and which of them share a
+// host.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The table of algorithms: what there is for each collective, by name.
 //
-// Whoever offers a choice reads it: communicators, the Python module, the benchmark, the simulator.
+// All that offer a choice read it: communicators, the Python module, the benchmark, the simulator.
 // An algorithm is a page of its own in this folder (plan/ring.h is the one to begin with) and a
 // line in algorithms.cpp.
 #pragma once

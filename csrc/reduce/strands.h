@@ -1,8 +1,8 @@
 // The order in which a reader goes through what another core has just written.
 //
 // What that core wrote last is still in its first cache, and comes from there at half the rate of
-// what it wrote before. Who reads from the beginning to the end meets all of that at the end. In
-// strands, from several places in turn, such lines are on their way together with others.
+// what it wrote before. A reader that goes from the beginning to the end meets all of that at the
+// end. In strands, from several places in turn, such lines are on their way together with others.
 #pragma once
 
 #include <algorithm>

@@ -88,7 +88,7 @@ void check_store_answers(const c10::intrusive_ptr<c10d::Store>& store,
   }
 }
 
-// Whoever waits in it asks it again and again, and so watches.
+// A rank that waits in this store asks it again and again, and so calls watch().
 class WatchedStore : public PatientStore {
  public:
   WatchedStore(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds patience,

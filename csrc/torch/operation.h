@@ -26,6 +26,7 @@
 
 namespace ringcomm {
 
+// How an operation goes, for the flight record and torch's hooks.
 class Report {
  public:
   Report() = default;

@@ -80,7 +80,7 @@ def _published(action: Action, at: int) -> Iterator[tuple[int, int, int]]:
 def _taken(
     program: Sequence[Action], action: Action, index: int, at: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Who was to read what the action's slot held before."""
+    """The ranks that were to read what the action's slot held before."""
     if not action.readers:
         return
     if action.replaces >= index:

@@ -178,7 +178,7 @@ TEST(completions_may_wait_for_other_messages) {
   }
 }
 
-// Whoever drives and completes whatever first, of many that wait for each other in a row.
+// Many messages wait for each other in a row, and any rank may drive or complete any of them first.
 TEST(many_completions_may_wait_for_each_other) {
   constexpr int kMessages = 12;
   everywhere(2, [](Communicator& c) {

@@ -39,7 +39,7 @@ std::shared_future<void> submit(
   return done->get_future().share();
 }
 
-// Whoever waits until `held` is gone finds nothing of the operation left.
+// A thread that waits until `held` is gone finds nothing of the operation left.
 TEST(what_is_held_goes_last) {
   struct PayloadKind {
     ~PayloadKind() { gone.push_back(name); }

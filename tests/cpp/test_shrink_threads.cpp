@@ -143,7 +143,7 @@ TEST(a_death_while_the_group_is_made_begins_another_round) {
   CHECK_EQ(keys.size(), std::size_t{1});
 }
 
-// Whoever sees the round end sees how: that it is over and that it made the group are one word.
+// A rank that sees the round end sees how: that it is over and that it made the group are one word.
 TEST(all_ranks_that_have_voted_are_in_the_group) {
   for (int trial = 0; trial < 1000; ++trial) {
     ranks::with_group(4, "ring", [&](Communicator& c) {
@@ -155,7 +155,7 @@ TEST(all_ranks_that_have_voted_are_in_the_group) {
 // fork() and ThreadSanitizer do not go together.
 #ifndef __SANITIZE_THREAD__
 
-// Whoever waits in it asks it again and again, and so watches.
+// A rank that waits in this store asks it again and again, and so calls watch().
 class WatchedStore : public Store {
  public:
   WatchedStore(const std::filesystem::path& folder, const std::function<void()>& watch)
