@@ -7,7 +7,7 @@
 
 #include "core/digest.h"
 #include "core/status.h"
-#include "plan/matching.h"
+#include "plan/plan.h"
 #include "plan/verify.h"
 
 namespace ringcomm {
