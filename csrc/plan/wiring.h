@@ -1,5 +1,5 @@
-// The actions of all ranks and their connections: which action reads what another one publishes, and
-// which steps of the ranks are therefore one.
+// The actions of all ranks and their connections: which action reads what another one publishes,
+// and which steps of the ranks are therefore one.
 //
 // Every rank keeps this for the whole group, so it is small: a few numbers for each action.
 #pragma once
