@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/digest.h"
+#include "core/call.h"
 #include "core/status.h"
 #include "plan/plan.h"
 #include "plan/verify.h"
