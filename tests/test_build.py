@@ -142,11 +142,11 @@ def test_sources_are_compiled_together(setup_script, tmp_path):
 
 def test_units_that_stay_as_they_are_are_not_compiled_again(setup_script, tmp_path):
     csrc = ROOT / "csrc"
-    sources = [csrc / "core/call.cpp", csrc / "plan/ring.cpp"]
+    sources = [csrc / "core/call.cpp", csrc / "plan/verify.cpp"]
     paths = setup_script.unity.write(sources, csrc, tmp_path)
     for path in paths:
         os.utime(path, (1, 1))
-    setup_script.unity.write([*sources, csrc / "plan/chain.cpp"], csrc, tmp_path)
+    setup_script.unity.write([*sources, csrc / "plan/draft.cpp"], csrc, tmp_path)
     assert {path.stem: path.stat().st_mtime == 1 for path in paths} == {"plan": False, "core": True}
 
 

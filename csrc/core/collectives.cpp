@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "plan/between_hosts.h"
 #include "plan/grid.h"
+#include "plan/network.h"
 
 namespace ringcomm {
 namespace {

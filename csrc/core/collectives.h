@@ -10,7 +10,7 @@
 
 #include "core/call.h"
 #include "core/chunks.h"
-#include "core/members.h"
+#include "core/group.h"
 #include "core/policy.h"
 #include "core/programs.h"
 #include "reduce/reduction.h"

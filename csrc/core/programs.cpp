@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/digest.h"
+#include "core/call.h"
 #include "core/status.h"
-#include "plan/matching.h"
+#include "plan/plan.h"
 #include "plan/verify.h"
 
 namespace ringcomm {

@@ -1,10 +1,9 @@
 #include "core/status.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <new>
 #include <string_view>
+#include <utility>
 
 namespace ringcomm {
 
@@ -22,15 +21,11 @@ std::string what_of(const std::exception_ptr& error) {
 }
 
 std::string describe_seconds(double seconds) {
-  struct Unit {
-    const char* name;
-    double seconds;
-  };
-  constexpr Unit kUnits[] = {{"h", 3600}, {"min", 60}, {"s", 1}};
-  const Unit* unit = std::find_if(std::begin(kUnits), std::end(kUnits) - 1,
-                                  [&](const Unit& u) { return seconds >= 2 * u.seconds; });
+  const auto [unit, length] = seconds >= 2 * 3600 ? std::pair("h", 3600.0)
+                              : seconds >= 2 * 60 ? std::pair("min", 60.0)
+                                                  : std::pair("s", 1.0);
   char text[32];
-  std::snprintf(text, sizeof(text), "%.3g %s", seconds / unit->seconds, unit->name);
+  std::snprintf(text, sizeof(text), "%.3g %s", seconds / length, unit);
   return text;
 }
 

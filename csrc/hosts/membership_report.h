@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/deadline.h"
-#include "core/members.h"
+#include "core/group.h"
 
 namespace ringcomm::hosts {
 

@@ -15,7 +15,6 @@
 #include "plan/hierarchical_doubling.h"
 #include "plan/recursive_doubling.h"
 #include "plan/ring.h"
-#include "plan/rooted.h"
 
 namespace ringcomm {
 namespace {
@@ -32,9 +31,9 @@ auto rooted(int rank, const Setting& setting) {
   return kFunction(rank, setting.world_size, setting.root);
 }
 
-template <auto kFunction>
+template <auto kFunction, auto... kMore>
 auto on_hosts(int rank, const Setting& setting) {
-  return kFunction(rank, setting.world_size, setting.host_of);
+  return kFunction(rank, setting.world_size, setting.host_of, kMore...);
 }
 
 template <auto kPhases>
@@ -42,9 +41,9 @@ std::vector<Phase> phases(const Setting& setting) {
   return kPhases(setting.world_size);
 }
 
-template <auto kPhases>
+template <auto kPhases, auto... kMore>
 std::vector<Phase> phases_on_hosts(const Setting& setting) {
-  return kPhases(setting.world_size, setting.host_of);
+  return kPhases(setting.world_size, setting.host_of, kMore...);
 }
 
 using enum Collective;
@@ -57,12 +56,13 @@ constexpr Algorithm kAlgorithms[] = {
     {kAllReduce, "one_shot", "everyone sends the whole buffer to everyone, 1 step",
      alike<one_shot_all_reduce>},
     {kAllReduce, "hierarchical", "rings inside hosts and rings across them, 2(H+L-2) steps",
-     on_hosts<hierarchical_all_reduce>, phases_on_hosts<hierarchical_all_reduce_phases>,
+     on_hosts<hierarchical_all_reduce, Inside::kRing>,
+     phases_on_hosts<hierarchical_all_reduce_phases, Inside::kRing>,
      /*two_level=*/true},
     {kAllReduce, "hierarchical_direct",
      "direct exchange inside hosts and rings across them, 2H steps",
-     on_hosts<hierarchical_direct_all_reduce>,
-     phases_on_hosts<hierarchical_direct_all_reduce_phases>, /*two_level=*/true},
+     on_hosts<hierarchical_all_reduce, Inside::kDirect>,
+     phases_on_hosts<hierarchical_all_reduce_phases, Inside::kDirect>, /*two_level=*/true},
     {kAllReduce, "hierarchical_doubling",
      "direct exchange inside hosts, recursive doubling across them, 2 + log2 H steps",
      on_hosts<hierarchical_doubling_all_reduce>,
@@ -80,12 +80,13 @@ constexpr Algorithm kAlgorithms[] = {
     {kReduceScatter, "ring", "around the ring, n-1 steps", alike<ring_reduce_scatter>},
     {kReduceScatter, "direct", "one exchange", alike<direct_reduce_scatter>},
     {kReduceScatter, "hierarchical", "rings inside hosts, then rings across them, H+L-2 steps",
-     on_hosts<hierarchical_reduce_scatter>, phases_on_hosts<hierarchical_reduce_scatter_phases>,
+     on_hosts<hierarchical_reduce_scatter, Inside::kRing>,
+     phases_on_hosts<hierarchical_reduce_scatter_phases, Inside::kRing>,
      /*two_level=*/true},
     {kReduceScatter, "hierarchical_direct",
      "direct exchange inside hosts, then rings across them, H steps",
-     on_hosts<hierarchical_direct_reduce_scatter>,
-     phases_on_hosts<hierarchical_direct_reduce_scatter_phases>, /*two_level=*/true},
+     on_hosts<hierarchical_reduce_scatter, Inside::kDirect>,
+     phases_on_hosts<hierarchical_reduce_scatter_phases, Inside::kDirect>, /*two_level=*/true},
     {kReduceScatter, "bidirectional_ring",
      "a ring each way around, for half of each chunk, n-1 steps",
      alike<bidirectional_ring_reduce_scatter>},
@@ -94,12 +95,13 @@ constexpr Algorithm kAlgorithms[] = {
     {kAllGather, "ring", "around the ring, n-1 steps", alike<ring_all_gather>},
     {kAllGather, "direct", "one exchange", alike<direct_all_gather>},
     {kAllGather, "hierarchical", "rings across hosts, then rings inside them, H+L-2 steps",
-     on_hosts<hierarchical_all_gather>, phases_on_hosts<hierarchical_all_gather_phases>,
+     on_hosts<hierarchical_all_gather, Inside::kRing>,
+     phases_on_hosts<hierarchical_all_gather_phases, Inside::kRing>,
      /*two_level=*/true},
     {kAllGather, "hierarchical_direct",
      "rings across hosts, then direct exchange inside them, H steps",
-     on_hosts<hierarchical_direct_all_gather>,
-     phases_on_hosts<hierarchical_direct_all_gather_phases>, /*two_level=*/true},
+     on_hosts<hierarchical_all_gather, Inside::kDirect>,
+     phases_on_hosts<hierarchical_all_gather_phases, Inside::kDirect>, /*two_level=*/true},
     {kAllGather, "bidirectional_ring", "a ring each way around, for half of each chunk, n-1 steps",
      alike<bidirectional_ring_all_gather>},
     {kAllGather, "halving_doubling", "recursive doubling, log2 n steps", alike<doubling_all_gather>,

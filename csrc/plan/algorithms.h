@@ -1,8 +1,8 @@
 // The table of algorithms: what there is for each collective, by name.
 //
 // All that offer a choice read it: communicators, the Python module, the benchmark, the simulator.
-// An algorithm is a page of its own in this folder (plan/ring.h is the one to begin with) and a
-// line in algorithms.cpp.
+// An algorithm is a page of its own in this folder, which explains, proves and defines it
+// (plan/ring.h is the one to begin with), and a line in algorithms.cpp.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "plan/collective.h"
-#include "plan/phase.h"
 #include "plan/plan.h"
 
 namespace ringcomm {

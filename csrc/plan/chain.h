@@ -27,10 +27,35 @@ namespace ringcomm {
 // One chunk, the whole buffer; a world_size of 1 needs no steps. Throw std::invalid_argument for a
 // rank or root outside of 0 ... world_size-1.
 
+// Rank `first` starts, and each rank in turn sends to the next one until all have it.
+inline Plan chain(int rank, int world_size, int first, bool reduce) {
+  const int n = world_size;
+  const int position = (rank - first + n) % n;
+  Plan plan{.num_chunks = 1, .steps = {}};
+  if (position > 0) {
+    const Transfer from_prev{
+        .peer = (rank - 1 + n) % n, .first_chunk = 0, .num_chunks = 1, .reduce = reduce};
+    plan.steps.push_back({.sends = {}, .recvs = {from_prev}});
+  }
+  if (position < n - 1) {
+    const Transfer to_next{.peer = (rank + 1) % n, .first_chunk = 0, .num_chunks = 1};
+    plan.steps.push_back({.sends = {to_next}, .recvs = {}});
+  }
+  return plan;
+}
+
 // Before: the root's buffer. After: the same on every rank.
-Plan chain_broadcast(int rank, int world_size, int root);
+inline Plan chain_broadcast(int rank, int world_size, int root) {
+  check_rank(rank, world_size);
+  check_root(root, world_size);
+  return chain(rank, world_size, root, /*reduce=*/false);
+}
 
 // Before: every rank's buffer. After: the sum on the root, partial sums on the other ranks.
-Plan chain_reduce(int rank, int world_size, int root);
+inline Plan chain_reduce(int rank, int world_size, int root) {
+  check_rank(rank, world_size);
+  check_root(root, world_size);
+  return chain(rank, world_size, (root + 1) % world_size, /*reduce=*/true);
+}
 
 }  // namespace ringcomm

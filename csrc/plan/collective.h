@@ -16,10 +16,11 @@
 // before (a plan may not read it) and after (a plan may leave anything there).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
-
-#include "plan/rank_set.h"
 
 namespace ringcomm {
 
@@ -44,6 +45,40 @@ bool is_reduction(Collective collective);
 // Whether it begins or ends at one rank.
 bool has_root(Collective collective);
 
+// A set of ranks, as sorted, disjoint, non-adjacent ranges. Sums along a ring or within a host are
+// one or two ranges however many ranks they span.
+class RankSet {
+ public:
+  RankSet() = default;
+
+  // The ranks first, ..., last-1.
+  static RankSet range(int first, int last);
+  static RankSet single(int rank) { return range(rank, rank + 1); }
+
+  bool empty() const { return ranges_.empty(); }
+  std::size_t num_ranges() const { return ranges_.size(); }
+  std::uint64_t hash() const;
+  RankSet united_with(const RankSet& other) const;
+
+  // The lowest rank in both sets; the lowest rank in this set and not in the other.
+  std::optional<int> first_in_common(const RankSet& other) const;
+  std::optional<int> first_not_in(const RankSet& other) const;
+
+  // For example "ranks 0-3, 6"; "no rank".
+  std::string to_string() const;
+
+  bool operator==(const RankSet&) const = default;
+
+ private:
+  struct Range {
+    int first;
+    int last;  // one past the end
+
+    bool operator==(const Range&) const = default;
+  };
+  std::vector<Range> ranges_;
+};
+
 // One collective among world_size ranks on a buffer of num_chunks chunks. A barrier is treated as
 // having one chunk, which holds the ranks known to have arrived.
 class Contract {
@@ -55,7 +90,6 @@ class Contract {
   Collective collective() const { return collective_; }
   int world_size() const { return world_size_; }
   int num_chunks() const { return num_chunks_; }
-  RankSet before(int rank, int chunk) const;
   bool holds_before(int rank, int chunk) const;
 
   // The chunks whose contents are promised to this rank, and whose contributions they then hold.

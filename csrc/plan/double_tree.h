@@ -48,9 +48,8 @@
 // and scan. Parallel Computing 35(12), 581-594, 2009.
 #pragma once
 
-#include <vector>
+#include <bit>
 
-#include "plan/phase.h"
 #include "plan/plan.h"
 
 namespace ringcomm {
@@ -58,14 +57,133 @@ namespace ringcomm {
 // Two chunks, one for each tree; a world_size of 1 needs no steps. Throw std::invalid_argument for
 // a rank or root outside of 0 ... world_size-1.
 
-// Before: every rank's buffer. After: the sum on every rank.
-Plan double_tree_all_reduce(int rank, int world_size);
-std::vector<Phase> double_tree_all_reduce_phases(int world_size);
+inline constexpr int kNoPosition = 0;
 
-// Before: the root's buffer. After: the same on every rank.
-Plan double_tree_broadcast(int rank, int world_size, int root);
+inline int largest_power_of_two(int n) {
+  return static_cast<int>(std::bit_floor(static_cast<unsigned>(n)));
+}
+
+// Where a position is in the tree over the positions 1, ..., size.
+struct TreePlace {
+  int depth = 0;
+  int parent = kNoPosition;  // of the root
+  std::vector<int> children;
+};
+
+inline TreePlace place_in_tree(int position, int size) {
+  TreePlace place;
+  // The root is sought in ever smaller ranges, of `size` positions after `before`.
+  int before = 0;
+  int root = largest_power_of_two(size);
+  while (before + root != position) {
+    place.parent = before + root;
+    ++place.depth;
+    if (position < place.parent) {
+      size = root - 1;
+    } else {
+      size -= root;
+      before = place.parent;
+    }
+    root = largest_power_of_two(size);
+  }
+  const int num_left = root - 1;
+  const int num_right = size - root;
+  if (num_left > 0) place.children.push_back(before + largest_power_of_two(num_left));
+  if (num_right > 0) place.children.push_back(position + largest_power_of_two(num_right));
+  return place;
+}
+
+// The two trees over `size` ranks: first, first+1, ..., modulo world_size.
+struct TwoTrees {
+  int world_size;
+  int first;
+  int size;
+
+  int height() const { return std::bit_width(static_cast<unsigned>(size)) - 1; }
+
+  // `tree`, 0 or 1, is how far to the left everyone stands, and the number of its chunk.
+  int position(int rank, int tree) const {
+    return ((rank - first + world_size) % world_size - tree + size) % size + 1;
+  }
+  int rank_at(int position, int tree) const {
+    return (first + (position - 1 + tree) % size) % world_size;
+  }
+  int root(int tree) const { return rank_at(largest_power_of_two(size), tree); }
+};
+
+inline TwoTrees over_all(int world_size) { return {world_size, 0, world_size}; }
+
+inline TwoTrees over_all_but(int root, int world_size) {
+  return {world_size, (root + 1) % world_size, world_size - 1};
+}
+
+// In height() steps.
+inline Plan towards_roots(int rank, const TwoTrees& trees) {
+  Plan plan{.num_chunks = 2, .steps = {}};
+  plan.steps.resize(trees.height());
+  for (const int tree : {0, 1}) {
+    const TreePlace place = place_in_tree(trees.position(rank, tree), trees.size);
+    const int step = trees.height() - place.depth;
+    if (place.parent != kNoPosition) {
+      plan.steps[step].sends.push_back({trees.rank_at(place.parent, tree), tree, 1});
+    }
+    for (const int child : place.children) {
+      plan.steps[step - 1].recvs.push_back({trees.rank_at(child, tree), tree, 1, /*reduce=*/true});
+    }
+  }
+  return plan;
+}
+
+// The same transfers backwards: what was sent is received, and copied.
+inline Plan reversed(const Plan& plan) {
+  Plan result{.num_chunks = plan.num_chunks, .steps = {}};
+  for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
+    result.steps.push_back({.sends = step->recvs, .recvs = step->sends});
+    for (Transfer& send : result.steps.back().sends) send.reduce = false;
+  }
+  return result;
+}
+
+// One step, in which the roots of the trees hand their chunks to the root of all.
+inline Plan from_trees_to_root(int rank, const TwoTrees& trees, int root) {
+  Plan plan{.num_chunks = 2, .steps = {{}}};
+  for (const int tree : {0, 1}) {
+    if (rank == root) {
+      plan.steps[0].recvs.push_back({trees.root(tree), tree, 1, /*reduce=*/true});
+    } else if (rank == trees.root(tree)) {
+      plan.steps[0].sends.push_back({root, tree, 1});
+    }
+  }
+  return plan;
+}
+
+// Before: every rank's buffer. After: the sum on every rank.
+inline Plan double_tree_all_reduce(int rank, int world_size) {
+  check_rank(rank, world_size);
+  const Plan reduce = towards_roots(rank, over_all(world_size));
+  return then(reduce, reversed(reduce));
+}
+
+inline std::vector<Phase> double_tree_all_reduce_phases(int world_size) {
+  const int height = over_all(world_size).height();
+  return {{"reduce", height}, {"broadcast", height}};
+}
 
 // Before: every rank's buffer. After: the sum on the root, partial sums on the other ranks.
-Plan double_tree_reduce(int rank, int world_size, int root);
+inline Plan double_tree_reduce(int rank, int world_size, int root) {
+  check_rank(rank, world_size);
+  check_root(root, world_size);
+  if (world_size == 1) return {.num_chunks = 2, .steps = {}};
+  const TwoTrees trees = over_all_but(root, world_size);
+  Plan inside{.num_chunks = 2, .steps = {}};
+  inside.steps.resize(trees.height());
+  if (rank != root) inside = towards_roots(rank, trees);
+  return then(inside, from_trees_to_root(rank, trees, root));
+}
+
+// Before: the root's buffer. After: the same on every rank.
+inline Plan double_tree_broadcast(int rank, int world_size, int root) {
+  return reversed(double_tree_reduce(rank, world_size, root));
+}
 
 }  // namespace ringcomm

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "plan/matching.h"
+#include "plan/plan.h"
 
 namespace ringcomm {
 namespace {

@@ -46,9 +46,9 @@
 // R. Rabenseifner: Optimization of collective reduction operations. ICCS 2004, LNCS 3036, 1-9.
 #pragma once
 
-#include <vector>
+#include <functional>
 
-#include "plan/phase.h"
+#include "plan/fold.h"
 #include "plan/plan.h"
 
 namespace ringcomm {
@@ -56,18 +56,112 @@ namespace ringcomm {
 // A world_size of 1 needs no steps. Throw std::invalid_argument for a rank outside of
 // 0 ... world_size-1.
 
+// The chunks are numbered in the order of places: those of place v are first_of(v), ...,
+// first_of(v+1) - 1.
+struct PlacedChunks {
+  int count;
+  std::function<int(int place)> first_of;
+
+  Transfer transfer(int peer, int first_place, int num_places, bool reduce) const {
+    const int first = first_of(first_place);
+    return {peer, first, first_of(first_place + num_places) - first, reduce};
+  }
+};
+
+inline PlacedChunks one_chunk_per_rank(const Fold& fold) {
+  return {fold.rank_at(fold.core_size()), [=](int place) { return fold.rank_at(place); }};
+}
+
+inline PlacedChunks one_chunk_per_place(const Fold& fold) {
+  return {fold.core_size(), [](int place) { return place; }};
+}
+
+inline Plan halving_steps(int rank, const Fold& fold, const PlacedChunks& chunks) {
+  Plan plan{.num_chunks = chunks.count, .steps = {}};
+  const int place = fold.place(rank);
+  for (int distance = fold.core_size() / 2; distance > 0; distance /= 2) {
+    Step& step = plan.steps.emplace_back();
+    if (fold.is_folded(rank)) continue;
+    const int peer = fold.rank_at(place ^ distance);
+    const int mine = place & ~(distance - 1);
+    step.sends = {chunks.transfer(peer, mine ^ distance, distance, /*reduce=*/false)};
+    step.recvs = {chunks.transfer(peer, mine, distance, /*reduce=*/true)};
+  }
+  return plan;
+}
+
+inline Plan doubling_steps(int rank, const Fold& fold, const PlacedChunks& chunks) {
+  Plan plan{.num_chunks = chunks.count, .steps = {}};
+  const int place = fold.place(rank);
+  for (int distance = 1; distance < fold.core_size(); distance *= 2) {
+    Step& step = plan.steps.emplace_back();
+    if (fold.is_folded(rank)) continue;
+    const int peer = fold.rank_at(place ^ distance);
+    const int mine = place & ~(distance - 1);
+    step.sends = {chunks.transfer(peer, mine, distance, /*reduce=*/false)};
+    step.recvs = {chunks.transfer(peer, mine ^ distance, distance, /*reduce=*/false)};
+  }
+  return plan;
+}
+
+inline Fold::ChunksOf all_chunks(const PlacedChunks& chunks) {
+  return [count = chunks.count](int) { return std::vector<ChunkRange>{{0, count}}; };
+}
+
+inline std::vector<ChunkRange> own_chunk(int rank) { return {{rank, 1}}; }
+
+inline Fold::ChunksOf all_but_own_chunk(const PlacedChunks& chunks) {
+  return [count = chunks.count](int rank) {
+    std::vector<ChunkRange> ranges = {{0, rank}};
+    if (rank + 1 < count) ranges.push_back({rank + 1, count - rank - 1});
+    return ranges;
+  };
+}
+
 // world_size chunks. Before: all chunks on every rank. After: chunk r on rank r is the sum, the
 // others are partial.
-Plan halving_reduce_scatter(int rank, int world_size);
+inline Plan halving_reduce_scatter(int rank, int world_size) {
+  check_rank(rank, world_size);
+  const Fold fold(world_size);
+  const PlacedChunks chunks = one_chunk_per_rank(fold);
+  return then(then(fold.in(rank, chunks.count, all_chunks(chunks), /*reduce=*/true),
+                   halving_steps(rank, fold, chunks)),
+              fold.out(rank, chunks.count, own_chunk));
+}
 
 // world_size chunks. Before: chunk r on rank r. After: all chunks on every rank.
-Plan doubling_all_gather(int rank, int world_size);
+inline Plan doubling_all_gather(int rank, int world_size) {
+  check_rank(rank, world_size);
+  const Fold fold(world_size);
+  const PlacedChunks chunks = one_chunk_per_rank(fold);
+  return then(then(fold.in(rank, chunks.count, own_chunk, /*reduce=*/false),
+                   doubling_steps(rank, fold, chunks)),
+              fold.out(rank, chunks.count, all_but_own_chunk(chunks)));
+}
 
 // As many chunks as the largest power of two in world_size: halving, then doubling.
-Plan halving_doubling_all_reduce(int rank, int world_size);
+inline Plan halving_doubling_all_reduce(int rank, int world_size) {
+  check_rank(rank, world_size);
+  const Fold fold(world_size);
+  const PlacedChunks chunks = one_chunk_per_place(fold);
+  return then(then(fold.in(rank, chunks.count, all_chunks(chunks), /*reduce=*/true),
+                   then(halving_steps(rank, fold, chunks), doubling_steps(rank, fold, chunks))),
+              fold.out(rank, chunks.count, all_chunks(chunks)));
+}
 
-std::vector<Phase> halving_reduce_scatter_phases(int world_size);
-std::vector<Phase> doubling_all_gather_phases(int world_size);
-std::vector<Phase> halving_doubling_all_reduce_phases(int world_size);
+inline std::vector<Phase> halving_reduce_scatter_phases(int world_size) {
+  const Fold fold(world_size);
+  return fold.phases({{"halving", fold.log2_core_size()}});
+}
+
+inline std::vector<Phase> doubling_all_gather_phases(int world_size) {
+  const Fold fold(world_size);
+  return fold.phases({{"doubling", fold.log2_core_size()}});
+}
+
+inline std::vector<Phase> halving_doubling_all_reduce_phases(int world_size) {
+  const Fold fold(world_size);
+  return fold.phases({{"halving", fold.log2_core_size()}, {"doubling", fold.log2_core_size()}});
+}
 
 }  // namespace ringcomm

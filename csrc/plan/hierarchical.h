@@ -66,37 +66,116 @@
 
 #include <vector>
 
-#include "plan/phase.h"
+#include "plan/grid.h"
 #include "plan/plan.h"
 
 namespace ringcomm {
+
+// The chunk that a rank owns, by host and place on it.
+using Owned = std::vector<std::vector<int>>;
+
+// Those of a column one after the other.
+inline Owned by_column(const Grid& grid) {
+  Owned owned(grid.num_hosts());
+  int chunk = 0;
+  for (int column = 0; column < grid.num_columns(); ++column) {
+    for (int host = 0; host < grid.num_hosts(); ++host) {
+      if (column < grid.host_size(host)) owned[host].push_back(chunk++);
+    }
+  }
+  return owned;
+}
+
+inline Columns columns_of(const Grid& grid, const Owned& owned) {
+  Columns columns(grid.num_columns());
+  for (const std::vector<int>& chunks : owned) {
+    for (std::size_t column = 0; column < chunks.size(); ++column) {
+      columns[column].push_back(chunks[column]);
+    }
+  }
+  return columns;
+}
+
+// The reduce-scatter, or the all-gather, in the columns in which the rank stands.
+inline Plan across_hosts(int rank, const Grid& grid, const Owned& owned, bool reduce) {
+  const auto [host, local] = grid.position(rank);
+  const auto by_column = [&, first = local, stride = grid.host_size(host)](
+                             const Transfer& transfer, std::vector<Transfer>& all) {
+    const std::vector<int>& chunks = owned[transfer.first_chunk];
+    for (int column = first; column < std::ssize(chunks); column += stride) {
+      all.push_back({grid.rank_at(transfer.peer, column), chunks[column], 1, transfer.reduce});
+    }
+  };
+  const auto ring = reduce ? ring_reduce_scatter : ring_all_gather;
+  return translated(ring(host, grid.num_hosts()), grid.world_size(), by_column);
+}
+
+inline Plan reduce_scatter_on(const Grid& grid, int rank, const Owned& owned, Inside inside) {
+  return then(inside_host(rank, grid, columns_of(grid, owned), inside, /*reduce=*/true),
+              across_hosts(rank, grid, owned, /*reduce=*/true));
+}
+
+inline Plan all_gather_on(const Grid& grid, int rank, const Owned& owned, Inside inside) {
+  return then(across_hosts(rank, grid, owned, /*reduce=*/false),
+              inside_host(rank, grid, columns_of(grid, owned), inside, /*reduce=*/false));
+}
 
 // world_size chunks. host_of[r] is a number that rank r shares with those on its host and no
 // others; empty, it says that all ranks share one host. Throw std::invalid_argument for a rank
 // outside of 0 ... world_size-1 and for a host_of that is neither empty nor one number per rank.
 
 // Before: all chunks on every rank. After: chunk r on rank r is the sum, the others are partial.
-Plan hierarchical_reduce_scatter(int rank, int world_size, const std::vector<int>& host_of);
-std::vector<Phase> hierarchical_reduce_scatter_phases(int world_size,
-                                                      const std::vector<int>& host_of);
+inline Plan hierarchical_reduce_scatter(int rank, int world_size, const std::vector<int>& host_of,
+                                        Inside inside = Inside::kRing) {
+  check_rank(rank, world_size);
+  const Grid grid(world_size, host_of);
+  return reduce_scatter_on(grid, rank, grid.ranks(), inside);
+}
 
 // Before: chunk r on rank r. After: all chunks on every rank.
-Plan hierarchical_all_gather(int rank, int world_size, const std::vector<int>& host_of);
-std::vector<Phase> hierarchical_all_gather_phases(int world_size, const std::vector<int>& host_of);
+inline Plan hierarchical_all_gather(int rank, int world_size, const std::vector<int>& host_of,
+                                    Inside inside = Inside::kRing) {
+  check_rank(rank, world_size);
+  const Grid grid(world_size, host_of);
+  return all_gather_on(grid, rank, grid.ranks(), inside);
+}
 
 // The four phases, with columns of consecutive chunks.
-Plan hierarchical_all_reduce(int rank, int world_size, const std::vector<int>& host_of);
-std::vector<Phase> hierarchical_all_reduce_phases(int world_size, const std::vector<int>& host_of);
+inline Plan hierarchical_all_reduce(int rank, int world_size, const std::vector<int>& host_of,
+                                    Inside inside = Inside::kRing) {
+  check_rank(rank, world_size);
+  const Grid grid(world_size, host_of);
+  const Owned owned = by_column(grid);
+  return then(reduce_scatter_on(grid, rank, owned, inside),
+              all_gather_on(grid, rank, owned, inside));
+}
 
-// The same with direct exchange inside hosts.
-Plan hierarchical_direct_reduce_scatter(int rank, int world_size, const std::vector<int>& host_of);
-std::vector<Phase> hierarchical_direct_reduce_scatter_phases(int world_size,
-                                                             const std::vector<int>& host_of);
-Plan hierarchical_direct_all_gather(int rank, int world_size, const std::vector<int>& host_of);
-std::vector<Phase> hierarchical_direct_all_gather_phases(int world_size,
-                                                         const std::vector<int>& host_of);
-Plan hierarchical_direct_all_reduce(int rank, int world_size, const std::vector<int>& host_of);
-std::vector<Phase> hierarchical_direct_all_reduce_phases(int world_size,
-                                                         const std::vector<int>& host_of);
+inline std::vector<Phase> hierarchical_reduce_scatter_phases(int world_size,
+                                                             const std::vector<int>& host_of,
+                                                             Inside inside) {
+  const Grid grid(world_size, host_of);
+  return {{"inside hosts", steps_inside_hosts(grid, inside)},
+          {"across hosts", grid.num_hosts() - 1}};
+}
+
+inline std::vector<Phase> hierarchical_all_gather_phases(int world_size,
+                                                         const std::vector<int>& host_of,
+                                                         Inside inside) {
+  const Grid grid(world_size, host_of);
+  return {{"across hosts", grid.num_hosts() - 1},
+          {"inside hosts", steps_inside_hosts(grid, inside)}};
+}
+
+inline std::vector<Phase> hierarchical_all_reduce_phases(int world_size,
+                                                         const std::vector<int>& host_of,
+                                                         Inside inside) {
+  const Grid grid(world_size, host_of);
+  const int steps_inside = steps_inside_hosts(grid, inside);
+  const int steps_across = grid.num_hosts() - 1;
+  return {{"reduce-scatter inside hosts", steps_inside},
+          {"reduce-scatter across hosts", steps_across},
+          {"all-gather across hosts", steps_across},
+          {"all-gather inside hosts", steps_inside}};
+}
 
 }  // namespace ringcomm

@@ -38,20 +38,46 @@
 //
 // and two latencies more across hosts where H is no power of two. Two hosts send what they send
 // with rings, in one latency for two; of more hosts, only what is small is faster so
-// (plan/between_hosts.h).
+// (doubling_pays_up_to in plan/network.h).
 #pragma once
 
 #include <vector>
 
-#include "plan/phase.h"
+#include "plan/grid.h"
 #include "plan/plan.h"
+#include "plan/recursive_doubling.h"
 
 namespace ringcomm {
 
 // As many chunks as the largest host has ranks. host_of is as in plan/grid.h. Throw
 // std::invalid_argument for a rank outside of 0 ... world_size-1 and a host_of that is wrong.
-Plan hierarchical_doubling_all_reduce(int rank, int world_size, const std::vector<int>& host_of);
-std::vector<Phase> hierarchical_doubling_all_reduce_phases(int world_size,
-                                                           const std::vector<int>& host_of);
+inline Plan hierarchical_doubling_all_reduce(int rank, int world_size,
+                                             const std::vector<int>& host_of) {
+  check_rank(rank, world_size);
+  const Grid grid(world_size, host_of);
+  const auto [host, local] = grid.position(rank);
+  Columns columns;  // of one chunk each, numbered as they are
+  for (int column = 0; column < grid.num_columns(); ++column) columns.push_back({column});
+  const auto by_column = [&, first = local, stride = grid.host_size(host)](
+                             const Transfer& transfer, std::vector<Transfer>& all) {
+    for (int column = first; column < grid.num_columns(); column += stride) {
+      all.push_back({grid.rank_at(transfer.peer, column), column, 1, transfer.reduce});
+    }
+  };
+  const Plan across = translated(recursive_doubling_all_reduce(host, grid.num_hosts()),
+                                 grid.num_columns(), by_column);
+  return then(then(inside_host(rank, grid, columns, Inside::kDirect, /*reduce=*/true), across),
+              inside_host(rank, grid, columns, Inside::kDirect, /*reduce=*/false));
+}
+
+inline std::vector<Phase> hierarchical_doubling_all_reduce_phases(int world_size,
+                                                                  const std::vector<int>& host_of) {
+  const Grid grid(world_size, host_of);
+  std::vector<Phase> phases = recursive_doubling_all_reduce_phases(grid.num_hosts());
+  const int inside = steps_inside_hosts(grid, Inside::kDirect);
+  phases.insert(phases.begin(), {"reduce-scatter inside hosts", inside});
+  phases.push_back({"all-gather inside hosts", inside});
+  return phases;
+}
 
 }  // namespace ringcomm

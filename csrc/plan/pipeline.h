@@ -20,13 +20,16 @@
 //      (s, k)     0,0    0,1    0,2    0,3    0,4
 //                               1,0    1,1    1,2
 //
-// Plans without common steps (plan/lockstep.h) go with one slice at a time through all of their
+// Plans without common steps (plan/wiring.h) go with one slice at a time through all of their
 // steps: that is the plan as it was proven, carried out again and again.
 //
 // Invariant: a slice goes through the steps in order, at least `delay` ticks apart while the steps
 // are sliced, and steps begin on all ranks in the same order. pipelined() says the same as a plan,
 // a tick being a step and a slice a chunk, so that verify() proves it.
 #pragma once
+
+#include <algorithm>
+#include <vector>
 
 #include "plan/plan.h"
 #include "plan/program.h"
@@ -41,7 +44,19 @@ struct Pipeline {
   int delay;             // ticks from (s, k) to (s+1, k)
 
   // For executors with room for `slices_in_flight` slices, at least 2.
-  static Pipeline of(const Program& program, int num_slices, int slices_in_flight);
+  static Pipeline of(const Program& program, int num_slices, int slices_in_flight) {
+    const int slices = std::max(num_slices, 1);
+    const int room = slices_in_flight - 1;
+    Pipeline pipeline{program.num_steps, program.num_sliced_steps, num_slices, slices, 1};
+    if (!program.in_lockstep) {
+      pipeline.window = 1;
+    } else if (program.is_relay) {
+      pipeline.delay = program.max_added > 0 ? std::min(2, room) : 1;
+    } else {
+      pipeline.delay = pipeline.window = std::min(slices, room);
+    }
+    return pipeline;
+  }
 
   int num_ticks() const { return sliced_ticks() + (num_slices == 0 ? 0 : num_whole_steps()); }
 
@@ -73,6 +88,25 @@ struct Pipeline {
 
 // One rank's plan, by common steps, with its slices as chunks and its ticks as steps: slice k of
 // chunk c becomes chunk c * num_slices + k.
-Plan pipelined(const Plan& plan, const Pipeline& pipeline);
+inline Plan pipelined(const Plan& plan, const Pipeline& pipeline) {
+  Plan result{plan.num_chunks * pipeline.num_slices, {}};
+  for (int tick = 0; tick < pipeline.num_ticks(); ++tick) {
+    Step& at_tick = result.steps.emplace_back();
+    pipeline.at(tick, [&](int step, int first_slice, int num_slices) {
+      if (step >= static_cast<int>(plan.steps.size())) return;
+      const auto add = [&](const std::vector<Transfer>& transfers, std::vector<Transfer>& to) {
+        for (const Transfer& transfer : transfers) {
+          for (int c = transfer.first_chunk; c < transfer.first_chunk + transfer.num_chunks; ++c) {
+            to.push_back({transfer.peer, c * pipeline.num_slices + first_slice, num_slices,
+                          transfer.reduce});
+          }
+        }
+      };
+      add(plan.steps[step].sends, at_tick.sends);
+      add(plan.steps[step].recvs, at_tick.recvs);
+    });
+  }
+  return result;
+}
 
 }  // namespace ringcomm

@@ -5,6 +5,9 @@
 // is done. A plan knows no bytes, no element type and no transport: executors bring those.
 #pragma once
 
+#include <stdexcept>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace ringcomm {
@@ -33,5 +36,44 @@ struct Plan {
 
   bool operator==(const Plan&) const = default;
 };
+
+// The steps of `first`, then those of `second`. Throws std::invalid_argument where the two divide
+// the buffer into different numbers of chunks.
+Plan then(Plan first, Plan second);
+
+// A part of an algorithm that has a name, for tables and pictures. All ranks have it in the same
+// steps, and phases follow each other without a gap from the first step to the last.
+struct Phase {
+  std::string_view name;
+  int num_steps = 0;
+
+  bool operator==(const Phase&) const = default;
+};
+
+// What every algorithm checks. Throw std::invalid_argument, naming what was passed and what is
+// allowed, unless 1 <= world_size <= 2^30, 0 <= rank < world_size and 0 <= root < world_size. Up to
+// 2^30 the sum of two ranks fits an int.
+void check_rank(int rank, int world_size);
+void check_root(int root, int world_size);
+// Throws std::invalid_argument unless an int holds the square of world_size, the number of chunks
+// of an all-to-all.
+void check_square(int world_size);
+
+// A plan that does not do what it should. what() names rank, step and chunk.
+class PlanError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Throws PlanError for a plan of another number of chunks than rank 0's, or fewer than none, and
+// for a transfer that names a peer or a chunk that does not exist, or reduces in a send.
+void check_plan(const Plan& plan, int rank, int world_size, int num_chunks);
+
+// For error messages: "rank 2, step 5: "; "chunk 3", "chunks 3-5", "no chunk"; "rank 2, step 5:
+// sends chunk 3 to rank 1"; "rank 1, step 4: receives chunk 3 from rank 2".
+std::string describe_place(int rank, int step);
+std::string describe_chunks(int first_chunk, int num_chunks);
+std::string describe_send(int rank, int step, const Transfer& send);
+std::string describe_recv(int rank, int step, const Transfer& recv);
 
 }  // namespace ringcomm

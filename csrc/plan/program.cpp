@@ -4,10 +4,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "plan/arguments.h"
 #include "plan/draft.h"
-#include "plan/lockstep.h"
-#include "plan/matching.h"
+#include "plan/plan.h"
 #include "plan/slots.h"
 #include "plan/wiring.h"
 

@@ -75,7 +75,7 @@ struct Program {
   std::vector<int> num_actions;  // by rank
   int num_slots = 0;             // of every rank's outbox: see plan/slots.h
 
-  int num_steps = 0;  // see plan/lockstep.h
+  int num_steps = 0;  // see plan/wiring.h
   // The steps that slices go through one by one: up to the last that adds or needs scratch. The
   // others take chunks whole.
   int num_sliced_steps = 0;
@@ -94,7 +94,7 @@ struct Program {
 // what it reads. Throws
 // PlanError for plans whose transfers cannot be, whose sends and receives do not match, or that
 // deadlock, and std::invalid_argument for what verify() does (plan/verify.h). What it takes has no
-// bound but that of the plans: plan/bounds.h.
+// bound but that of the plans: check_bounds in plan/verify.h.
 Program compile(Collective collective, int world_size, const std::function<Plan(int rank)>& plan_of,
                 int rank, int root = 0);
 

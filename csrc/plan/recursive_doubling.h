@@ -28,16 +28,38 @@
 // MPICH. International Journal of High Performance Computing Applications 19(1), 49-66, 2005.
 #pragma once
 
-#include <vector>
-
-#include "plan/phase.h"
+#include "plan/fold.h"
 #include "plan/plan.h"
 
 namespace ringcomm {
 
 // One chunk, the whole buffer; a world_size of 1 needs no steps. Throws std::invalid_argument for a
 // rank outside of 0 ... world_size-1.
-Plan recursive_doubling_all_reduce(int rank, int world_size);
-std::vector<Phase> recursive_doubling_all_reduce_phases(int world_size);
+
+inline Plan doubling_of_whole_buffer(int rank, const Fold& fold) {
+  Plan plan{.num_chunks = 1, .steps = {}};
+  for (int distance = 1; distance < fold.core_size(); distance *= 2) {
+    Step& step = plan.steps.emplace_back();
+    if (fold.is_folded(rank)) continue;
+    const int peer = fold.rank_at(fold.place(rank) ^ distance);
+    step.sends = {{.peer = peer, .first_chunk = 0, .num_chunks = 1}};
+    step.recvs = {{.peer = peer, .first_chunk = 0, .num_chunks = 1, .reduce = true}};
+  }
+  return plan;
+}
+
+inline Plan recursive_doubling_all_reduce(int rank, int world_size) {
+  check_rank(rank, world_size);
+  const Fold fold(world_size);
+  const auto whole_buffer = [](int) { return std::vector<ChunkRange>{{0, 1}}; };
+  return then(
+      then(fold.in(rank, 1, whole_buffer, /*reduce=*/true), doubling_of_whole_buffer(rank, fold)),
+      fold.out(rank, 1, whole_buffer));
+}
+
+inline std::vector<Phase> recursive_doubling_all_reduce_phases(int world_size) {
+  const Fold fold(world_size);
+  return fold.phases({{"doubling", fold.log2_core_size()}});
+}
 
 }  // namespace ringcomm

@@ -1,16 +1,75 @@
-// The symbolic execution under rendezvous on which plan/verify.h rests its proof.
+// The plans of all ranks, carried out on symbols instead of data: the execution under rendezvous on
+// which plan/verify.h rests its proof.
+//
+// First the sends of all plans are paired with their receives. Between two ranks messages arrive in
+// the order in which they were sent, so the k-th send from p to q, counted over all steps, belongs
+// to the k-th receive of q from p. Nothing else identifies a message.
+//
+// A symbol is a number that stands for a value, equal numbers for equal values. What a value is
+// depends on the question: the set of ranks whose contributions are in it (plan/verify.h), or the
+// sum that it is, with its parentheses (plan/bitwise.h).
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "plan/collective.h"
-#include "plan/matching.h"
-#include "plan/symbols.h"
+#include "plan/plan.h"
 
 namespace ringcomm {
+
+// A send and the receive it belongs to.
+struct Pairing {
+  int sender, send_step;
+  int receiver, recv_step;
+  int first_chunk, num_chunks;
+  bool reduce;
+};
+
+struct Traffic {
+  int num_chunks = 0;
+  std::vector<Pairing> pairings;
+};
+
+// Pairs those transfers for which `followed` is true (it is asked about every send and every
+// receive). Throws what check_plan throws, and PlanError for a send without a receive or the
+// reverse, a pair with different chunks, and more than 2^24 sends or receives to pair, which take
+// 2 GB.
+Traffic match(int world_size, const std::function<Plan(int rank)>& plan_of,
+              const std::function<bool(const Transfer&)>& followed);
+
+using Symbol = std::uint32_t;
+inline constexpr Symbol kNothing = 0;  // what is unspecified
+
+// A chunk that a rank has received in its current step.
+struct Arrival {
+  int chunk;
+  int sender;
+  bool adds;
+  Symbol symbol;
+};
+
+// What a rank adds to a chunk in one step: all these arrivals, which are in the order of their
+// senders, to what it holds.
+struct Addition {
+  int rank, step, chunk;
+  Symbol held;
+  std::span<const Arrival> added;
+};
+
+class Symbols {
+ public:
+  virtual ~Symbols() = default;
+
+  // A rank's own contribution.
+  virtual Symbol input(int rank) = 0;
+  // Throws PlanError for what must not be added.
+  virtual Symbol sum(const Addition& addition) = 0;
+};
 
 // Chunks that are followed: all of them, or some.
 class Followed {

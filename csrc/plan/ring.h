@@ -71,9 +71,6 @@
 // Journal of Parallel and Distributed Computing 69(2), 117-124, 2009.
 #pragma once
 
-#include <vector>
-
-#include "plan/phase.h"
 #include "plan/plan.h"
 
 namespace ringcomm {
@@ -81,14 +78,43 @@ namespace ringcomm {
 // world_size chunks; a world_size of 1 needs no steps. Throw std::invalid_argument for a rank
 // outside of 0 ... world_size-1.
 
+// n-1 steps around the ring, of which the first sends first_chunk and each later one what the step
+// before it received.
+inline Plan ring_round(int rank, int world_size, int first_chunk, bool reduce) {
+  const int n = world_size;
+  const int next = (rank + 1) % n;
+  const int prev = (rank - 1 + n) % n;
+  Plan plan{.num_chunks = n, .steps = {}};
+  plan.steps.reserve(n - 1);
+  int sent = first_chunk;
+  for (int step = 0; step < n - 1; ++step) {
+    const int received = (sent - 1 + n) % n;
+    plan.steps.push_back(
+        {.sends = {{.peer = next, .first_chunk = sent, .num_chunks = 1}},
+         .recvs = {{.peer = prev, .first_chunk = received, .num_chunks = 1, .reduce = reduce}}});
+    sent = received;
+  }
+  return plan;
+}
+
 // Before: all chunks on every rank. After: chunk r on rank r is the sum, the others are partial.
-Plan ring_reduce_scatter(int rank, int world_size);
+inline Plan ring_reduce_scatter(int rank, int world_size) {
+  check_rank(rank, world_size);
+  return ring_round(rank, world_size, (rank - 1 + world_size) % world_size, /*reduce=*/true);
+}
 
 // Before: chunk r on rank r. After: all chunks on every rank.
-Plan ring_all_gather(int rank, int world_size);
+inline Plan ring_all_gather(int rank, int world_size) {
+  check_rank(rank, world_size);
+  return ring_round(rank, world_size, rank, /*reduce=*/false);
+}
 
-// ring_reduce_scatter, then ring_all_gather.
-Plan ring_all_reduce(int rank, int world_size);
-std::vector<Phase> ring_all_reduce_phases(int world_size);
+inline Plan ring_all_reduce(int rank, int world_size) {
+  return then(ring_reduce_scatter(rank, world_size), ring_all_gather(rank, world_size));
+}
+
+inline std::vector<Phase> ring_all_reduce_phases(int world_size) {
+  return {{"reduce-scatter", world_size - 1}, {"all-gather", world_size - 1}};
+}
 
 }  // namespace ringcomm

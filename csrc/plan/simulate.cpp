@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "plan/fair_flows.h"
-#include "plan/matching.h"
+#include "plan/plan.h"
 
 namespace ringcomm {
 namespace {

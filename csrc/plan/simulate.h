@@ -38,10 +38,10 @@
 // times as long as one in which each rank begins with the next.
 //
 // Large groups. A ring of 16,384 ranks exchanges 537 million messages, but its ranks all do the
-// same. Where plans are symmetric (plan/orbits.h), one rank of each orbit is simulated, and what it
-// sends to a rank is delivered to that rank's representative. This gives the result of simulating
-// all ranks, to the last bit (where limits are shared, but for rounding: fair rates are symmetric
-// as plans are):
+// same. Where plans are symmetric (plan/workload.h), one rank of each orbit is simulated, and what
+// it sends to a rank is delivered to that rank's representative. This gives the result of
+// simulating all ranks, to the last bit (where limits are shared, but for rounding: fair rates are
+// symmetric as plans are):
 //
 //   - Events are carried out in the order of (time, step, slice, kind, tie). An event reads and
 //     changes the state of its own rank, or of ports of its host, and causes only later events in

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/matching.h"
+#include "plan/plan.h"
 
 namespace ringcomm {
 namespace {

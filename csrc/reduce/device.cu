@@ -2,24 +2,20 @@
 
 #include <array>
 #include <atomic>
-#include <utility>
 
 #include "reduce/device.h"
-#include "reduce/device_rows.h"
+#include "reduce/device_table.h"
 
 namespace ringcomm {
 namespace {
 
-// By dtype.
-template <int... dtypes>
-std::array<DeviceRow, kNumDTypes> make_table(std::integer_sequence<int, dtypes...>) {
-  return {device_row<static_cast<DType>(dtypes)>()...};
-}
-
 DeviceKernel find_kernel(const DeviceLaunch& launch) {
-  static const auto kTable = make_table(std::make_integer_sequence<int, kNumDTypes>());
-  return kTable[static_cast<std::size_t>(launch.key.dtype)][static_cast<std::size_t>(launch.key.op)]
-               [static_cast<std::size_t>(launch.batch)];
+  static const std::array<DeviceTable, kNumDeviceTypes> kTables = {
+      device_table<DeviceTypes::kFloat>(), device_table<DeviceTypes::kFloat8>(),
+      device_table<DeviceTypes::kInt>()};
+  const auto [dtype, op] = launch.key;
+  return kTables[static_cast<std::size_t>(device_types_of(dtype))][static_cast<std::size_t>(dtype)]
+                [static_cast<std::size_t>(op)][static_cast<std::size_t>(launch.batch)];
 }
 
 // The driver is asked once for each device.

@@ -2,9 +2,6 @@
 
 namespace ringcomm {
 
-template DeviceRow device_row<DType::kFloat64>();
-template DeviceRow device_row<DType::kFloat32>();
-template DeviceRow device_row<DType::kFloat16>();
-template DeviceRow device_row<DType::kBFloat16>();
+template DeviceTable device_table<DeviceTypes::kFloat>();
 
 }  // namespace ringcomm

@@ -2,7 +2,6 @@
 
 namespace ringcomm {
 
-template DeviceRow device_row<DType::kFloat8E4M3FN>();
-template DeviceRow device_row<DType::kFloat8E5M2>();
+template DeviceTable device_table<DeviceTypes::kFloat8>();
 
 }  // namespace ringcomm

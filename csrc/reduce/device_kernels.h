@@ -1,11 +1,13 @@
-// The device kernels of one dtype. Each device_TYPES.cu includes this file and instantiates
-// device_row for its dtypes.
+// The device kernels. Each device_TYPES.cu includes this file and instantiates device_table for its
+// dtypes.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "reduce/device_rows.h"
+#include <utility>
+
 #include "reduce/device_share.h"
+#include "reduce/device_table.h"
 
 namespace ringcomm {
 
@@ -26,9 +28,19 @@ struct KernelMaker {
   }
 };
 
-template <DType dtype>
-DeviceRow device_row() {
-  return make_kernel_row<KernelMaker, dtype>();
+template <DeviceTypes types>
+DeviceTable device_table() {
+  const auto row = []<int dtype>(std::integral_constant<int, dtype>) {
+    constexpr auto kDType = static_cast<DType>(dtype);
+    if constexpr (device_types_of(kDType) == types) {
+      return make_kernel_row<KernelMaker, kDType>();
+    } else {
+      return KernelRow<DeviceKernel>{};
+    }
+  };
+  return [&]<int... dtype>(std::integer_sequence<int, dtype...>) {
+    return DeviceTable{row(std::integral_constant<int, dtype>())...};
+  }(std::make_integer_sequence<int, kNumDTypes>());
 }
 
 }  // namespace ringcomm

@@ -25,24 +25,24 @@ constexpr bool is_kernel(DType dtype, ReduceOp op) {
   return false;
 }
 
-template <typename ForkGuard, DType dtype, ReduceOp op, int batch>
-constexpr typename ForkGuard::Function make_kernel() {
+template <typename Factory, DType dtype, ReduceOp op, int batch>
+constexpr typename Factory::Function make_kernel() {
   if constexpr (has_batch(op, batch)) {
-    return ForkGuard::template make<dtype, op, kBatches[batch]>();
+    return Factory::template make<dtype, op, kBatches[batch]>();
   } else {
     return nullptr;
   }
 }
 
-// Maker::make<dtype, op, batch>() gives each function.
-template <typename ForkGuard, DType dtype>
+// Factory::make<dtype, op, batch>() gives each function.
+template <typename Factory, DType dtype>
 constexpr auto make_kernel_row() {
-  using Function = typename ForkGuard::Function;
+  using Function = typename Factory::Function;
   const auto of_op = []<int op, int... batch>(std::integral_constant<int, op>,
                                               std::integer_sequence<int, batch...>) {
     std::array<Function, kNumBatches> functions{};
     if constexpr (is_kernel(dtype, static_cast<ReduceOp>(op))) {
-      functions = {make_kernel<ForkGuard, dtype, static_cast<ReduceOp>(op), batch>()...};
+      functions = {make_kernel<Factory, dtype, static_cast<ReduceOp>(op), batch>()...};
     }
     return functions;
   };
@@ -51,5 +51,22 @@ constexpr auto make_kernel_row() {
                                      std::make_integer_sequence<int, kNumBatches>())...};
   }(std::make_integer_sequence<int, kNumReduceOps>());
 }
+
+using DeviceKernel = void (*)(DeviceArguments);
+using DeviceTable = std::array<KernelRow<DeviceKernel>, kNumDTypes>;
+
+// nvcc compiles every kernel once per architecture. So that it compiles several at a time, each of
+// these has its device_TYPES.cu.
+enum class DeviceTypes { kFloat, kFloat8, kInt };
+inline constexpr int kNumDeviceTypes = 3;
+
+constexpr DeviceTypes device_types_of(DType dtype) {
+  if (!is_floating_point(dtype)) return DeviceTypes::kInt;
+  return element_size(dtype) == 1 ? DeviceTypes::kFloat8 : DeviceTypes::kFloat;
+}
+
+// The kernels of these types, by dtype; null for other dtypes. Defined in device_kernels.h.
+template <DeviceTypes types>
+DeviceTable device_table();
 
 }  // namespace ringcomm

@@ -1,11 +1,13 @@
 // Reductions on host memory: n inputs in one pass, one rounding per store.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
+#include <vector>
 
+#include "reduce/publish.h"
 #include "reduce/reduction.h"
-#include "reduce/store_choice.h"
 
 namespace ringcomm {
 
@@ -16,8 +18,8 @@ struct Copy {
 };
 
 // How to go over the data, where there are no copies. kInStrands: another core has just written it,
-// and the output is in this core's caches (reduce/strands.h). kStreaming: what is only copied is so
-// much that the output is in no cache, and is not fetched to be overwritten.
+// and the output is in this core's caches (in_strands in host.cpp). kStreaming: what is only copied
+// is so much that the output is in no cache, and is not fetched to be overwritten.
 enum class Pass { kStraight, kInStrands, kStreaming };
 // Bytes that a call brings this rank: no cache holds the output for so long.
 inline constexpr std::size_t kLeastStreamed = 32 << 20;
@@ -40,5 +42,36 @@ void reduce_host(const Reduction& reduction, const void* const* inputs, int num_
 // pass over the input.
 void copy_host(const void* input, void* output, std::span<const Copy> copies, std::size_t nbytes,
                Pass pass = Pass::kStraight);
+
+// The kernels of one instruction set. Each writes `count` results to the output, of the elements of
+// all inputs from `begin` on.
+using HostKernel = void (*)(const Reduction& reduction, const void* const* inputs, int num_inputs,
+                            std::size_t begin, void* output, std::size_t count);
+
+// By dtype, then op, which is effective_op(reduction); null where supports() is false.
+using HostTable = std::array<std::array<HostKernel, kNumReduceOps>, kNumDTypes>;
+
+namespace portable {
+extern const HostTable kTable;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const HostTable kTable;
+}
+namespace avx512 {
+extern const HostTable kTable;
+}
+namespace avx512_vbmi {
+extern const HostTable kTable;
+}
+#endif
+
+struct HostIsa {
+  const char* name;
+  const HostTable* table;
+};
+
+// The tables this machine can run, the fastest last.
+std::vector<HostIsa> supported_host_isas();
 
 }  // namespace ringcomm

@@ -2,7 +2,7 @@
 #if defined(__x86_64__)
 #define RINGCOMM_ISA avx512
 #define RINGCOMM_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
-#define RINGCOMM_FLOAT16 "reduce/host_float16_avx512.h"
-#define RINGCOMM_FLOAT8 "reduce/host_float8_avx512.h"
+#include "reduce/host_avx512.h"
+
 #include "reduce/host_kernels.h"
 #endif

@@ -3,8 +3,7 @@
 #define RINGCOMM_ISA avx512_vbmi
 #define RINGCOMM_TARGET \
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,f16c")))
-#define RINGCOMM_FLOAT16 "reduce/host_float16_avx512.h"
-#define RINGCOMM_FLOAT8 "reduce/host_float8_avx512.h"
 #define RINGCOMM_VBMI
+#include "reduce/host_avx512.h"
 #include "reduce/host_kernels.h"
 #endif

@@ -1,11 +1,5 @@
-// The host kernels, compiled once per instruction set. Each host_ISA.cpp defines
-//   RINGCOMM_ISA     the namespace,
-//   RINGCOMM_TARGET  the function attribute that selects the instructions,
-//   RINGCOMM_BFLOAT16, RINGCOMM_FLOAT16, RINGCOMM_FLOAT8
-//                    headers that define BFloat16Vector, Float16Vector and Float8Vector<Format>, if
-//                    instructions convert these types faster than what the compiler makes of
-//                    reduce/host_bfloat16.h and Element's code,
-// then includes this file. Loops are plain and vectorised by the compiler.
+// The host kernels, compiled once per instruction set: each host_ISA.cpp includes
+// reduce/host_vectors.h, and then this file. Loops are plain and vectorised by the compiler.
 //
 // Two inputs are reduced in one loop from memory to memory. Any other number goes through a block
 // of accumulators that stays in the L1 cache:
@@ -16,43 +10,10 @@
 // so every input is read once, the output written once, and each result rounded once. The output
 // may be one of the inputs, because a block is stored only after all inputs have been read there.
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstring>
-#include <utility>
+#pragma once
 
-// Every rank must compute the same bits on whatever machine it runs: no fused multiply-add. GCC
-// turns branches around arithmetic into selections only where floating point does not trap.
-#if defined(__clang__)
-#pragma clang fp contract(off)
-#else
-#pragma GCC optimize("fp-contract=off", "no-trapping-math")
-#endif
-
-#include "reduce/functors.h"
-#include "reduce/host_table.h"
-
-// The output is one of the inputs or overlaps none: no iteration depends on another.
-#if defined(__clang__)
-#define RINGCOMM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define RINGCOMM_INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
-// For the functions of a vector, which are members.
-#define RINGCOMM_INLINE [[gnu::always_inline]] RINGCOMM_TARGET static inline
-
-#ifndef RINGCOMM_BFLOAT16
-#define RINGCOMM_BFLOAT16 "reduce/host_bfloat16.h"
-#endif
-#include RINGCOMM_BFLOAT16
-#ifdef RINGCOMM_FLOAT16
-#include RINGCOMM_FLOAT16
-#endif
-#ifdef RINGCOMM_FLOAT8
-#include RINGCOMM_FLOAT8
-#endif
+#include "reduce/host.h"
+#include "reduce/host_vectors.h"
 
 namespace ringcomm::RINGCOMM_ISA {
 namespace {
@@ -60,25 +21,6 @@ namespace {
 // Elements of the accumulator block: 4 KiB, or 8 for averages of int64, which leaves most of L1 to
 // the inputs.
 constexpr std::size_t kBlock = 512;
-
-// Between kWidth elements in memory and as many floats: load(float*, const std::byte*) and
-// store(std::byte*, const float*). 0: element by element.
-template <DType dtype>
-struct Vector {
-  static constexpr std::size_t kWidth = 0;
-};
-template <>
-struct Vector<DType::kBFloat16> : BFloat16Vector {};
-#ifdef RINGCOMM_FLOAT16
-template <>
-struct Vector<DType::kFloat16> : Float16Vector {};
-#endif
-#ifdef RINGCOMM_FLOAT8
-template <>
-struct Vector<DType::kFloat8E4M3FN> : Float8Vector<Float8E4M3FN> {};
-template <>
-struct Vector<DType::kFloat8E5M2> : Float8Vector<Float8E5M2> {};
-#endif
 
 template <DType dtype>
 [[gnu::always_inline]] inline const std::byte* input_at(const void* input, std::size_t begin) {

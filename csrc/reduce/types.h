@@ -44,33 +44,25 @@ inline constexpr int kNumReduceOps = 9;
 constexpr bool is_valid(DType dtype) { return static_cast<int>(dtype) < kNumDTypes; }
 constexpr bool is_valid(ReduceOp op) { return static_cast<int>(op) < kNumReduceOps; }
 
+struct DTypeInfo {
+  const char* name;  // torch's spelling
+  std::size_t nbytes;
+};
+inline constexpr DTypeInfo kDTypeInfo[kNumDTypes] = {
+    {"float64", 8},       {"float32", 4},     {"float16", 2}, {"bfloat16", 2},
+    {"float8_e4m3fn", 1}, {"float8_e5m2", 1}, {"int64", 8},   {"int32", 4},
+    {"int16", 2},         {"int8", 1},        {"uint8", 1},   {"bool", 1},
+};
+
 // Bytes per element.
 constexpr std::size_t element_size(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-    case DType::kInt64:
-      return 8;
-    case DType::kFloat32:
-    case DType::kInt32:
-      return 4;
-    case DType::kFloat16:
-    case DType::kBFloat16:
-    case DType::kInt16:
-      return 2;
-    case DType::kFloat8E4M3FN:
-    case DType::kFloat8E5M2:
-    case DType::kInt8:
-    case DType::kUInt8:
-    case DType::kBool:
-      return 1;
-  }
-  throw std::logic_error("a dtype without a size");
+  if (!is_valid(dtype)) throw std::logic_error("a dtype without a size");
+  return kDTypeInfo[static_cast<int>(dtype)].nbytes;
 }
 
 constexpr bool is_floating_point(DType dtype) { return dtype <= DType::kFloat8E5M2; }
 
-// torch's spelling: "float32", "bfloat16", "float8_e4m3fn", ...
-const char* name(DType dtype);
+constexpr const char* name(DType dtype) { return kDTypeInfo[static_cast<int>(dtype)].name; }
 
 // What a user's elements are where they are made of several of these: complex64 of two float32,
 // what is only moved and has no DType of bytes.
@@ -94,13 +86,21 @@ struct ElementType {
 };
 
 // As the user knows them: "complex64", and how many of these `count` elements of the DType are.
-std::string name(const ElementType& type);
+inline std::string name(const ElementType& type) {
+  const std::array<char, 23>& users = type.users.name;
+  return users[0] == '\0' ? name(type.dtype) : std::string(users.data());
+}
 constexpr std::uint64_t users_count(const UsersDType& users, std::uint64_t count) {
   return count / users.per_element;
 }
 
 // "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum".
-const char* name(ReduceOp op);
+inline const char* name(ReduceOp op) {
+  constexpr const char* kNames[kNumReduceOps] = {
+      "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum",
+  };
+  return kNames[static_cast<int>(op)];
+}
 
 // avg has no meaning for bool, bitwise operations none for floating types, premul_sum is for
 // floating types only. Everything else is supported.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "core/call.h"
 #include "core/deadline.h"
-#include "core/digest.h"
 #include "setup/record.h"
 
 namespace ringcomm {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/members.h"
+#include "core/group.h"
 #include "core/policy.h"
 #include "plan/network.h"
 

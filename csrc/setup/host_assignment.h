@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/members.h"
+#include "core/group.h"
 
 namespace ringcomm {
 

@@ -13,7 +13,7 @@
 
 #include "core/collectives.h"
 #include "core/policy.h"
-#include "reduce/store_choice.h"
+#include "reduce/publish.h"
 #include "setup/store.h"
 #include "shm/eager.h"
 #include "shm/exchange.h"

@@ -15,8 +15,8 @@
 #include "core/chunks.h"
 #include "plan/collective.h"
 #include "reduce/host.h"
+#include "reduce/publish.h"
 #include "reduce/reduction.h"
-#include "reduce/store_choice.h"
 #include "shm/exchange.h"
 
 namespace ringcomm::shm {

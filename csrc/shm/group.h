@@ -15,7 +15,6 @@
 
 #include "core/deadline.h"
 #include "core/group.h"
-#include "core/members.h"
 #include "shm/device_board.h"
 #include "shm/liveness.h"
 #include "shm/remote_hosts.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "plan/between_hosts.h"
+#include "plan/network.h"
 
 namespace ringcomm::shm {
 namespace {

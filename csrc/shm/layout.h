@@ -40,7 +40,7 @@
 
 #include "core/call.h"
 #include "core/device_board.h"
-#include "core/members.h"
+#include "core/group.h"
 #include "core/policy.h"
 #include "core/process.h"
 #include "core/text.h"
@@ -119,7 +119,7 @@ struct alignas(kLine) RankState {
   std::atomic<std::uint32_t> joined;  // what stands above has been written
   std::uint32_t is_locked;            // the rank's place in the file, by its process
   std::atomic<std::uint32_t> left;    // it knows that the group is made, or has been refused
-  std::int32_t host_number;           // core/members.h; written before setup is done
+  std::int32_t host_number;           // core/group.h; written before setup is done
   std::atomic<std::uint32_t> areas;   // those it has made, by 1 << Area
   // Whether the rank is there. It writes `closed` itself; the leader of its host writes the rest.
   struct Liveness {

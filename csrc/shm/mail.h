@@ -35,7 +35,7 @@
 #include <vector>
 
 #include "core/workers.h"
-#include "reduce/store_choice.h"
+#include "reduce/publish.h"
 #include "shm/backoff.h"
 #include "shm/doorbell.h"
 #include "shm/group.h"

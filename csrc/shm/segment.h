@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/members.h"
+#include "core/group.h"
 #include "setup/bootstrap.h"
 #include "setup/group_config.h"
 #include "setup/store.h"

@@ -31,8 +31,8 @@
 #include <random>
 #include <string>
 
+#include "core/call.h"
 #include "core/deadline.h"
-#include "core/digest.h"
 #include "core/poll.h"
 
 namespace ringcomm::shm {

@@ -9,7 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <utility>
 
-#include "core/digest.h"
+#include "core/call.h"
 #include "core/process.h"
 #include "hosts/address.h"
 #include "hosts/linked_hosts.h"

@@ -17,7 +17,7 @@
 
 #include "core/flight_dump.h"
 #include "hosts/ucx.h"
-#include "plan/matching.h"
+#include "plan/plan.h"
 #include "setup/bootstrap.h"
 #include "torch/backend.h"
 #include "torch/links.h"

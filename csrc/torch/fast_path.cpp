@@ -21,7 +21,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "plan/matching.h"
+#include "plan/plan.h"
 #include "torch/backend.h"
 #include "torch/bindings.h"
 #include "torch/tensors.h"

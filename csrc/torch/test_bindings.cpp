@@ -19,7 +19,7 @@
 #include "core/text.h"
 #include "gpu/streams/cost.h"
 #include "plan/verify.h"
-#include "reduce/host_table.h"
+#include "reduce/host.h"
 #include "torch/bindings.h"
 #include "torch/links.h"
 #include "torch/store_adapter.h"

@@ -121,7 +121,7 @@ class Plans(Sequence[Plan]):
 
         Raises:
             PlanError: they do not; the message names rank, step, chunk and what is wrong. Or they
-                have more than 2097152 steps, chunks to send, or results (``csrc/plan/bounds.h``).
+                have more than 2097152 steps, chunks to send, or results (``csrc/plan/verify.h``).
             ValueError: the collective cannot have this number of chunks.
         """
         _plan.verify(COLLECTIVES[self.collective], self._plans, self.root)

@@ -3,7 +3,7 @@
 
 #include "check.h"
 #include "errors.h"
-#include "plan/between_hosts.h"
+#include "plan/network.h"
 
 using ringcomm::doubling_pays_up_to;
 using ringcomm::one_shot_pays_up_to;

@@ -13,10 +13,10 @@
 #include "core/programs.h"
 #include "memory_store.h"
 #include "plan/bitwise.h"
-#include "plan/bounds.h"
 #include "plan/program.h"
 #include "plan/ring.h"
 #include "plan/simulate.h"
+#include "plan/verify.h"
 #include "plans.h"
 
 namespace {

@@ -25,7 +25,7 @@
 #include "gpu/nccl/watchdog.h"
 #include "nccl_cases.h"
 #include "nccl_ranks.h"
-#include "plan/matching.h"
+#include "plan/plan.h"
 #include "plan/ring.h"
 #include "plans.h"
 

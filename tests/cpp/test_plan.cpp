@@ -9,8 +9,7 @@
 
 #include "check.h"
 #include "plan/algorithms.h"
-#include "plan/compose.h"
-#include "plan/matching.h"
+#include "plan/rendezvous.h"
 #include "plans.h"
 
 namespace {

@@ -62,15 +62,17 @@ TEST(direct_exchange_inside_two_hosts_of_three_ranks) {
        {{{4, 3, 1, false}}, {{4, 2, 1, true}}},
        {{{4, 2, 1, false}}, {{4, 3, 1, false}}},
        {{{2, 2, 2, false}, {0, 2, 2, false}}, {{0, 0, 2, false}, {2, 4, 2, false}}}}};
-  CHECK(hierarchical_direct_all_reduce(1, 6, {0, 0, 0, 1, 1, 1}) == expected);
+  CHECK(hierarchical_all_reduce(1, 6, {0, 0, 0, 1, 1, 1}, Inside::kDirect) == expected);
 }
 
 TEST(direct_exchange_with_one_level) {
   for (int rank = 0; rank < 5; ++rank) {
-    CHECK(hierarchical_direct_all_reduce(rank, 5, {}) == direct_all_reduce(rank, 5));
-    CHECK(hierarchical_direct_reduce_scatter(rank, 5, {}) == direct_reduce_scatter(rank, 5));
-    CHECK(hierarchical_direct_all_gather(rank, 5, {}) == direct_all_gather(rank, 5));
-    CHECK(hierarchical_direct_all_reduce(rank, 5, {0, 1, 2, 3, 4}) == ring_all_reduce(rank, 5));
+    CHECK(hierarchical_all_reduce(rank, 5, {}, Inside::kDirect) == direct_all_reduce(rank, 5));
+    CHECK(hierarchical_reduce_scatter(rank, 5, {}, Inside::kDirect) ==
+          direct_reduce_scatter(rank, 5));
+    CHECK(hierarchical_all_gather(rank, 5, {}, Inside::kDirect) == direct_all_gather(rank, 5));
+    CHECK(hierarchical_all_reduce(rank, 5, {0, 1, 2, 3, 4}, Inside::kDirect) ==
+          ring_all_reduce(rank, 5));
   }
 }
 
@@ -82,7 +84,7 @@ TEST(equal_hosts_cost_what_the_header_says) {
       CHECK_EQ(std::ssize(plan.steps), 2 * (hosts + local - 2));
       CHECK_EQ(chunks_sent(plan), 2 * (hosts * local - 1));
       CHECK_EQ(chunks_across(plan, rank, host_of), 2 * (hosts - 1));
-      const Plan direct = hierarchical_direct_all_reduce(rank, hosts * local, host_of);
+      const Plan direct = hierarchical_all_reduce(rank, hosts * local, host_of, Inside::kDirect);
       CHECK_EQ(std::ssize(direct.steps), 2 * hosts - (local > 1 ? 0 : 2));
       CHECK_EQ(chunks_sent(direct), chunks_sent(plan));
       CHECK_EQ(chunks_across(direct, rank, host_of), 2 * (hosts - 1));

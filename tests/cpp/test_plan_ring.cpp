@@ -1,6 +1,6 @@
 // The ring against the table in its header.
 #include "check.h"
-#include "plan/compose.h"
+#include "plan/plan.h"
 #include "plan/ring.h"
 #include "plans.h"
 

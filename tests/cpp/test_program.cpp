@@ -11,7 +11,7 @@
 #include "check.h"
 #include "plan/algorithms.h"
 #include "plan/collective.h"
-#include "plan/matching.h"
+#include "plan/plan.h"
 #include "plan/program.h"
 
 namespace {

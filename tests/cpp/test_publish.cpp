@@ -7,7 +7,6 @@
 
 #include "check.h"
 #include "reduce/publish.h"
-#include "reduce/store_choice.h"
 
 using namespace ringcomm;
 using Stores = StoreChoice::Stores;

@@ -10,7 +10,6 @@
 
 #include "check.h"
 #include "reduce/host.h"
-#include "reduce/host_table.h"
 #include "reduce/small_float.h"
 #include "reference.h"
 

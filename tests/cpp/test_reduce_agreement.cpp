@@ -15,7 +15,6 @@
 #include "reduce/device_arguments.h"
 #include "reduce/float_mode.h"
 #include "reduce/host.h"
-#include "reduce/host_table.h"
 #include "reference.h"
 
 namespace {

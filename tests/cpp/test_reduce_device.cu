@@ -5,7 +5,7 @@
 
 #include "check.h"
 #include "reduce/device.h"
-#include "reduce/device_divide.h"
+#include "reduce/device_arguments.h"
 #include "reduce/small_float.h"
 #include "reduce_cases.h"
 

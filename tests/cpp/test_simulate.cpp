@@ -16,7 +16,7 @@
 #include "plan/chain.h"
 #include "plan/direct.h"
 #include "plan/hierarchical.h"
-#include "plan/matching.h"
+#include "plan/plan.h"
 #include "plan/ring.h"
 #include "plan/simulate.h"
 #include "plans.h"
@@ -80,10 +80,11 @@ Generator flat(const char* name, Plan (*plan)(int, int)) {
   return {name, [=](int n, int) { return [=](int rank) { return plan(rank, n); }; }};
 }
 
-Generator two_level(const char* name, Plan (*plan)(int, int, const std::vector<int>&)) {
+Generator two_level(const char* name, Plan (*plan)(int, int, const std::vector<int>&, Inside)) {
   return {name, [=](int n, int local) {
-            return
-                [=, host_of = equal_hosts(n, local)](int rank) { return plan(rank, n, host_of); };
+            return [=, host_of = equal_hosts(n, local)](int rank) {
+              return plan(rank, n, host_of, Inside::kRing);
+            };
           }};
 }
 
@@ -264,7 +265,7 @@ TEST(representatives_share_limits_as_their_group_does) {
   network.egress = network.ingress = 0x1p31;
   for (const double slice_nbytes : {0x1p20, 0x1p14}) {
     const auto plan_of = [](int rank) {
-      return hierarchical_direct_all_reduce(rank, 8, equal_hosts(8, 4));
+      return hierarchical_all_reduce(rank, 8, equal_hosts(8, 4), Inside::kDirect);
     };
     const Simulator symmetric = simulator(8, plan_of, network);
     // An empty step takes no time, and as only one rank has it, all ranks are simulated.

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "check.h"
-#include "reduce/device_float8.h"
+#include "reduce/device_pack.h"
 #include "reduce/small_float.h"
 #include "reference.h"
 

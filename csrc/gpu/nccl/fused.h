@@ -21,7 +21,6 @@
 #include "core/deadline.h"
 #include "core/device_board.h"
 #include "core/group.h"
-#include "core/members.h"
 #include "core/process.h"
 #include "gpu/fused/job.h"
 #include "gpu/fused/probe.h"

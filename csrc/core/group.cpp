@@ -1,4 +1,4 @@
-#include "core/members.h"
+#include "core/group.h"
 
 #include <algorithm>
 

@@ -1,4 +1,42 @@
-// How vectors convert float8, many elements at a time.
+// How the host kernels convert 16- and 8-bit floats, many at a time: what instruction sets share.
+//
+// Each host_ISA.cpp defines
+//   RINGCOMM_ISA     the namespace,
+//   RINGCOMM_TARGET  the function attribute that selects the instructions,
+// includes this file, specialises Vector for what its instructions convert faster than what the
+// compiler makes of Element's code, and includes reduce/host_kernels.h.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+// Every rank must compute the same bits on whatever machine it runs: no fused multiply-add. GCC
+// turns branches around arithmetic into selections only where floating point does not trap.
+#if defined(__clang__)
+#pragma clang fp contract(off)
+#else
+#pragma GCC optimize("fp-contract=off", "no-trapping-math")
+#endif
+
+#include "reduce/functors.h"
+
+// The output is one of the inputs or overlaps none: no iteration depends on another.
+#if defined(__clang__)
+#define RINGCOMM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define RINGCOMM_INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+// For the functions of a vector, which are members.
+#define RINGCOMM_INLINE [[gnu::always_inline]] RINGCOMM_TARGET static inline
+
+namespace ringcomm {
+
+// Tables for float8, by which AVX2 and AVX-512 decode it.
 //
 // A float8 value is exact in the upper two bytes of a float32, which are looked up by its code and
 // put above zeros. Byte shuffles take tables of 16 entries, too few for 128 magnitudes; but as the
@@ -14,16 +52,6 @@
 // Encoding is Format::encode_wide, which the compiler vectorises; of its words, the lowest bytes
 // are gathered for the magnitude and the highest ones for the sign. Invariant: the bits of
 // Format::decode and Format::encode.
-#pragma once
-
-#include <array>
-#include <cstddef>
-#include <cstdint>
-
-#include "reduce/small_float.h"
-
-namespace ringcomm {
-
 template <std::size_t n>
 using ByteTable = std::array<std::uint8_t, n>;
 
@@ -67,5 +95,48 @@ struct Float8Tables {
   alignas(kWidth) static constexpr auto kSubnormalLow = table(2, subnormal);
   static constexpr std::uint8_t kNonFiniteHigh = 0x7f;
 };
+
+namespace RINGCOMM_ISA {
+namespace {
+
+// Between kWidth elements in memory and as many floats: load(float*, const std::byte*) and
+// store(std::byte*, const float*). 0: element by element.
+template <DType dtype>
+struct Vector {
+  static constexpr std::size_t kWidth = 0;
+};
+
+// bfloat16 in loops that the compiler vectorises: two elements at a time, in the halves of a word.
+// So no vector has to be widened, or narrowed again, which would move its parts. The elements in
+// lower halves come first, then those in upper halves, 32 at a time.
+struct BFloat16Vector {
+  static constexpr std::size_t kWidth = 32;
+
+  RINGCOMM_INLINE void load(float* values, const std::byte* in) {
+    std::uint32_t words[kWords];
+    std::memcpy(words, in, sizeof(words));
+    for (std::size_t i = 0; i < kWords; ++i) {
+      values[i] = BFloat16::decode(words[i]);
+      values[kWords + i] = float_of(words[i] & kUpper);
+    }
+  }
+
+  RINGCOMM_INLINE void store(std::byte* out, const float* values) {
+    std::uint32_t words[kWords];
+    for (std::size_t i = 0; i < kWords; ++i) {
+      const std::uint32_t lower = BFloat16::rounded(values[i]);
+      const std::uint32_t upper = BFloat16::rounded(values[kWords + i]);
+      words[i] = lower >> 16 | (upper & kUpper);
+    }
+    std::memcpy(out, words, sizeof(words));
+  }
+
+ private:
+  static constexpr std::size_t kWords = kWidth / 2;
+  static constexpr std::uint32_t kUpper = 0xffff0000;
+};
+
+}  // namespace
+}  // namespace RINGCOMM_ISA
 
 }  // namespace ringcomm

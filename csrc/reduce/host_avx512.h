@@ -1,14 +1,46 @@
-// float8 to float32 and back, 64 elements at a time, as host_float8.h says. With RINGCOMM_VBMI, one
-// instruction looks up 128 entries.
+// 16- and 8-bit floats by AVX-512: float8 64 elements at a time, as reduce/host_vectors.h says.
+// With RINGCOMM_VBMI, one instruction looks up 128 entries.
 #pragma once
 
-#include <cstddef>
+#include "reduce/host_vectors.h"
 
-#include "reduce/host_float8.h"
-#include "reduce/host_immintrin.h"
+// GCC 12 takes the operands that its own intrinsics leave undefined for a mistake.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
 
 namespace ringcomm::RINGCOMM_ISA {
 namespace {
+
+template <>
+struct Vector<DType::kBFloat16> : BFloat16Vector {};
+
+template <>
+struct Vector<DType::kFloat16> {
+  static constexpr std::size_t kWidth = 32;
+
+  RINGCOMM_INLINE void load(float* values, const std::byte* in) {
+    for (std::size_t i = 0; i < kWidth; i += 16) {
+      const auto codes = reinterpret_cast<const __m256i*>(in + 2 * i);
+      _mm512_storeu_ps(values + i, _mm512_cvtph_ps(_mm256_loadu_si256(codes)));
+    }
+  }
+
+  // The instruction keeps the payload of a NaN where Float16::encode keeps only its sign, so the
+  // payload is cleared first.
+  RINGCOMM_INLINE void store(std::byte* out, const float* values) {
+    for (std::size_t i = 0; i < kWidth; i += 16) {
+      const __m512 value = _mm512_loadu_ps(values + i);
+      const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+      const __m512 quiet_nan = _mm512_or_ps(_mm512_and_ps(value, _mm512_set1_ps(-0.0f)),
+                                            _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
+      const __m512 cleared = _mm512_mask_mov_ps(value, nan, quiet_nan);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 2 * i),
+                          _mm512_cvtps_ph(cleared, _MM_FROUND_TO_NEAREST_INT));
+    }
+  }
+};
 
 // Selects from each 16 bytes the lowest bytes of the four words, then the highest ones, twice.
 constexpr ByteTable<64> lowest_and_highest() {
@@ -102,6 +134,11 @@ struct Float8Vector {
 
   alignas(64) static constexpr auto kGather = lowest_and_highest();
 };
+
+template <>
+struct Vector<DType::kFloat8E4M3FN> : Float8Vector<Float8E4M3FN> {};
+template <>
+struct Vector<DType::kFloat8E5M2> : Float8Vector<Float8E5M2> {};
 
 }  // namespace
 }  // namespace ringcomm::RINGCOMM_ISA
