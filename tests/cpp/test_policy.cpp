@@ -209,7 +209,7 @@ TEST(what_is_sent_with_the_call) {
 
 TEST(slices) {
   CHECK_EQ(slice_nbytes(kAllReduce, 256 * kKiB, 64 * kKiB, 0), 256 * kKiB);
-  CHECK_EQ(slice_nbytes(kBroadcast, 256 * kKiB, 64 * kKiB, 0), 32 * kKiB);
+  CHECK_EQ(slice_nbytes(kBroadcast, 256 * kKiB, 40 * kKiB, 0), 32 * kKiB);
   CHECK_EQ(slice_nbytes(kBroadcast, 256 * kKiB, 200 * kKiB, 0), 100 * kKiB);
   CHECK_EQ(slice_nbytes(kReduce, 256 * kKiB, 2 * kMiB, 0), 256 * kKiB);
   CHECK_EQ(slice_nbytes(kBroadcast, 512 * kKiB, 64 * kKiB, 256 * kKiB), 512 * kKiB);
