@@ -1,7 +1,7 @@
 """What a group chose when it was made: hosts, memory, links, tuning, and how its calls go.
 
 RINGCOMM_DEBUG=info and `python -m ringcomm status` print it, and `ringcomm.status()` has it. The
-core provides it (csrc/shm/communicator.cpp); nothing here knows a limit.
+core provides it (csrc/core/policy.cpp); nothing here knows a limit.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def words(name: str) -> str:
 def code() -> list[list[str]]:
     rows = []
     for collective, sums, ranks, size, family in LINE.findall(
-        (ROOT / "csrc" / "gpu" / "streams" / "device_collectives.cpp").read_text()
+        (ROOT / "csrc" / "core" / "policy.cpp").read_text()
     ):
         name = words(collective)
         plan = "chain" if PLANS[family] == "ring" and name in CHAINS else PLANS[family]

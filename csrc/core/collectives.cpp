@@ -2,84 +2,30 @@
 
 #include <utility>
 
-#include "plan/grid.h"
-#include "plan/network.h"
-
 namespace ringcomm {
-namespace {
-
-// Direct exchange inside hosts needs room for all chunks that a rank sends there, where rings need
-// it for those of a column. More than so many make small slices.
-constexpr int kMostExchanged = 32;
-
-// The mean of integers is that of their sum, which their own type may not hold: it must not travel.
-bool adds_at_once(const Call& call) {
-  return call.reduces && call.op == ReduceOp::kAvg && !is_floating_point(call.dtype);
-}
-
-// Floats of 16 and 8 bits: how often sums are rounded depends on the algorithm, and is not to
-// depend on what was measured.
-bool rounds_often(const Call& call) { return call.reduces && element_size(call.dtype) < 4; }
-
-}  // namespace
 
 Collectives::Collectives(int rank, int world_size, Selection selection)
-    : rank_(rank), world_size_(world_size), programs_(rank, world_size, std::move(selection)) {
-  for (int c = 0; c < kNumCollectives; ++c) {
-    const auto collective = static_cast<Collective>(c);
-    const Algorithm& by_neighbours = default_algorithm(collective);
-    const auto id_or = [&](const char* name, AlgorithmId otherwise) {
-      const Algorithm* const found = find_algorithm(collective, name);
-      return found != nullptr ? id_of(*found) : otherwise;
-    };
-    const AlgorithmId direct = id_or("direct", id_of(by_neighbours));
-    automatic_[c] = {id_of(by_neighbours), direct, id_or("one_shot", direct),
-                     id_or("double_tree", id_of(by_neighbours)),
-                     id_or("recursive_doubling", direct)};
-  }
-}
+    : rank_(rank),
+      world_size_(world_size),
+      programs_(rank, world_size, std::move(selection)),
+      policy_({.world_size = world_size, .choices = programs_.selection().choices}) {}
 
-void Collectives::place(const Placement& placement, const Link& link) {
-  programs_.place(placement.host_of);
-  const Grid grid(world_size_, placement.host_of);
-  const bool exchanges = (grid.num_columns() - 1) * grid.num_hosts() <= kMostExchanged;
-  for (int c = 0; c < kNumCollectives; ++c) {
-    const auto collective = static_cast<Collective>(c);
-    const Algorithm* by_neighbours = find_algorithm(collective, "hierarchical");
-    if (by_neighbours == nullptr) continue;
-    const Algorithm* direct =
-        exchanges ? find_algorithm(collective, "hierarchical_direct") : by_neighbours;
-    automatic_[c] = {id_of(*by_neighbours), id_of(*direct), id_of(*direct), id_of(*by_neighbours),
-                     id_of(*direct)};
-  }
-  doubling_ = id_of(*find_algorithm(Collective::kAllReduce, "hierarchical_doubling"));
-  doubling_most_ = grid.num_columns() * doubling_pays_up_to(grid.num_hosts(), link);
-}
-
-AlgorithmId Collectives::choose(const Call& call) const {
-  if (adds_at_once(call)) return id_of(*find_algorithm(call.collective, "direct"));
-  if (const AlgorithmId* selected = programs_.selected(call.collective)) return *selected;
-  const std::size_t nbytes = call.count * element_size(call.dtype);
-  if (const AlgorithmId* tuned = tuning_.find(call.collective, nbytes);
-      tuned != nullptr && !rounds_often(call)) {
-    return *tuned;
-  }
-  if (call.collective == Collective::kAllReduce && static_cast<double>(nbytes) <= doubling_most_) {
-    return doubling_;
-  }
-  const AlgorithmFamily family = family_of(call.collective, call.count, call.dtype);
-  return automatic_[static_cast<int>(call.collective)][static_cast<int>(family)];
+void Collectives::agree_on(GroupFacts facts) {
+  facts.world_size = world_size_;
+  facts.choices = programs_.selection().choices;
+  programs_.place(facts.host_of);
+  policy_ = Policy(facts);
 }
 
 void Collectives::reduce_by(Call call, const Reduce& reduce, Timeout timeout) {
   prepare_choice(timeout);
-  call.algorithm = choose(call);
+  call.algorithm = policy_.algorithm(call, executor_kind());
   carry_out(call, reduction_of(reduce, world_size_), timeout);
 }
 
 void Collectives::move_by(Call call, Timeout timeout) {
   prepare_choice(timeout);
-  call.algorithm = choose(call);
+  call.algorithm = policy_.algorithm(call, executor_kind());
   carry_out(call, {.dtype = call.dtype, .op = ReduceOp::kSum}, timeout);
 }
 

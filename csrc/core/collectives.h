@@ -2,7 +2,6 @@
 // compare, blocks of memory, and a reduction, for a class that carries it out.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstddef>
 #include <span>
@@ -16,16 +15,6 @@
 #include "reduce/reduction.h"
 
 namespace ringcomm {
-
-// A family of algorithms, of which each collective has one or another.
-enum class AlgorithmFamily {
-  kRing,
-  kDirect,   // every rank sends directly to the receiver
-  kOneShot,  // an all-reduce: every rank sends all its data to every other rank
-  kTree,
-  kDoubling,  // an all-reduce: what ranks have of the sum doubles with each step
-};
-inline constexpr int kNumFamilies = 5;
 
 // All counts are elements. Inputs are only read; an output may be the rank's input. Every method is
 // called by all ranks in the same order, by one thread at a time. They throw Error, see
@@ -61,25 +50,11 @@ class Collectives {
                   Timeout timeout);
 
  protected:
-  using AlgorithmFamily = ringcomm::AlgorithmFamily;
-
   Collectives(int rank, int world_size, Selection selection);
-  // The ranks are on several hosts: a call without a selected algorithm uses two levels where it
-  // can, and an all-reduce those that suit the network.
-  void place(const Placement& placement, const Link& link);
-  // The ranks share one host: a call without a selected algorithm uses what was measured there, if
-  // anything was.
-  void tune(std::span<const TunedRule> rules) { tuning_ = Tuning(rules); }
+  // What the ranks have agreed on, once they have met. On several hosts plans are for these hosts.
+  void agree_on(GroupFacts facts);
 
-  // Whether the user has, for these calls.
-  bool is_selected(Collective collective) const {
-    return programs_.selected(collective) != nullptr;
-  }
-  // The algorithm of a call that has none yet, and what it is called.
-  AlgorithmId choose(const Call& call) const;
-  std::string algorithm_name(Collective collective, AlgorithmId algorithm) const {
-    return programs_.name_of(collective, algorithm);
-  }
+  const Policy& policy() const { return policy_; }
   // For carry_out: the plan of the call; its blocks, one for the whole buffer or one for each rank,
   // or for an all-to-all each pair; and these cut into as many chunks as the plan has. They stay
   // until the next call.
@@ -92,9 +67,8 @@ class Collectives {
  private:
   // Comes before a call's plan is chosen, which may depend on what it finds out.
   virtual void prepare_choice(Timeout /*timeout*/) {}
-  // Where nothing has been selected.
-  virtual AlgorithmFamily family_of(Collective collective, std::size_t count,
-                                    DType dtype) const = 0;
+  // What carries calls out. It is the same on all ranks.
+  virtual ExecutorKind executor_kind() const = 0;
   // `call` has no sequence number yet, and no Call::plan.
   virtual void carry_out(Call call, const Reduction& reduction, Timeout timeout) = 0;
 
@@ -104,11 +78,7 @@ class Collectives {
   const int rank_;
   const int world_size_;
   Programs programs_;
-  std::array<std::array<AlgorithmId, kNumFamilies>, kNumCollectives> automatic_{};
-  Tuning tuning_;
-  // Across hosts, of an all-reduce of at most so many bytes.
-  AlgorithmId doubling_ = 0;
-  double doubling_most_ = 0;
+  Policy policy_;
   Chunks blocks_, chunks_;
 };
 

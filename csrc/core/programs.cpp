@@ -36,25 +36,7 @@ std::uint64_t fingerprint_of(const std::vector<Plan>& plans) {
 }  // namespace
 
 Programs::Programs(int rank, int world_size, Selection selection)
-    : rank_(rank), world_size_(world_size), selection_(std::move(selection)) {
-  for (const auto& [collective, choice] : selection_.choices) {
-    if (choice.plans) {
-      selected_[collective] = kUsersPlans;
-      continue;
-    }
-    const Algorithm* algorithm = find_algorithm(collective, choice.name);
-    if (algorithm == nullptr) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  std::string(to_string(collective)) + " has no algorithm \"" + choice.name + "\"");
-    }
-    selected_[collective] = id_of(*algorithm);
-  }
-}
-
-const AlgorithmId* Programs::selected(Collective collective) const {
-  const auto found = selected_.find(collective);
-  return found == selected_.end() ? nullptr : &found->second;
-}
+    : rank_(rank), world_size_(world_size), selection_(std::move(selection)) {}
 
 const Prepared& Programs::find(Collective collective, AlgorithmId algorithm, int root) {
   const auto key = std::make_tuple(collective, algorithm, root);
@@ -90,9 +72,10 @@ Prepared Programs::prepare(Collective collective, AlgorithmId id, int root) cons
           from);
     }
   } catch (const PlanError& error) {
-    prepared.error = std::make_exception_ptr(
-        PlanError(std::string(to_string(collective)) + " by the plan \"" + name_of(collective, id) +
-                  "\" on " + std::to_string(world_size_) + " ranks: " + error.what()));
+    prepared.error =
+        std::make_exception_ptr(PlanError(std::string(to_string(collective)) + " by the plan \"" +
+                                          name_of(selection_.choices, collective, id) + "\" on " +
+                                          std::to_string(world_size_) + " ranks: " + error.what()));
   } catch (const std::invalid_argument& error) {
     prepared.error = make_error(ErrorKind::kInvalidArgument, error.what());
   }

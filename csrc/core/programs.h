@@ -8,14 +8,11 @@
 #include <tuple>
 #include <vector>
 
-#include "core/policy.h"
+#include "core/selection.h"
 #include "plan/algorithms.h"
 #include "plan/program.h"
 
 namespace ringcomm {
-
-// In place of an algorithm's id: what the selection brings of its own.
-inline constexpr AlgorithmId kUsersPlans = 255;
 
 // A program, or why there is none. The fingerprint stands for what an id leaves open: a user's
 // plans, the ranks' hosts. Ranks with the same ids and fingerprints have the same plans.
@@ -38,15 +35,8 @@ class Programs {
   }
 
   const Selection& selection() const { return selection_; }
-  // What has been selected for the collective, if anything has.
-  const AlgorithmId* selected(Collective collective) const;
 
   const Prepared& find(Collective collective, AlgorithmId algorithm, int root);
-
-  std::string name_of(Collective collective, AlgorithmId algorithm) const {
-    return algorithm == kUsersPlans ? selection_.choices.at(collective).name
-                                    : std::string(algorithms()[algorithm].name);
-  }
 
  private:
   Prepared prepare(Collective collective, AlgorithmId algorithm, int root) const;
@@ -54,7 +44,6 @@ class Programs {
   const int rank_;
   const int world_size_;
   Selection selection_;
-  std::map<Collective, AlgorithmId> selected_;
   std::map<std::tuple<Collective, AlgorithmId, int>, Prepared> prepared_;
 };
 

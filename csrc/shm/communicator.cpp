@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <ranges>
 #include <system_error>
 #include <utility>
 
@@ -15,12 +14,6 @@ namespace {
 
 // A rank that leaves waits so long for what it has sent to be on its way to other hosts.
 constexpr std::chrono::milliseconds kLastMail{1000};
-
-constexpr std::size_t kMostAtOnce = 512 << 10;  // bytes
-// Bytes for each rank of what is small: less is sent with the announcement sooner than reached.
-constexpr std::size_t kLeastInPlace = 8 << 10;
-// Ranks. Every one more takes two slots of each outbox, and slices become shorter.
-constexpr int kMostDirect = 16;
 
 const GroupConfig& checked(const GroupConfig& config) {
   const int rank = config.rank, world_size = config.world_size;
@@ -42,6 +35,19 @@ GroupConfig with_what_it_goes_by(GroupConfig config, const Selection& selection)
   return config;
 }
 
+// Across hosts nothing has been measured.
+GroupFacts facts_of(shm::Group& group) {
+  GroupFacts facts{.with_call_nbytes = group.geometry().small_nbytes};
+  if (group.remote_hosts() == nullptr) {
+    const auto tuned = group.segment().tuned();
+    facts.tuned.assign(tuned.begin(), tuned.end());
+  } else {
+    facts.host_of = group.placement().host_of;
+    facts.link = group.segment().inter_host().link;
+  }
+  return facts;
+}
+
 }  // namespace
 
 Communicator::Communicator(Store& store, const GroupConfig& config, const Selection& selection,
@@ -53,11 +59,7 @@ Communicator::Communicator(Store& store, const GroupConfig& config, const Select
       executor_(group_),
       mail_(group_),
       peers_(config.world_size) {
-  if (group_.remote_hosts() != nullptr) {
-    place(group_.placement(), group_.segment().inter_host().link);
-  } else {
-    tune(group_.segment().tuned());
-  }
+  agree_on(facts_of(group_));
   if (rank() == group_.own_leader()) {
     const bool is_tuned = !group_.spans_hosts() && !group_.segment().tuned().empty();
     group_.segment().publish(size_classes(), is_tuned ? selection.tuned_by : "");
@@ -128,28 +130,6 @@ void Communicator::monitored_barrier(bool wait_all_ranks, Timeout timeout) {
   shm::monitored_barrier(group_, ++barriers_, wait_all_ranks, Deadline::in(timeout));
 }
 
-// Floats of 16 and 8 bits lose a little with every rounding, and a direct plan rounds once where a
-// ring rounds at every hop. The rest is by measurement, on one host.
-Collectives::AlgorithmFamily Communicator::family_of(Collective collective, std::size_t count,
-                                                     DType dtype) const {
-  const bool is_on_one_host = group_.placement().num_hosts() == 1;
-  // Two ranks move as much either way, and wait for each other once less.
-  const bool is_small = count * element_size(dtype) <= kMostAtOnce;
-  if (collective == Collective::kAllReduce && world_size() == 2 && is_small && is_on_one_host) {
-    return AlgorithmFamily::kOneShot;
-  }
-  // What is for all ranks is written once, into a slot that all of them read.
-  const bool is_for_all = collective == Collective::kAllReduce ||
-                          collective == Collective::kAllGather ||
-                          collective == Collective::kBroadcast;
-  const bool waits_less = is_for_all || collective == Collective::kReduceScatter;
-  const bool is_faster = waits_less && world_size() <= kMostDirect && is_on_one_host;
-  if (element_size(dtype) < 4 || is_faster) return AlgorithmFamily::kDirect;
-  // Trees move as much as a chain, with a logarithm of its waits.
-  const bool is_long = collective == Collective::kReduce && world_size() > 2;
-  return is_long && is_on_one_host ? AlgorithmFamily::kTree : AlgorithmFamily::kRing;
-}
-
 template <typename T>
 T& Communicator::find(ByCall<T>& ways, const Call& call) {
   const auto key = std::make_pair(call.collective, call.root);
@@ -164,23 +144,8 @@ T& Communicator::find(ByCall<T>& ways, const Call& call) {
 
 shm::Eager& Communicator::eager_way(const Call& call) { return find(eager_, call); }
 
-bool Communicator::fits(const shm::Eager& eager, const Chunks& blocks, DType dtype) const {
-  return eager.fits(blocks, group_.geometry().small_nbytes / element_size(dtype));
-}
-
-bool Communicator::is_tiny(const Call& call) const {
-  return call.count * element_size(call.dtype) < kLeastInPlace * world_size();
-}
-
-// If every rank scales its input by a factor of its own, no other rank can.
-bool Communicator::may_be_zero_copy(const Call& call) const {
-  const bool is_scaled = call.reduces && call.op == ReduceOp::kPremulSum;
-  const bool is_on_one_host = group_.placement().num_hosts() == 1;
-  return !is_selected(call.collective) && !is_scaled && is_on_one_host && world_size() > 1;
-}
-
-shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, std::size_t before) {
-  if (!may_be_zero_copy(call)) return nullptr;
+shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, Path path, std::size_t before) {
+  if (!policy().zero_copy(call, path)) return nullptr;
   shm::ZeroCopy& family = find(zero_copy_, call);
   return fits(family, before) ? &family : nullptr;
 }
@@ -208,11 +173,11 @@ void Communicator::carry_out_here(Call& call, const Reduction& reduction,
                                   const Deadline& deadline) {
   if (call.collective == Collective::kAllToAll)
     return carry_out_all_to_all(call, reduction, deadline);
-  if (call.algorithm != kUsersPlans) {
+  if (may_travel_with_call(call, kExecutor)) {
     shm::Eager& eager = eager_way(call);
-    if (fits(eager, blocks(), call.dtype)) {
-      return eagerly(eager, is_tiny(call) ? nullptr : zero_copy_way(call), call, reduction,
-                     deadline);
+    const std::size_t payload_nbytes = eager.most_count(blocks()) * element_size(call.dtype);
+    if (policy().path(call, kExecutor, payload_nbytes) == Path::kWithCall) {
+      return eagerly(eager, zero_copy_way(call, Path::kWithCall), call, reduction, deadline);
     }
   }
   by_plan(call, reduction, deadline);
@@ -275,7 +240,7 @@ void Communicator::await_all(const std::exception_ptr& refusal, const Deadline& 
 void Communicator::by_plan(Call& call, const Reduction& reduction, const Deadline& deadline) {
   std::exception_ptr refusal;
   const Program& program = this->program(call, refusal);
-  shm::ZeroCopy* const family = refusal ? nullptr : zero_copy_way(call);
+  shm::ZeroCopy* const family = refusal ? nullptr : zero_copy_way(call, Path::kByPlan);
   group_.use(shm::Area::kOutboxes);
   std::byte* const payload = exchange_.begin(call, deadline);
   const std::size_t published = family != nullptr ? publish_buffers(*family, call, payload) : 0;
@@ -316,8 +281,6 @@ void Communicator::barrier(Timeout timeout) {
   });
 }
 
-// What a communicator chooses is found by asking it, so that no limit stands here a second time.
-
 namespace {
 
 constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kReduceScatter,
@@ -325,68 +288,16 @@ constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kRedu
                                        Collective::kReduce};
 // The choice depends on how many bytes an element has, not on its type.
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16};
-constexpr std::uint64_t kMostNbytes = std::uint64_t{1} << 40;
-
-bool has_block_per_rank(Collective collective) {
-  return collective == Collective::kReduceScatter || collective == Collective::kAllGather;
-}
 
 }  // namespace
-
-// Looks at every power of two. Between two that differ it looks for the first size that is unlike
-// the smaller one. It may miss a class that begins and ends between two powers of two.
-void Communicator::append_size_classes(Collective collective, DType dtype,
-                                       std::vector<SizeClass>& found) const {
-  const int num_blocks = has_block_per_rank(collective) ? world_size() : 1;
-  const std::uint64_t block_nbytes = num_blocks * element_size(dtype);
-  const shm::Eager eager(collective, world_size(), num_blocks, 0, rank());
-  Chunks blocks(num_blocks);
-  Call call;
-  call.collective = collective;
-  call.dtype = dtype;
-  call.reduces = is_reduction(collective);
-  const auto set_count = [&](std::uint64_t block_count) {
-    for (Chunk& block : blocks) block.count = block_count;
-    call.count = block_count * num_blocks;
-    call.algorithm = choose(call);
-    return call.algorithm != kUsersPlans && fits(eager, blocks, dtype);
-  };
-  SizeClass one{SizeClass::kNoLimit, SizeClass::kNoLimit, collective, dtype, Path::kByPlan, {}};
-  if (may_be_zero_copy(call) &&
-      fits(shm::ZeroCopy(collective, world_size(), num_blocks, 0, rank()), /*before=*/0)) {
-    const auto counts = std::views::iota(std::uint64_t{1}, kMostNbytes / block_nbytes);
-    one.zero_copy_from = block_nbytes * *std::ranges::partition_point(counts, [&](auto count) {
-                           return set_count(count) && is_tiny(call);
-                         });
-  }
-  const auto class_of = [&](std::uint64_t block_count) {
-    const bool is_eager = set_count(block_count);
-    one.path = is_eager ? Path::kWithCall : Path::kByPlan;
-    one.algorithm.assign(is_eager ? "" : algorithm_name(collective, call.algorithm));
-    return one;
-  };
-  const auto are_alike = [](const SizeClass& a, const SizeClass& b) {
-    return a.path == b.path && a.algorithm == b.algorithm;
-  };
-  std::uint64_t first = 1;
-  SizeClass current = class_of(first);
-  for (std::uint64_t end = 2; end * block_nbytes <= kMostNbytes; first = end, end *= 2) {
-    while (!are_alike(current, class_of(end))) {
-      const auto counts = std::views::iota(first, end + 1);
-      first = *std::ranges::partition_point(
-          counts, [&](auto count) { return are_alike(current, class_of(count)); });
-      current.most_nbytes = (first - 1) * block_nbytes;
-      found.push_back(current);
-      current = class_of(first);
-    }
-  }
-  found.push_back(current);
-}
 
 std::vector<SizeClass> Communicator::size_classes() const {
   std::vector<SizeClass> found;
   for (const Collective collective : kCollectives) {
-    for (const DType dtype : kDTypes) append_size_classes(collective, dtype, found);
+    for (const DType dtype : kDTypes) {
+      const auto classes = ringcomm::size_classes(policy(), kExecutor, collective, dtype);
+      found.insert(found.end(), classes.begin(), classes.end());
+    }
   }
   return found;
 }

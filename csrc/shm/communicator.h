@@ -104,7 +104,8 @@ class Communicator : public Collectives {
   // With the rank and the call, if it is an error that knows neither.
   [[noreturn]] void rethrow_named(const std::exception_ptr& error);
 
-  AlgorithmFamily family_of(Collective collective, std::size_t count, DType dtype) const override;
+  static constexpr ExecutorKind kExecutor = ExecutorKind::kShm;
+  ExecutorKind executor_kind() const override { return kExecutor; }
   void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;
 
   void carry_out_here(Call& call, const Reduction& reduction, const Deadline& deadline);
@@ -116,8 +117,6 @@ class Communicator : public Collectives {
   void check_sum(const Call& call, std::size_t from, const std::uint64_t* counts,
                  std::uint64_t most);
 
-  void append_size_classes(Collective collective, DType dtype, std::vector<SizeClass>& found) const;
-
   // The program of the call, and its fingerprint in it; if that is refused, `refusal`, which is to
   // be thrown once all ranks know of it.
   const Program& program(Call& call, std::exception_ptr& refusal);
@@ -128,19 +127,13 @@ class Communicator : public Collectives {
   // Made when it is first wanted.
   template <typename T>
   T& find(ByCall<T>& ways, const Call& call);
-  // Whether the blocks are sent with the announcement of their call; is_tiny: they are wherever
-  // their tensors lie.
-  bool fits(const shm::Eager& eager, const Chunks& blocks, DType dtype) const;
-  bool is_tiny(const Call& call) const;
-  // Whether calls like this one are zero copy if their tensors allow it and the places fit.
-  bool may_be_zero_copy(const Call& call) const;
   bool fits(const shm::ZeroCopy& family, std::size_t before) const {
     return before + family.most_nbytes() <= group_.geometry().eager_nbytes;
   }
   shm::Eager& eager_way(const Call& call);
-  // Null: the call goes another way wherever its tensors are. `before`: the bytes of the payload
+  // Null: calls on that path copy wherever their tensors are. `before`: the bytes of the payload
   // before the places that this rank publishes.
-  shm::ZeroCopy* zero_copy_way(const Call& call, std::size_t before = 0);
+  shm::ZeroCopy* zero_copy_way(const Call& call, Path path, std::size_t before = 0);
   std::size_t publish_buffers(shm::ZeroCopy& family, const Call& call, std::byte* payload) {
     return family.publish_buffers(blocks(), element_size(call.dtype), peers_, payload);
   }

@@ -32,13 +32,15 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
     counts[n + r] = blocks()[r * n + own].count;
   }
   call.count = total;
-  const std::size_t small_nbytes = std::max(group_.geometry().small_nbytes, table_nbytes);
-  const std::size_t most = (small_nbytes - table_nbytes) / element_nbytes;
-  call.eager = call.algorithm != kUsersPlans && total <= most;
+  // The table goes with the call in any case.
+  const std::size_t most_nbytes = std::max(policy().with_call_nbytes(), table_nbytes);
+  const std::size_t most = (most_nbytes - table_nbytes) / element_nbytes;
+  const Path path = path_of(call, kExecutor, table_nbytes + total * element_nbytes, most_nbytes);
+  call.eager = path == Path::kWithCall;
   if (call.eager) payload = exchange_.room(table_nbytes + total * element_nbytes);
   std::memcpy(payload, counts, table_nbytes);
   std::size_t published = 0, written = 0;
-  shm::ZeroCopy* const family = refusal || call.eager ? nullptr : zero_copy_way(call, table_nbytes);
+  shm::ZeroCopy* const family = refusal ? nullptr : zero_copy_way(call, path, table_nbytes);
   if (call.eager) {
     written = eager_way(call).write(blocks(), reduction, payload + table_nbytes, payload_stores_,
                                     !group_.shares_cores());

@@ -48,10 +48,12 @@ Eager::Eager(Collective collective, int world_size, int num_blocks, int root, in
   payloads_ = std::move(blocks_of);
 }
 
-bool Eager::fits(const Chunks& blocks, std::size_t count) const {
-  return std::ranges::all_of(payloads_, [&](const std::vector<int>& payload) {
-    return total_count(blocks, payload) <= count;
-  });
+std::size_t Eager::most_count(const Chunks& blocks) const {
+  std::size_t most = 0;
+  for (const std::vector<int>& payload : payloads_) {
+    most = std::max(most, total_count(blocks, payload));
+  }
+  return most;
 }
 
 std::size_t Eager::count(const Chunks& blocks) const {

@@ -26,8 +26,8 @@ class Eager {
  public:
   Eager(Collective collective, int world_size, int num_blocks, int root, int rank);
 
-  // Whether no rank's payload has more elements. All ranks find the same.
-  bool fits(const Chunks& blocks, std::size_t count) const;
+  // Elements of the largest payload of any rank. All ranks find the same.
+  std::size_t most_count(const Chunks& blocks) const;
 
   // Elements of this rank's payload.
   std::size_t count(const Chunks& blocks) const;

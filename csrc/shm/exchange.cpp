@@ -3,15 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/policy.h"
+
 namespace ringcomm::shm {
-namespace {
-
-// Bytes. Less is written as fast to lines that others still have, and the fewest lines are the
-// best.
-constexpr std::size_t kLeastInRotation = 2 << 10;
-constexpr std::size_t kLeastOnSharedCores = 8 << 10;
-
-}  // namespace
 
 std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
   if (group_.broken()) group_.check(describe(call, group_.members));
@@ -31,8 +25,9 @@ std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
 // others may still read.
 std::byte* Exchange::room(std::size_t payload_nbytes) {
   const std::size_t most = group_.geometry().payloads_nbytes;
-  const std::size_t least = group_.shares_cores() ? kLeastOnSharedCores : kLeastInRotation;
-  if (payload_nbytes < least || most == 0) return announcement(group_.rank).payload();
+  if (!goes_in_rotation(payload_nbytes, group_.shares_cores()) || most == 0) {
+    return announcement(group_.rank).payload();
+  }
   group_.use(Area::kPayloads);
   payload_at_ = static_cast<std::uint32_t>(rotation_.take(round_up(payload_nbytes, kLine), most));
   return group_.segment().payloads(group_.rank) + payload_at_;

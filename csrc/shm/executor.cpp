@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/lanes.h"
+#include "core/policy.h"
 #include "core/status.h"
 #include "reduce/host.h"
 
@@ -12,16 +13,6 @@ namespace ringcomm::shm {
 namespace {
 
 constexpr std::size_t kSliceAlignment = 64;  // bytes; a multiple of every element
-
-// Where data goes one way, one rank sends a slice while the next one takes the slice before it, and
-// of few slices not much of the time is shared. Elsewhere all ranks have something to do all the
-// time, and every slice is one more wait.
-constexpr std::size_t kSlicesOnTheWay = 2;
-constexpr std::size_t kLeastOnTheWay = 32 << 10;  // bytes: that is worth a wait
-
-bool goes_one_way(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce;
-}
 
 }  // namespace
 
@@ -37,17 +28,6 @@ Executor::Executor(Group& group)
 std::size_t Executor::slot_nbytes(const Program& program) const {
   const std::size_t num_slots = std::max(program.num_slots, 1);
   return group_.geometry().slots_nbytes / num_slots / kSliceAlignment * kSliceAlignment;
-}
-
-std::size_t Executor::slice_nbytes(const Program& program, Collective collective,
-                                   std::size_t chunk_nbytes) const {
-  const std::size_t slot = slot_nbytes(program);
-  // Where all wait for each other's data in every round, none runs ahead of its receivers. What
-  // goes one way is to ask them for leave, if the slots are large enough.
-  if (remote_) return goes_one_way(collective) ? slot : std::min(slot, remote_->one_shot_nbytes());
-  if (!goes_one_way(collective)) return slot;
-  const std::size_t part = chunk_nbytes / kSlicesOnTheWay / kSliceAlignment * kSliceAlignment;
-  return std::min(slot, std::max(part, kLeastOnTheWay));
 }
 
 void Executor::check_fits(const Program& program) const {
@@ -76,8 +56,10 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
   std::size_t most = 0;
   for (const Chunk& chunk : chunks) most = std::max(most, chunk.count);
   const std::size_t element_nbytes = element_size(reduction.dtype);
+  const std::size_t sent_unasked = remote_ ? remote_->one_shot_nbytes() : 0;
   const std::size_t slice_count =
-      slice_nbytes(program, call.collective, most * element_nbytes) / element_nbytes;
+      slice_nbytes(call.collective, slot_nbytes(program), most * element_nbytes, sent_unasked) /
+      element_nbytes;
   Job job{program,
           chunks,
           reduction,

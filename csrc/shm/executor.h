@@ -97,9 +97,6 @@ class Executor {
   void leave_nothing_behind(const Call& call, const Deadline& deadline);
 
   std::size_t slot_nbytes(const Program& program) const;
-  // The size of a slice of the largest chunk: at most a slot, and the same on all ranks.
-  std::size_t slice_nbytes(const Program& program, Collective collective,
-                           std::size_t chunk_nbytes) const;
   void provide_scratch(std::size_t nbytes);
   Pass pass_for(const Job& job, const Call& call) const;
 

@@ -3,17 +3,10 @@
 #include <algorithm>
 #include <chrono>
 
-#include "plan/network.h"
-
 namespace ringcomm::shm {
 namespace {
 
 constexpr std::size_t kKiB = 1024;
-// What the ranks of a host announce goes to another in one message, which an engine sends before it
-// is received (hosts/ucx_library.cpp) if it is no longer than this.
-constexpr std::size_t kMostBetweenHosts = 256 * kKiB;
-// Whatever the network is: with gloo, a crossing that is spared is worth more.
-constexpr std::size_t kLeastSmall = 256, kLeastSmallByGloo = kKiB;
 
 // What the ranks use in rotation is together about four L2 caches: so much that each core has lost
 // what it comes back to, and so little that a cache which they share still has it. With more ranks
@@ -34,13 +27,6 @@ std::size_t by_world_size(int world_size, const Limit (&limits)[n], std::size_t 
   return more;
 }
 
-// An all-to-all announces two counts for each rank.
-std::size_t eager_nbytes_of(int n) {
-  const std::size_t counts = 2 * static_cast<std::size_t>(n) * sizeof(std::uint64_t);
-  return std::max(by_world_size(n, {{2, 64 * kKiB}, {8, 32 * kKiB}, {32, 16 * kKiB}}, 8 * kKiB),
-                  round_up(counts, kPage));
-}
-
 std::size_t announcements_nbytes_of(std::size_t eager_nbytes) {
   return 2 * (sizeof(Announcement) + eager_nbytes) + kLanesAcrossHosts * sizeof(Progress);
 }
@@ -59,7 +45,7 @@ InterHostConfig GroupHeader::inter_host() const {
 
 Geometry::Geometry(int n)
     : world_size(n),
-      eager_nbytes(eager_nbytes_of(n)),
+      eager_nbytes(with_call_nbytes(n)),
       small_nbytes(eager_nbytes),
       payloads_nbytes(by_world_size(n,
                                     {{2, kInRotation / 2},
@@ -102,21 +88,9 @@ void Geometry::do_without_rotation() {
 }
 
 void Geometry::spread(const Placement& placement, const InterHostConfig& inter_host) {
-  const int num_hosts = placement.num_hosts();
-  const Link& link = inter_host.link;
-  const bool is_known = link.latency > 0 && link.bandwidth > 0;
-  if (num_hosts == 1) return;
+  if (placement.num_hosts() == 1) return;
   do_without_rotation();  // relays look for payloads behind their announcements
-  if (!is_known) return;
-  std::size_t most_ranks = 0;
-  for (int host = 0; host < num_hosts; ++host) {
-    most_ranks = std::max(most_ranks, placement.ranks_on(host).size());
-  }
-  const double pays = one_shot_pays_up_to(num_hosts, static_cast<int>(most_ranks), link);
-  const std::size_t most = std::max(eager_nbytes, kMostBetweenHosts / most_ranks / kPage * kPage);
-  small_nbytes = pays < static_cast<double>(most) ? static_cast<std::size_t>(pays) : most;
-  small_nbytes =
-      std::max(small_nbytes, inter_host.engine == "gloo" ? kLeastSmallByGloo : kLeastSmall);
+  small_nbytes = with_call_nbytes(placement.host_of, inter_host.link, inter_host.engine);
   eager_nbytes = std::max(eager_nbytes, round_up(small_nbytes, kPage));
 }
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "core/policy.h"
 #include "shm/arena.h"
 #include "shm/layout.h"
 #include "shm/zero_copy.h"
@@ -13,12 +14,6 @@ namespace ringcomm::shm {
 namespace {
 
 constexpr std::size_t kAddress = 116;  // bytes of File::address, with a zero behind it
-
-// Bytes from each rank, on average: less is never taken by the kernel.
-constexpr std::size_t kLeastTaken = 512 << 10;
-// To each rank, on average: of a rank that has less for them nothing is read, as it would have to
-// ask first whether that can be.
-constexpr std::size_t kLeastRead = 128 << 10;
 
 std::uint64_t address_of(const Chunk& block) {
   return reinterpret_cast<std::uintptr_t>(block.input);
@@ -77,7 +72,7 @@ std::size_t ZeroCopy::publish_buffers(const Chunks& blocks, std::size_t element_
                              return peers.processes.knows(r);
                            });
   taken_ = is_exchange_ ? nbytes_to_take(blocks, element_nbytes) : 0;
-  const bool is_large = taken_ >= kLeastTaken * (places_.size() - 1);
+  const bool is_large = is_worth_taking(taken_, places_.size() - 1);
   choice_ = rank_ == 0 && is_large ? &choices_[std::bit_width(taken_) - 1] : nullptr;
   info.by_kernel = choice_ != nullptr && choice_->by_kernel();
   std::memcpy(payload, &info, sizeof(info));
@@ -91,7 +86,7 @@ bool ZeroCopy::may_be_read(const Chunks& blocks, std::size_t element_nbytes) {
   for (std::size_t to = 0; to < inputs_.size(); ++to) {
     if (to != static_cast<std::size_t>(rank_)) count += blocks[inputs_[to]].count;
   }
-  if (count * element_nbytes < kLeastRead * (inputs_.size() - 1)) return count == 0;
+  if (!is_worth_reading(count * element_nbytes, inputs_.size() - 1)) return count == 0;
   for (std::size_t to = 0; to < inputs_.size(); ++to) {
     const Chunk& block = blocks[inputs_[to]];
     const std::uint64_t place = address_of(block);

@@ -5,6 +5,8 @@
 
 namespace ringcomm {
 
+struct SizeClass;
+
 // A function that runs without Python's lock.
 using Unlocked = pybind11::call_guard<pybind11::gil_scoped_release>;
 
@@ -16,6 +18,12 @@ void bind_plan(pybind11::module_& module);
 
 // The type of Python's PlanError, for functions that pybind11 does not translate errors of.
 PyObject* plan_error_type();
+
+// A part of it: how the calls of any group go.
+void bind_policy(pybind11::module_& plan);
+
+// The arguments of ringcomm.chosen.SizeClass.
+pybind11::dict to_dict(const SizeClass& one);
 
 // Groups as others see them.
 void bind_status(pybind11::module_& m);

@@ -332,6 +332,7 @@ void bind_plan(py::module_& module) {
   bind_verify(m);
   bind_algorithms(m);
   bind_simulator(m);
+  bind_policy(m);
   bind_program(m);
 }
 

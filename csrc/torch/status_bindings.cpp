@@ -32,21 +32,6 @@ py::dict to_dict(const shm::RankView& rank) {
   return dict;
 }
 
-py::object or_none(std::uint64_t nbytes) {
-  return nbytes == SizeClass::kNoLimit ? py::object(py::none()) : py::int_(nbytes);
-}
-
-py::dict to_dict(const SizeClass& one) {
-  py::dict dict;
-  dict["collective"] = to_string(one.collective);
-  dict["dtype"] = name(one.dtype);
-  dict["most_nbytes"] = or_none(one.most_nbytes);
-  dict["path"] = one.path == Path::kWithCall ? "with the call" : "plan";
-  dict["algorithm"] = one.algorithm.str();
-  dict["zero_copy_from"] = or_none(one.zero_copy_from);
-  return dict;
-}
-
 py::dict view_group(int descriptor) {
   const shm::GroupView group = shm::view(descriptor);
   py::list ranks;

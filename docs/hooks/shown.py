@@ -2,6 +2,7 @@
 
 <!-- plan: all_reduce hierarchical 4 ranks_per_host=2 -->   the plan's picture
 <!-- help: bench -->                                         what `bench --help` prints
+<!-- output: explain --choose -->                            what the command prints
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -25,6 +27,7 @@ from ringcomm.plan import Plans
 
 PLAN = re.compile(r"^<!-- plan: (\w+) (\w+) (\d+)(?: ranks_per_host=(\d+))? -->$", re.M)
 HELP = re.compile(r"^<!-- help: (\w+) -->$", re.M)
+OUTPUT = re.compile(r"^<!-- output: (.+) -->$", re.M)
 
 
 def plans_of(match: re.Match[str]) -> Plans:
@@ -42,20 +45,20 @@ def name_of(match: re.Match[str]) -> str:
     return "plans/" + "_".join(part for part in match.groups() if part)
 
 
-def help_of(command: str) -> str:
-    """What `python -m ringcomm COMMAND --help` prints on a terminal of 90 columns."""
+def output_of(arguments: Sequence[str]) -> str:
+    """What `python -m ringcomm` prints on a terminal of 90 columns."""
     columns = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "90"
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-            main([command, "--help"])
+            main(arguments)
     finally:
         if columns is None:
             del os.environ["COLUMNS"]
         else:
             os.environ["COLUMNS"] = columns
-    return printed.getvalue()
+    return "\n".join(line.rstrip() for line in printed.getvalue().splitlines()) + "\n"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -83,5 +86,9 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         words = f"{collective} by {algorithm} among {world_size} ranks, step by step"
         return f"![{words}]({path}.svg)\n\n[Play it]({path}.html)"
 
+    def text(arguments: Sequence[str]) -> str:
+        return f"```text\n{output_of(arguments)}```"
+
     markdown = PLAN.sub(picture, markdown)
-    return HELP.sub(lambda match: f"```text\n{help_of(match[1])}```", markdown)
+    markdown = HELP.sub(lambda match: text([match[1], "--help"]), markdown)
+    return OUTPUT.sub(lambda match: text(match[1].split()), markdown)

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 class PlanError(RuntimeError):
     """A plan is wrong, or the plans of the ranks do not fit together."""
@@ -171,3 +171,12 @@ class CompiledProgram:
 def compile(
     collective: Collective, plans: Sequence[Plan], rank: int, root: int = 0
 ) -> CompiledProgram: ...
+def size_classes(
+    collective: Collective,
+    dtype: str,
+    executor: str,
+    host_of: Sequence[int],
+    link: Link,
+    engine: str = "",
+    algorithm: str = "auto",
+) -> list[dict[str, Any]]: ...

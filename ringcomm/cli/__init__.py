@@ -17,7 +17,7 @@ COMMANDS = {
     "demo": "train a small network data-parallel, check it, and compare with gloo",
     "bench": "time collectives over ringcomm, gloo, NCCL and MPI",
     "tune": "find the fastest algorithms of this machine, for later groups to use",
-    "explain": "write a plan as a picture",
+    "explain": "write a plan as a picture, or print how calls go",
     "cost": "memory and communication of training a transformer",
     "simulate": "how long collectives take on a network, at any scale",
     "trace": "record what all ranks do in a collective, for Perfetto",

@@ -32,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--beside", metavar="ALGORITHM", help="what --algorithm is compared with")
     group.add_argument("--nbytes", type=nbytes, help="of the buffer on each rank (default: 1M)")
     group.add_argument("--link", type=link, help="inside hosts (default: nvlink4)")
-    group.add_argument("--across", type=link, help="between hosts (default: ndr)")
+    group.add_argument(
+        "--across",
+        type=link,
+        help="between hosts, with --choose, too (default: ndr, or there 10 Gbit/s Ethernet)",
+    )
     group.add_argument(
         "--nics-per-host", type=number(1), help="that its ranks share (default: one per rank)"
     )
@@ -46,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         action="store_true",
         default=None,
-        help="for machines, times in seconds; a picture is written only with -o",
+        help="for machines, with --choose, too; times are in seconds, and a picture is written "
+        "only with -o",
     )
 
 

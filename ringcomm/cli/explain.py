@@ -1,4 +1,4 @@
-"""python -m ringcomm explain: writes a plan as a picture, or what a lane makes of it."""
+"""python -m ringcomm explain: a plan as a picture, what a lane makes of it, or how calls go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import ringcomm
 from ringcomm.arguments import module, number, output_file, ranks_per_host
-from ringcomm.cli import beside
+from ringcomm.cli import beside, choose
 from ringcomm.cli.names import COLLECTIVES
 from ringcomm.usage import FailedError, UsageError, refusing
 
@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks-per-host",
         type=ranks_per_host,
-        help="of plans for hosts: of each host, such as 3,2,2, or one number for all",
+        help="of plans for hosts, and of --choose: of each host, such as 3,2,2, or one number "
+        "for all",
     )
     parser.add_argument(
         "--timeline",
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a page (.html), or for slides a drawing (.svg) or an animation (.gif) "
         "(default: COLLECTIVE.html, of a timeline COLLECTIVE.svg)",
     )
+    choose.add_arguments(parser)
     beside.add_arguments(parser)
 
 
@@ -86,6 +88,10 @@ def _write(options: argparse.Namespace, output: Path, suffixes: Sequence[str]) -
     Raises:
         ValueError: the options do not fit together.
     """
+    if options.choose:
+        choose.run(options)
+        return None
+    choose.refuse_without(options)
     generate = getattr(ringcomm.plan, options.collective)
     given = {name: getattr(options, name) for name in ("algorithm", "root", "ranks_per_host")}
     arguments = {name: value for name, value in given.items() if value is not None}

@@ -19,6 +19,21 @@ COLLECTIVES = (
 )
 # Several algorithms can carry these out, and all ranks know their size.
 TUNED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
+# The dtypes that are reduced, in torch's spelling.
+DTYPES = (
+    "float64",
+    "float32",
+    "float16",
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "int64",
+    "int32",
+    "int16",
+    "int8",
+    "uint8",
+    "bool",
+)
 # The links of ringcomm.plan, with latency and bandwidth.
 LINKS = {
     "nvlink4": "3.4 us, 450 GB/s",

@@ -76,7 +76,7 @@ TEST(kernels) {
                {kBroadcast, bf16, 8, 1 * kMiB, AlgorithmFamily::kDirect},
                {kBroadcast, bf16, 8, 1 * kMiB + 2, AlgorithmFamily::kRing},
                {kAllToAll, bf16, 8, 64 * kMiB, AlgorithmFamily::kDirect}},
-              streams::family_by_kernel);
+              family_by_kernel);
 }
 
 // 5 MB for each rank.
@@ -86,7 +86,7 @@ TEST(messages) {
                {kAllReduce, DType::kBFloat16, 4, 1024 * kMiB, AlgorithmFamily::kDirect},
                {kBroadcast, DType::kBFloat16, 4, 8 * kMiB, AlgorithmFamily::kDirect},
                {kBroadcast, DType::kFloat32, 4, 16 * kMiB, AlgorithmFamily::kRing}},
-              streams::family_by_messages);
+              family_by_messages);
 }
 
 namespace {
@@ -124,7 +124,7 @@ TEST(no_choice_is_far_from_the_best) {
         double best = INFINITY;
         for (const char* each : allowed) best = std::min(best, seconds(each, ranks, nbytes));
         const auto count = static_cast<std::size_t>(nbytes) / element_size(dtype);
-        const AlgorithmFamily family = streams::family_by_kernel(kAllReduce, count, dtype, ranks);
+        const AlgorithmFamily family = family_by_kernel(kAllReduce, count, dtype, ranks);
         CHECK_WITH(seconds(name_of(family), ranks, nbytes) <= 1.35 * best,
                    std::to_string(ranks) + " ranks, " + std::to_string(nbytes) +
                        " bytes: " + name_of(family));

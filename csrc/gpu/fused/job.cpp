@@ -4,16 +4,10 @@
 #include <cstring>
 #include <set>
 
-#include "core/programs.h"
+#include "core/policy.h"
 
 namespace ringcomm::fused {
 namespace {
-
-// These are more packs than a lane has movers. With fewer, some movers would have nothing to do.
-constexpr std::size_t kMinSliceNbytes = 8 << 10;
-
-// Movers move this many bytes in the time that one look at a flag takes.
-constexpr std::size_t kWorthLooking = 64 << 10;
 
 std::size_t round_up(std::size_t n, std::size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -26,14 +20,9 @@ std::size_t slot_nbytes(const Program& program, const Layout& layout) {
 // In an all-to-all no rank knows all counts.
 bool counts_are_known(const Call& call) { return call.collective != Collective::kAllToAll; }
 
-// The largest slices that fit into slots and give all lanes the same number of them.
 std::size_t slice_nbytes(const Call& call, std::size_t slot, std::size_t most, int num_lanes) {
   const std::size_t fits = slot - kPackBytes;  // leaves room for the skew
-  if (!counts_are_known(call)) return fits;
-  const std::size_t lanes = num_lanes;
-  const std::size_t rounds = std::max<std::size_t>(1, (most + lanes * fits - 1) / (lanes * fits));
-  const std::size_t share = round_up((most + lanes * rounds - 1) / (lanes * rounds), kPackBytes);
-  return std::min(fits, std::max(share, kMinSliceNbytes));
+  return counts_are_known(call) ? kernel_slice_nbytes(fits, most, num_lanes, kPackBytes) : fits;
 }
 
 std::size_t most_elements(std::span<const Chunk> chunks) {
@@ -133,18 +122,14 @@ std::string why_not(const Program& program, const Layout& layout) {
 }
 
 bool is_eager(const Call& call, std::span<const Chunk> blocks, const Layout& layout) {
-  // In these every rank receives from every other one, which gpu/fused/inboxes.h needs.
-  const bool is_mutual = call.collective == Collective::kAllReduce ||
-                         call.collective == Collective::kReduceScatter ||
-                         call.collective == Collective::kAllGather;
-  return is_mutual && call.algorithm != kUsersPlans &&
-         most_elements(blocks) * element_size(call.dtype) <= layout.eager_nbytes;
+  const std::size_t nbytes = most_elements(blocks) * element_size(call.dtype);
+  return path_of(call, ExecutorKind::kFused, nbytes, layout.eager_nbytes) == Path::kWithCall;
 }
 
 bool takes_two_hops(const Call& call, std::span<const Chunk> blocks, const Layout& layout) {
-  return call.collective == Collective::kAllReduce && call.algorithm != kUsersPlans &&
-         !is_eager(call, blocks, layout) &&
-         part_count(call, layout) * element_size(call.dtype) <= layout.hop_nbytes;
+  const std::size_t part_nbytes = part_count(call, layout) * element_size(call.dtype);
+  return !is_eager(call, blocks, layout) &&
+         ringcomm::takes_two_hops(call, part_nbytes, layout.hop_nbytes);
 }
 
 Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduction& reduction,
@@ -182,7 +167,7 @@ Job make_job(const Call& call, const Program& program, std::span<const Chunk> ch
   job.slot_nbytes = slot_nbytes(program, layout);
   const std::size_t slice = slice_nbytes(call, job.slot_nbytes, most, layout.num_lanes);
   job.slice_count = slice / job.element_nbytes;
-  job.looks_ahead = slice >= kWorthLooking;
+  job.looks_ahead = looks_ahead(slice);
   job.num_rounds = (most + slice - 1) / slice;
   const std::size_t lanes = layout.num_lanes;
   job.num_lanes = static_cast<int>(

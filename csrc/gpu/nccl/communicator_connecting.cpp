@@ -113,13 +113,7 @@ void Communicator::connect_edges(const std::vector<int>& peers, const Deadline& 
 }
 
 void Communicator::connect_memory(const Deadline& deadline) {
-  if (world_size() == 1) {
-    why_not_fused_ = "there is but one rank";
-  } else if (world_size() > fused::kMaxRanks) {
-    why_not_fused_ = "there are more than " + std::to_string(fused::kMaxRanks) + " ranks";
-  } else if (group_.spans_hosts()) {
-    why_not_fused_ = "the ranks are on several hosts";
-  }
+  why_not_fused_ = why_no_kernels(world_size(), group_.spans_hosts(), fused::kMaxRanks);
   if (!why_not_fused_.empty()) return;
   const int ctas = std::clamp(options_.max_ctas, 1, fused::kMaxBlocks);
   const auto by_kernel = streams::by_kernel(options_.executor, options_.auto_is_fused);
@@ -128,8 +122,7 @@ void Communicator::connect_memory(const Deadline& deadline) {
       .num_lanes = fused::kLanesPerBlock * ctas,
       .outbox_nbytes = by_kernel.lanes ? options_.outbox_nbytes : 0,
       .eager_lanes = ctas,
-      .eager_nbytes =
-          options_.eager_nbytes / (world_size() - 1) / fused::kEagerUnit * fused::kEagerUnit,
+      .eager_nbytes = fused::eager_nbytes_for_each(options_.eager_nbytes, world_size()),
       .hop_nbytes = options_.two_hop_nbytes / world_size() / fused::kEagerUnit * fused::kEagerUnit};
   const auto paths = options_.executor == streams::DeviceExecutor::kFused
                          ? FusedMemory::Paths::kAll

@@ -1,40 +1,18 @@
-// The collectives on a device, and which plans they use there if nothing has been selected: the
-// tables of defaults.
+// The collectives on a device: by messages, or as kernels. Which plans they use if nothing has been
+// selected is decided in core/policy.h.
 //
-// A kernel (csrc/gpu/fused/) carries out a call of few bytes eagerly, whatever its plan is. The
-// tables are for the other calls. Sums of floats of less than 4 bytes are rounded once, at every
-// size.
+// A kernel (csrc/gpu/fused/) carries out a call of few bytes eagerly, whatever its plan is.
 #pragma once
 
 #include <cstddef>
-#include <limits>
 #include <span>
 #include <string>
 
 #include "core/collectives.h"
+#include "core/policy.h"
 #include "gpu/streams/device_options.h"
 
 namespace ringcomm::streams {
-
-// A line of the table for kernels. The first line of the collective that allows the sums, the ranks
-// and the bytes is used. Collectives without a line have one algorithm.
-struct KernelChoice {
-  enum class Sums { kAny, kRoundedOnce };  // floats of less than 4 bytes
-  static constexpr int kAllRanks = std::numeric_limits<int>::max();
-  static constexpr std::size_t kAllSizes = std::numeric_limits<std::size_t>::max();
-
-  Collective collective;
-  Sums sums;
-  int most_ranks;
-  std::size_t most_nbytes;  // of the whole buffer
-  AlgorithmFamily family;
-};
-std::span<const KernelChoice> kernel_choices();
-
-AlgorithmFamily family_by_kernel(Collective collective, std::size_t count, DType dtype,
-                                 int world_size);
-AlgorithmFamily family_by_messages(Collective collective, std::size_t count, DType dtype,
-                                   int world_size);
 
 // Which calls are kernels if all ranks reach each other's memory: calls of few bytes (eager), and
 // the others (lanes). All other calls are messages.
@@ -74,7 +52,9 @@ class DeviceCollectives : public ringcomm::Collectives {
   // Whether a call that is not eager is one kernel, and not messages. It is the same on all ranks.
   virtual bool goes_by_kernels() const { return false; }
 
-  AlgorithmFamily family_of(Collective collective, std::size_t count, DType dtype) const override;
+  ExecutorKind executor_kind() const override {
+    return goes_by_kernels() ? ExecutorKind::kFused : ExecutorKind::kMessages;
+  }
   void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;
 };
 
