@@ -73,7 +73,7 @@ struct Program {
 
   // What follows is the same on all ranks.
   std::vector<int> num_actions;  // by rank
-  int num_slots = 0;             // of every rank's outbox: see plan/slots.h
+  int num_slots = 0;             // of every rank's outbox: see plan/wiring.h
 
   int num_steps = 0;  // see plan/wiring.h
   // The steps that slices go through one by one: up to the last that adds or needs scratch. The
