@@ -19,7 +19,7 @@
 //
 // No order of execution can deadlock, as long as there are no fewer send buffers than the program
 // has slots: what leaves from the j-th of S send buffers waits until the (j-S)-th has readers that
-// have posted receives for it, which is no more than plan/slots.h's proof lets it wait for.
+// have posted receives for it, which is no more than plan/wiring.h's proof lets it wait for.
 #pragma once
 
 #include <cstddef>

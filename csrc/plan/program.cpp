@@ -6,7 +6,6 @@
 
 #include "plan/draft.h"
 #include "plan/plan.h"
-#include "plan/slots.h"
 #include "plan/wiring.h"
 
 namespace ringcomm {

@@ -73,7 +73,7 @@ struct Program {
 
   // What follows is the same on all ranks.
   std::vector<int> num_actions;  // by rank
-  int num_slots = 0;             // of every rank's outbox: see plan/slots.h
+  int num_slots = 0;             // of every rank's outbox: see plan/wiring.h
 
   int num_steps = 0;  // see plan/wiring.h
   // The steps that slices go through one by one: up to the last that adds or needs scratch. The
@@ -89,12 +89,11 @@ struct Program {
   int scratch_per_slice = 0;  // for executors to which slices come in scratch
 };
 
-// The program of `rank` for plans that verify() accepts; plan_of(r) is rank r's. It
-// looks at all of them, so that each rank knows which ranks read what it writes, and where it finds
-// what it reads. Throws
-// PlanError for plans whose transfers cannot be, whose sends and receives do not match, or that
-// deadlock, and std::invalid_argument for what verify() does (plan/verify.h). What it takes has no
-// bound but that of the plans: check_bounds in plan/verify.h.
+// The program of `rank` for plans that verify() accepts; plan_of(r) is rank r's. It looks at all of
+// them, so that each rank knows which ranks read what it writes, and where it finds what it reads.
+// Throws PlanError for plans whose transfers cannot be, whose sends and receives do not match, or
+// that deadlock, and std::invalid_argument for what verify() does (plan/verify.h). What it takes
+// has no bound but that of the plans: check_bounds in plan/verify.h.
 Program compile(Collective collective, int world_size, const std::function<Plan(int rank)>& plan_of,
                 int rank, int root = 0);
 

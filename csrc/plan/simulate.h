@@ -27,9 +27,8 @@
 // limits fairly (plan/fair_flows.h): a GPU among others, whose slices are lanes that move data by
 // themselves. For each slice
 //
-//   - a step's messages inside the host follow each other in the plan's order, the next one when
-//   the
-//     one before has left;
+//   - a step's messages inside the host follow each other in the plan's order, the next one
+//     when the one before has left;
 //   - a message waits for `overhead`, and then leaves at `bandwidth`, or as fast as it is let;
 //   - it is there `latency` after its last byte left.
 //

@@ -25,7 +25,7 @@ class Program(Sequence[Action]):
     send      writes the result where peers read it
     ========  ====================================================================================
 
-    ``csrc/plan/program.h`` says how it comes about, ``csrc/plan/slots.h`` why it comes to an end.
+    ``csrc/plan/program.h`` says how it comes about, ``csrc/plan/wiring.h`` why it comes to an end.
 
     Args:
         compiled: what the compiler of plans has made.

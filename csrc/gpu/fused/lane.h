@@ -26,7 +26,7 @@
 // Invariant: a flag says n only when the slices that the first n steps of its writer publish can be
 // read, and those that they take are not read any more, as far as they concern the flag's owner.
 // The control waits for a step's flags only when it has written the flags of all steps before. So
-// the proof of plan/slots.h that every wait ends holds here, too: the waits are the same.
+// the proof of plan/wiring.h that every wait ends holds here, too: the waits are the same.
 //
 // Plain C++: the machine is some threads of a block, or, for the proof, threads of the host. It has
 //
