@@ -37,10 +37,10 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp
 
 from ringcomm.arguments import nbytes, number, several
-from ringcomm.backend import DEFAULT_CHANNELS, DEFAULT_SLICE_NBYTES
 from ringcomm.cost import DeviceLayout, device_calls
 from ringcomm.groups import launched
 from ringcomm.launch import RanksFailedError, run_ranks
+from ringcomm.options import Options
 from ringcomm.plan.algorithms import ALGORITHMS
 from ringcomm.units import readable_nbytes, readable_seconds
 from ringcomm.usage import Parser
@@ -160,7 +160,7 @@ class RankMain:
         """What is measured. Fused kernels know no channels."""
         options = self.options
         for executor in options.executors:
-            for channels in options.channels if executor == "messages" else [DEFAULT_CHANNELS]:
+            for channels in options.channels if executor == "messages" else [Options.channels]:
                 yield groups.Settings(
                     options.ctas, options.algorithm, channels, options.slice, executor
                 )
@@ -233,9 +233,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--algorithm", choices=("auto", *ALGORITHMS["all_reduce"]), default="auto")
     parser.add_argument("--executors", type=several(EXECUTORS), default="messages,fused")
     parser.add_argument(
-        "--channels", default=str(DEFAULT_CHANNELS), help="numbers of them, such as 1,2,4"
+        "--channels", default=str(Options.channels), help="numbers of them, such as 1,2,4"
     )
-    parser.add_argument("--slice", type=nbytes, default=DEFAULT_SLICE_NBYTES, help="bytes")
+    parser.add_argument("--slice", type=nbytes, default=Options.slice_nbytes, help="bytes")
     parser.add_argument("--ctas", type=number(1), help="of each rank (default: 64 / ranks)")
     parser.add_argument(
         "--nccl-defaults", action="store_true", help="NCCL has its default settings, not --ctas"

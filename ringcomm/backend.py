@@ -13,17 +13,12 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
 from ringcomm import _C, debug, flight, links, tuning
-from ringcomm.environment import integer, one_of, switch, value_of, warn_of_unknown
+from ringcomm.environment import one_of, switch, value_of, warn_of_unknown
 from ringcomm.groups import unwrapped
 from ringcomm.host import given_name
-from ringcomm.options import Options, choices, hosts
+from ringcomm.options import Options, choices, hosts, on_devices
 from ringcomm.plan.simulator import link
 
-# On CUDA devices; see docs/pages/reference/environment.md.
-DEFAULT_CHANNELS = _C.streams.Layout().num_channels
-DEFAULT_SLICE_NBYTES = _C.streams.Layout().slice_nbytes
-DEFAULT_MAX_CTAS = _C.streams.MAX_CTAS
-MOST_CHANNELS, MOST_SLICE_NBYTES, MOST_MAX_CTAS = 64, 1 << 36, 1024  # more is a slip
 LONGEST_TIMEOUT = 100 * 365 * 24 * 3600.0  # seconds; no wait takes longer
 EXECUTORS = ("auto", "messages", "fused")  # on GPUs
 ASYNC_ERRORS = ("exit", "raise")  # there
@@ -98,9 +93,7 @@ def _settings(options: Any, pg_options: Any) -> tuple[Any, ...]:
     return (
         choices(chosen),
         hosts(chosen, options.global_ranks_in_group or range(options.group_size)),
-        integer("RINGCOMM_CHANNELS", DEFAULT_CHANNELS, 1, MOST_CHANNELS),
-        integer("RINGCOMM_SLICE_BYTES", DEFAULT_SLICE_NBYTES, 1, MOST_SLICE_NBYTES),
-        _max_ctas(),
+        *on_devices(chosen),
         options.group_id,
         options.global_ranks_in_group,
         given_name(),
@@ -116,13 +109,6 @@ def _settings(options: Any, pg_options: Any) -> tuple[Any, ...]:
         debug.reporter(),
         one_of("RINGCOMM_ASYNC_ERRORS", ASYNC_ERRORS),
     )
-
-
-def _max_ctas() -> int | None:
-    """None: the default, and no more than a fifth of the GPU's multiprocessors."""
-    if not value_of("RINGCOMM_MAX_CTAS"):
-        return None
-    return integer("RINGCOMM_MAX_CTAS", DEFAULT_MAX_CTAS, 1, MOST_MAX_CTAS)
 
 
 def _global_rank(options: Any) -> int:

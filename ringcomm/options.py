@@ -1,9 +1,9 @@
-"""The options of a new group: the algorithms of its collectives, and its hosts.
+"""The options of a new group: the algorithms of its collectives, its hosts, its use of GPUs.
 
     >>> import torch.distributed as dist, ringcomm
     >>> dist.init_process_group("ring", pg_options=ringcomm.Options(algorithm="halving_doubling"))
 
-`ringcomm.init` and `ringcomm.new_group` take the same as arguments of their own, and the
+`ringcomm.init` and `ringcomm.new_group` take the first two as arguments of their own, and the
 environment has RINGCOMM_ALGORITHM and RINGCOMM_RANKS_PER_HOST for groups without options.
 """
 
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
+from ringcomm._C import streams
 from ringcomm._C.plan import Collective, Plan
 from ringcomm.environment import MOST_RANKS, is_integer, shown, value_of
 from ringcomm.plan import registry
@@ -41,10 +42,38 @@ class Options:
         ranks_per_host: which ranks share a host, for algorithms that treat them differently: so
             many consecutive ranks, or the number of each host in turn, such as ``[3, 2, 2]``.
             RINGCOMM_RANKS_PER_HOST, which is about the ranks of the default group, if not given.
+        channels: GPUs: the number of independent rings, 1 to 64. Each has a part of the buffer, an
+            NCCL communicator and streams; another one is used only if its part is at least 5 MB.
+        slice_nbytes: GPUs: the most bytes that a rank receives at once to be added, in one channel,
+            1 to 68719476736. The scratch memory of a rank is 3 times this for each channel.
+        max_ctas: GPUs: the most CTAs (thread blocks) of a rank, 1 to 1024: NCCL's in all channels
+            together, or those of a fused kernel. None: 32, and at most a fifth of the
+            multiprocessors. ``NCCL_MAX_CTAS`` overrides it for NCCL.
     """
 
     algorithm: str | Mapping[str, str] | None = None
     ranks_per_host: RanksPerHost | None = None
+    channels: int = streams.Layout().num_channels
+    slice_nbytes: int = streams.Layout().slice_nbytes
+    max_ctas: int | None = None
+
+
+def on_devices(options: Options) -> tuple[int, int, int | None]:
+    """The channels, slices and CTAs on GPUs.
+
+    Raises:
+        ValueError: one of them is out of its range.
+    """
+    for name, most in ("channels", 64), ("slice_nbytes", 1 << 36), ("max_ctas", 1024):
+        value = getattr(options, name)
+        if value is None and name == "max_ctas":
+            continue
+        if type(value) is not int or not 1 <= value <= most:
+            raise ValueError(
+                f"{name} of ringcomm.Options is {shown(str(value))}; it must be an integer from 1 "
+                f"to {most}"
+            )
+    return options.channels, options.slice_nbytes, options.max_ctas
 
 
 def choices(options: Options) -> list[Choice]:

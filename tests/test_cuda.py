@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import Rank, on_processes
 
+import ringcomm
 from ringcomm import _C, _build_info
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is visible")
@@ -36,14 +39,17 @@ def test_the_build_says_what_it_lacks() -> None:
     assert (_C.missing_for_cuda() == "") == (_build_info.CPU_ONLY_REASON is None)
 
 
-@pytest.mark.parametrize("name", ["RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES", "RINGCOMM_MAX_CTAS"])
-@pytest.mark.parametrize("value", ["0", "-1", "four"])
-def test_settings_must_be_positive_integers(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=f"{name} is '{value}'; it must be an integer from 1 to"):
-        dist.init_process_group("ring", store=dist.HashStore(), rank=0, world_size=1)
+@pytest.mark.parametrize(
+    ("name", "most"), [("channels", 64), ("slice_nbytes", 1 << 36), ("max_ctas", 1024)]
+)
+@pytest.mark.parametrize("value", [0, -1, "four", 10**5000, 1.0, True])
+def test_options_for_devices_have_bounds(name: str, most: int, value: Any) -> None:
+    options = ringcomm.Options(**{name: value})
+    text = f"{name} of ringcomm.Options is '.*; it must be an integer from 1 to {most}"
+    with pytest.raises(ValueError, match=text):
+        dist.init_process_group(
+            "ring", store=dist.HashStore(), rank=0, world_size=1, pg_options=options
+        )
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -89,9 +89,6 @@ def test_the_table_of_environment_variables_is_whole() -> None:
 def test_defaults_of_environment_variables() -> None:
     documented = variables_documented()
     assert {
-        "RINGCOMM_CHANNELS": str(backend.DEFAULT_CHANNELS),
-        "RINGCOMM_SLICE_BYTES": str(backend.DEFAULT_SLICE_NBYTES),
-        "RINGCOMM_MAX_CTAS": str(backend.DEFAULT_MAX_CTAS),
         "RINGCOMM_EXECUTOR": f"`{backend.EXECUTORS[0]}`",
         "RINGCOMM_FLIGHT_RECORDS": str(flight.DEFAULT_RECORDS),
     }.items() <= documented.items()

@@ -97,9 +97,6 @@ RANKS = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "MASTER_PORT": "1"}
     ("name", "bounds"),
     [
         ("RINGCOMM_FLIGHT_RECORDS", "an integer from 0 to 1000000"),
-        ("RINGCOMM_CHANNELS", "an integer from 1 to 64"),
-        ("RINGCOMM_SLICE_BYTES", "an integer from 1 to 68719476736"),
-        ("RINGCOMM_MAX_CTAS", "an integer from 1 to 1024"),
         ("RINGCOMM_RANKS_PER_HOST", "one integer from 1 to 2147483647, or one for each host"),
         ("RINGCOMM_HOST_SILENCE", "seconds, from 1 to 86400"),
         ("LOCAL_RANK", "an integer from 0 to 2147483647"),
@@ -153,7 +150,6 @@ def test_ranks_of_torchrun_are_numbers(name: str, monkeypatch: pytest.MonkeyPatc
         ("RINGCOMM_ALGORITM", "RINGCOMM_ALGORITHM"),
         ("RINGCOMM_ALGO", "RINGCOMM_ALGORITHM"),
         ("RINGCOMM_HOST_ID", "RINGCOMM_HOSTID"),
-        ("RINGCOMM_SLICE_NBYTES", "RINGCOMM_SLICE_BYTES"),
         ("RINGCOMM_LINK", "RINGCOMM_LINKS"),
         ("RINGCOMM_SILENCE", "RINGCOMM_HOST_SILENCE"),
         ("RINGCOMM_DEBUG_LEVEL", "RINGCOMM_DEBUG"),

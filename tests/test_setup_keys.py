@@ -91,8 +91,8 @@ def test_groups_of_one_name_in_one_store(ranks_per_host: int) -> None:
 def is_refused(rank: Rank) -> int:
     before = keys_after(rank)
     if rank.rank == 0:
-        os.environ["RINGCOMM_CHANNELS"] = "0"
-    with pytest.raises((ValueError, dist.DistBackendError), match="RINGCOMM_CHANNELS"):
+        os.environ["RINGCOMM_FLIGHT_RECORDS"] = "-1"
+    with pytest.raises((ValueError, dist.DistBackendError), match="RINGCOMM_FLIGHT_RECORDS"):
         dist.init_process_group(
             "ring", store=rank.store, rank=rank.rank, world_size=rank.world_size
         )

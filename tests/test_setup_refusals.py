@@ -21,7 +21,6 @@ BAD = {
     "RINGCOMM_ALGORITHM": "none such",
     "RINGCOMM_ASYNC_ERRORS": "none such",
     "RINGCOMM_BLOCKING_WAIT": "perhaps",
-    "RINGCOMM_CHANNELS": "0",
     "RINGCOMM_DEBUG": "none such",
     "RINGCOMM_EXECUTOR": "none such",
     "RINGCOMM_FLIGHT_DUMP": "perhaps",
@@ -30,9 +29,7 @@ BAD = {
     "RINGCOMM_HOSTID": "x" * 64,
     "RINGCOMM_HOST_SILENCE": "0",
     "RINGCOMM_LINKS": "string",
-    "RINGCOMM_MAX_CTAS": "many",
     "RINGCOMM_RANKS_PER_HOST": "0",
-    "RINGCOMM_SLICE_BYTES": "0",
     "RINGCOMM_TUNING": "/none/such",
 }
 

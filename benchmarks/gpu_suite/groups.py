@@ -10,7 +10,6 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import PrefixStore, Store
 
 from ringcomm import _C
-from ringcomm.backend import DEFAULT_CHANNELS, DEFAULT_SLICE_NBYTES
 from ringcomm.options import Options, choices
 
 # Below every limit of a test or a phase, so that the watchdog says what is wrong before they end.
@@ -23,8 +22,8 @@ class Settings:
 
     ctas: int
     algorithm: str = "auto"
-    channels: int = DEFAULT_CHANNELS
-    slice_nbytes: int = DEFAULT_SLICE_NBYTES
+    channels: int = Options.channels
+    slice_nbytes: int = Options.slice_nbytes
     executor: str = "messages"
 
 

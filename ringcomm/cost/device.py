@@ -85,7 +85,7 @@ def device_calls(
         rank: whose calls. Only in a collective with a root do they depend on it.
         root: of a collective that has one.
         dtype: of the elements. By it ``"auto"`` chooses, too.
-        layout: what RINGCOMM_CHANNELS and RINGCOMM_SLICE_BYTES say; None for their defaults.
+        layout: `ringcomm.Options`' channels and slice_nbytes; None for their defaults.
 
     Raises:
         ValueError: an unknown collective or algorithm, a rank or root outside of the group, or

@@ -459,7 +459,7 @@ TEST(settings_that_differ_are_named) {
   ranks::MemoryStore store;
   ranks::on_threads(2, [&](int r) {
     DeviceRank rank(store, r, 2, "ring", 1 + r);
-    check::check_error(ErrorKind::kMismatch, {"RINGCOMM_CHANNELS must be the same on all ranks"},
+    check::check_error(ErrorKind::kMismatch, {"channels must be the same on all ranks"},
                        [&] { rank.device->connect(kPatience); });
   });
   CHECK_EQ(fake::open_comms.load(), before);

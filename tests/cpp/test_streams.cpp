@@ -142,6 +142,6 @@ TEST(a_plan_that_needs_too_much_scratch_says_how_much_would_do) {
   };
   const std::string text = check::error_of(ErrorKind::kInvalidArgument, [&] { reduce(4096); });
   CHECK_CONTAINS(text, "the plan needs 100 pieces of scratch for each slice");
-  CHECK_CONTAINS(text, "RINGCOMM_SLICE_BYTES=51200");
+  CHECK_CONTAINS(text, "slice_nbytes=51200");
   reduce(51200);
 }

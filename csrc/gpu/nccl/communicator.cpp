@@ -33,15 +33,15 @@ Options checked(Options options, int world_size, int device) {
   const std::size_t least = 2 * world_size * streams::kAlignment;
   const streams::Layout& layout = options.layout;
   if (layout.num_channels < 1) {
-    throw Error(ErrorKind::kInvalidArgument, "the number of channels (RINGCOMM_CHANNELS) is " +
+    throw Error(ErrorKind::kInvalidArgument, "the number of channels is " +
                                                  std::to_string(layout.num_channels) +
                                                  "; it must be at least 1");
   }
   if (layout.slice_nbytes < least) {
     throw Error(ErrorKind::kInvalidArgument,
-                "slices (RINGCOMM_SLICE_BYTES) of " + std::to_string(layout.slice_nbytes) +
-                    " bytes are too small for " + std::to_string(world_size) +
-                    " ranks; they need at least " + std::to_string(least));
+                "slice_nbytes is " + std::to_string(layout.slice_nbytes) +
+                    "; " + std::to_string(world_size) + " ranks need at least " +
+                    std::to_string(least));
   }
   options.max_ctas = max_ctas_of(options, device);
   return options;

@@ -19,8 +19,7 @@ DeviceBoard::Settings Communicator::settings() const {
 
 // If settings differ, ranks would wait for each other until the timeout.
 bool Communicator::all_joined() {
-  constexpr std::array kNames = {"RINGCOMM_CHANNELS", "RINGCOMM_SLICE_BYTES", "RINGCOMM_MAX_CTAS",
-                                 "RINGCOMM_EXECUTOR"};
+  constexpr std::array kNames = {"channels", "slice_nbytes", "max_ctas", "RINGCOMM_EXECUTOR"};
   static_assert(kNames.size() == std::tuple_size_v<DeviceBoard::Settings>);
   if (!board_.not_joined().empty()) return false;
   const DeviceBoard::Settings own = settings();

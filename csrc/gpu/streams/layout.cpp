@@ -55,7 +55,7 @@ int Pieces::cut_into_slices(const Layout& layout, const Program& program) {
                 "the plan needs " + std::to_string(slots) +
                     " pieces of scratch for each slice, and " + std::to_string(scratch) +
                     " bytes have room for " + std::to_string(scratch / (2 * kAlignment)) +
-                    ". RINGCOMM_SLICE_BYTES=" + std::to_string(slots * 2 * kAlignment) +
+                    ". slice_nbytes=" + std::to_string(slots * 2 * kAlignment) +
                     " would do, or fewer chunks at once.");
   }
   const std::size_t room =
