@@ -17,16 +17,10 @@ void bind_plan(pybind11::module_& module);
 // The type of Python's PlanError, for functions that pybind11 does not translate errors of.
 PyObject* plan_error_type();
 
-// Groups as others see them.
-void bind_status(pybind11::module_& m);
-
 // The submodule "streams": what runs on device streams, and what it costs.
 void bind_streams(pybind11::module_& module);
 
 // The submodule "testing": what only tests and benchmarks call. Built with RINGCOMM_WITH_TESTS=1.
 void bind_tests(pybind11::module_& parent);
-
-// A part of it: a fused kernel without peers, for profilers.
-void bind_fused(pybind11::module_& module);
 
 }  // namespace ringcomm

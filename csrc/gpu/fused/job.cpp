@@ -133,7 +133,7 @@ std::string why_not(const Program& program, const Layout& layout) {
 }
 
 bool is_eager(const Call& call, std::span<const Chunk> blocks, const Layout& layout) {
-  // In these every rank receives from every other one, which gpu/fused/inboxes.h needs.
+  // In these every rank receives from every other one, which gpu/fused/eager.h needs.
   const bool is_mutual = call.collective == Collective::kAllReduce ||
                          call.collective == Collective::kReduceScatter ||
                          call.collective == Collective::kAllGather;
