@@ -38,7 +38,7 @@ def test_fused_kernels_build(tmp_path: Path) -> None:
 LAUNCHED = """
 #include <cstdio>
 #include <cstdlib>
-#include "gpu/fused/threads.h"
+#include "gpu/fused/launch.h"
 using namespace ringcomm;
 int main(int, char** arguments) {
   const KernelKey key{DType::kFloat32, ReduceOp::kSum};

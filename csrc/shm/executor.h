@@ -3,8 +3,8 @@
 // The chunks of a collective are cut into slices, each as large as its outbox has room for, or less
 // where ranks would wait for each other. Rounds alternate between lanes (core/lanes.h), each with
 // an outbox and a counter of its own, so that a rank that must wait in one lane works in the other.
-// A program says in which slot of which outbox a slice lies. plan/wiring.h proves that this comes to
-// an end. A rank adds what it receives, keeps it and sends it on in one pass over the data.
+// A program says in which slot of which outbox a slice lies. plan/wiring.h proves that this comes
+// to an end. A rank adds what it receives, keeps it and sends it on in one pass over the data.
 //
 // The slots are at another place of the outboxes in each call, the same for all ranks
 // (shm/layout.h), but in calls so large that they go through all of them anyway.

@@ -19,7 +19,6 @@
 #include "shm/communicator.h"
 #include "shm/shrink.h"
 #include "torch/device.h"
-#include "torch/hooks.h"
 #include "torch/operation.h"
 #include "torch/tensors.h"
 #include "torch/work.h"

@@ -1,4 +1,4 @@
-// The Python module ringcomm._C.
+// The Python module ringcomm._C: its backend, and groups as others see them.
 #include "torch/bindings.h"
 
 #include <pybind11/chrono.h>
@@ -19,6 +19,7 @@
 #include "hosts/ucx.h"
 #include "plan/plan.h"
 #include "setup/bootstrap.h"
+#include "shm/view.h"
 #include "torch/backend.h"
 #include "torch/links.h"
 #include "torch/operation.h"
@@ -201,6 +202,51 @@ void refuse_message(const c10::intrusive_ptr<c10d::Backend>& backend, bool is_se
   if (ring != nullptr) ring->refuse_message(is_send ? Kind::kSend : Kind::kRecv, peer, tag, reason);
 }
 
+py::dict to_dict(const shm::RankView& rank) {
+  py::dict dict;
+  dict["rank"] = rank.rank;
+  dict["global_rank"] = rank.global_rank;
+  dict["pid"] = rank.process.pid;
+  dict["host"] = rank.host;
+  dict["state"] = rank.state;
+  dict["doing"] = rank.doing;
+  dict["waits_for"] = rank.waits_for < 0 ? py::object(py::none()) : py::int_(rank.waits_for);
+  dict["waits"] = rank.waits;
+  dict["completed"] = rank.completed;
+  dict["enqueued_on_device"] = rank.enqueued_on_device;
+  dict["completed_on_device"] = rank.completed_on_device;
+  dict["nbytes"] = rank.nbytes;
+  dict["held"] = rank.held;
+  return dict;
+}
+
+py::dict view_group(int descriptor) {
+  const shm::GroupView group = shm::view(descriptor);
+  py::list ranks;
+  for (const shm::RankView& rank : group.ranks) ranks.append(to_dict(rank));
+  py::dict dict;
+  dict["name"] = group.name;
+  dict["complete"] = group.complete;
+  dict["failure"] = group.failure;
+  dict["ranks"] = ranks;
+  dict["host_of"] = group.host_of;
+  dict["engine"] = group.inter_host.engine;
+  const Link& link = group.inter_host.link;
+  dict["across"] = std::make_tuple(link.latency, link.bandwidth, link.overhead);
+  dict["tuned_by"] = group.tuned_by;
+  py::list size_classes;
+  for (const SizeClass& one : group.size_classes) size_classes.append(to_dict(one));
+  dict["size_classes"] = size_classes;
+  return dict;
+}
+
+shm::Group& group_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
+  const RingBackend* ring = as_ring(backend);
+  TORCH_CHECK_TYPE(ring != nullptr, "ring: topology: not a backend \"ring\"");
+  TORCH_CHECK(ring->communicator(), "ring: topology: this group has no members yet");
+  return ring->communicator()->group();
+}
+
 // Paths are bytes here: the name of a file need not be UTF-8.
 py::bytes dump_flight_record(const std::string& path) {
   FlightRecorder* recorder = flight_recorder();
@@ -217,6 +263,7 @@ py::bytes dump_flight_record(const std::string& path) {
 }
 
 }  // namespace
+
 }  // namespace ringcomm
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
@@ -273,7 +320,20 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       "The engine that \"auto\", \"ucx\" or \"gloo\" means here, and why it is not another.");
   bind_fast_path(m);
   bind_plan(m);
-  bind_status(m);
+  m.def("view_group", &view_group, py::arg("descriptor"),
+        "Reads the group whose memory the open file is; RuntimeError where it is none.");
+  m.def(
+      "host_of",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend) {
+        return group_of(backend).placement().host_of;
+      },
+      py::arg("backend"), "The number of each rank's host.");
+  m.def(
+      "host_names",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend) {
+        return group_of(backend).host_names();
+      },
+      py::arg("backend"), "By those numbers.");
   bind_streams(m);
 #ifdef RINGCOMM_WITH_TESTS
   bind_tests(m);

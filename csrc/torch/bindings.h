@@ -25,16 +25,10 @@ void bind_policy(pybind11::module_& plan);
 // The arguments of ringcomm.chosen.SizeClass.
 pybind11::dict to_dict(const SizeClass& one);
 
-// Groups as others see them.
-void bind_status(pybind11::module_& m);
-
 // The submodule "streams": what runs on device streams, and what it costs.
 void bind_streams(pybind11::module_& module);
 
 // The submodule "testing": what only tests and benchmarks call. Built with RINGCOMM_WITH_TESTS=1.
 void bind_tests(pybind11::module_& parent);
-
-// A part of it: a fused kernel without peers, for profilers.
-void bind_fused(pybind11::module_& module);
 
 }  // namespace ringcomm

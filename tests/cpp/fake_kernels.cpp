@@ -10,7 +10,6 @@
 #include "fake_stream.h"
 #include "fused_blocks.h"
 #include "gpu/fused/launch.h"
-#include "gpu/fused/threads.h"
 #include "reduce/device.h"
 #include "reduce/host.h"
 

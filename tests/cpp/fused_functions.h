@@ -6,7 +6,7 @@
 
 #include "fused_rows.h"
 #include "gpu/fused/eager.h"
-#include "gpu/fused/threads.h"
+#include "gpu/fused/launch.h"
 #include "reduce/device_table.h"
 
 namespace fused_blocks {

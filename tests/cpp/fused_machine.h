@@ -1,4 +1,4 @@
-// A thread of the host as gpu/fused/lane.h and gpu/fused/inboxes.h want the thread of a block.
+// A thread of the host as gpu/fused/lane.h and gpu/fused/eager.h want the thread of a block.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 #include <random>
 
 #include "fused_blocks.h"
-#include "gpu/fused/work_item.h"
+#include "gpu/fused/lane.h"
 #include "reduce/partition.h"
 
 namespace fused_blocks {

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "gpu/fused/launch.h"
-#include "gpu/fused/threads.h"
 
 namespace ringcomm::fused {
 namespace {

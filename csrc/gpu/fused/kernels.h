@@ -10,7 +10,6 @@
 #include "gpu/fused/eager.h"
 #include "gpu/fused/lane.h"
 #include "gpu/fused/launch.h"
-#include "gpu/fused/threads.h"
 #include "reduce/device_table.h"
 
 namespace ringcomm::fused {

@@ -3,7 +3,7 @@
 //
 //   flags     [lanes][ranks]   how far each other rank has come in the lane; it writes that itself
 //   calls     [lanes]          how many calls the lane has carried out, and how many eagerly
-//   inboxes   [2][ranks]       what other ranks send eagerly (inboxes.h)
+//   inboxes   [2][ranks]       what other ranks send eagerly (eager.h)
 //   hops      [2][ranks]       the same for each hop of calls in two hops
 //   outboxes  [lanes]          slots that the other ranks read
 //   probes    [ranks]          what ranks write to prove that they reach the memory (probe.h)

@@ -12,7 +12,7 @@
 // A pattern depends on a random number of its writer, on the writer and on the reader, so that old
 // bytes cannot be mistaken for it. Neither kernel waits for anything.
 //
-// Plain C++: the machine has thread(), num_threads(), put() and look(), as in gpu/fused/inboxes.h.
+// Plain C++: the machine has thread(), num_threads(), put() and look(), as in gpu/fused/eager.h.
 #pragma once
 
 #include <cstddef>

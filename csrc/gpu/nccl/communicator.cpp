@@ -39,9 +39,8 @@ Options checked(Options options, int world_size, int device) {
   }
   if (layout.slice_nbytes < least) {
     throw Error(ErrorKind::kInvalidArgument,
-                "slice_nbytes is " + std::to_string(layout.slice_nbytes) +
-                    "; " + std::to_string(world_size) + " ranks need at least " +
-                    std::to_string(least));
+                "slice_nbytes is " + std::to_string(layout.slice_nbytes) + "; " +
+                    std::to_string(world_size) + " ranks need at least " + std::to_string(least));
   }
   options.max_ctas = max_ctas_of(options, device);
   return options;

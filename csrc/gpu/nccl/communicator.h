@@ -18,7 +18,6 @@
 #include "core/group.h"
 #include "gpu/nccl/api.h"
 #include "gpu/nccl/await.h"
-#include "gpu/nccl/captures.h"
 #include "gpu/nccl/connections.h"
 #include "gpu/nccl/enqueued.h"
 #include "gpu/nccl/fused.h"

@@ -183,7 +183,7 @@ class FusedExecutor {
   const int rank_;
   const std::unique_ptr<FusedMemory> memory_;
   const Reclaim reclaim_;
-  int arch_ = 0;  // of the kernels: gpu/fused/threads.h
+  int arch_ = 0;  // of the kernels: gpu/fused/launch.h
   std::map<const Program*, Uploaded> scripts_;
   // The last is in use. Graphs may use those before it.
   std::vector<std::shared_ptr<void>> scratch_;
