@@ -11,7 +11,7 @@
 #include "core/group.h"
 #include "core/status.h"
 #include "plan/collective.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace ringcomm {
 

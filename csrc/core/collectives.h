@@ -12,7 +12,7 @@
 #include "core/group.h"
 #include "core/policy.h"
 #include "core/programs.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace ringcomm {
 

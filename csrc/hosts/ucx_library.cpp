@@ -13,7 +13,6 @@
 #include "core/process.h"
 #include "core/status.h"
 #include "hosts/engine.h"
-#include "hosts/ucx.h"
 
 namespace ringcomm::links {
 namespace {

@@ -25,7 +25,7 @@
 
 #include "reduce/host_device.h"
 #include "reduce/partition.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace ringcomm {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "reduce/publish.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace ringcomm {
 

@@ -22,11 +22,11 @@
 // So a store gets a few keys per rank, and only rank 0 looks at the tickets of all. A rank that
 // waits checks whether the ranks that it waits for still live: tickets contain their processes.
 //
-// In the end rank 0 erases all of it, and the numbers of tickets begin at 0 again
-// (setup/bootstrap_leaving.cpp). No rank may look for a key that is being erased, and none may come
-// again before all keys are erased: so rank 0 waits until all others report that they have left,
-// and they wait until it has erased that report, too, which is the last key. The keys stay if a
-// rank does not report in time, or if earlier attempts have left something.
+// In the end rank 0 erases all of it, and the numbers of tickets begin at 0 again. No rank may look
+// for a key that is being erased, and none may come again before all keys are erased: so rank 0
+// waits until all others report that they have left, and they wait until it has erased that report,
+// too, which is the last key. The keys stay if a rank does not report in time, or if earlier
+// attempts have left something.
 #pragma once
 
 #include <chrono>
@@ -119,7 +119,7 @@ class Bootstrap {
   void read_tickets();
   [[noreturn]] void refused(const Error& refusal);
 
-  // In setup/bootstrap_leaving.cpp.
+  // Leaving the store.
   bool await_others(const std::function<bool(std::int64_t left, Clock::duration waited)>& is_over);
   void erase_all(bool have_left);
   void erase_messages_and_shown();

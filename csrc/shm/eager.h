@@ -16,7 +16,7 @@
 #include "plan/collective.h"
 #include "reduce/host.h"
 #include "reduce/publish.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 #include "shm/exchange.h"
 
 namespace ringcomm::shm {

@@ -29,7 +29,7 @@
 #include "plan/program.h"
 #include "reduce/host.h"
 #include "reduce/publish.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 #include "shm/backoff.h"
 #include "shm/group.h"
 #include "shm/layout.h"

@@ -58,7 +58,7 @@ class GroupSetup {
   static bool is_made(const std::string& word, InterHostConfig* inter_host,
                       std::vector<std::string>* host_names);
 
-  // Rank 0's, in shm/group_setup_rank_0.cpp.
+  // What rank 0 does that others do not.
   Placement lead();
   void place();
   void await();

@@ -38,7 +38,7 @@
 #include "core/deadline.h"
 #include "plan/collective.h"
 #include "reduce/host.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 #include "shm/copy_choice.h"
 #include "shm/exchange.h"
 #include "shm/group.h"

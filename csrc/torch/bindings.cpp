@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/flight_dump.h"
-#include "hosts/ucx.h"
+#include "hosts/ucx_library.h"
 #include "plan/plan.h"
 #include "setup/bootstrap.h"
 #include "shm/view.h"

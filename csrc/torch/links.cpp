@@ -1,7 +1,7 @@
 #include "torch/links.h"
 
 #include "core/status.h"
-#include "hosts/ucx.h"
+#include "hosts/ucx_library.h"
 #include "setup/store.h"
 
 namespace ringcomm {

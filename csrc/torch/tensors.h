@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace ringcomm {
 

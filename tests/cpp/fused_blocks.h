@@ -7,7 +7,7 @@
 #include "gpu/fused/job.h"
 #include "gpu/fused/lane.h"
 #include "happens_before.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace fused_blocks {
 

@@ -16,7 +16,7 @@
 
 #include "plan/collective.h"
 #include "plan/plan.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 #include "reference.h"
 
 namespace interpreter {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace reference {
 

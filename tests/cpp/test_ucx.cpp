@@ -17,7 +17,7 @@
 #include "errors.h"
 #include "file_store.h"
 #include "hosts/address.h"
-#include "hosts/ucx.h"
+#include "hosts/ucx_library.h"
 #include "memory_store.h"
 
 #ifdef __SANITIZE_ADDRESS__

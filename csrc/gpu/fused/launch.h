@@ -16,7 +16,7 @@
 #include "gpu/fused/probe.h"
 #include "reduce/device_arguments.h"
 #include "reduce/device_share.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace ringcomm::fused {
 

@@ -9,7 +9,7 @@
 #include "gpu/streams/executor.h"
 #include "plan/collective.h"
 #include "plan/pipeline.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace ringcomm::nccl {
 

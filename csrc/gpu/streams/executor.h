@@ -19,7 +19,7 @@
 #include "gpu/streams/schedule.h"
 #include "plan/pipeline.h"
 #include "reduce/partition.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace ringcomm::streams {
 

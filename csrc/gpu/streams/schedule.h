@@ -33,7 +33,7 @@
 #include "gpu/streams/layout.h"
 #include "plan/pipeline.h"
 #include "plan/program.h"
-#include "reduce/reduction.h"
+#include "reduce/types.h"
 
 namespace ringcomm::streams {
 
