@@ -69,10 +69,9 @@ def on_devices(options: Options) -> tuple[int, int, int | None]:
         if value is None and name == "max_ctas":
             continue
         if type(value) is not int or not 1 <= value <= most:
-            raise ValueError(
-                f"{name} of ringcomm.Options is {shown(str(value))}; it must be an integer from 1 "
-                f"to {most}"
-            )
+            # Python prints no integer of thousands of digits.
+            got = f", got {value!r}" if type(value) is not int or abs(value) < 1 << 64 else ""
+            raise ValueError(f"{name} of ringcomm.Options must be an integer from 1 to {most}{got}")
     return options.channels, options.slice_nbytes, options.max_ctas
 
 

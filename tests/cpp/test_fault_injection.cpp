@@ -399,10 +399,14 @@ bool fail_in_shrinking(const std::vector<int>& host_of, long point) {
     later[rank.rank] = make_later_calls(rank.group());
     together.arrive_and_wait();
   });
-  // The new group may end, on all ranks: a thread that serves it can be what failed.
-  CHECK_WITH(std::ranges::all_of(later, [&](const auto& sums) { return sums == later[0]; }), where);
-  for (std::size_t step = 0; step < later[0].size(); ++step) {
-    CHECK_EQ(later[0][step], static_cast<float>((step + 1) * n));
+  // The new group may end, on all ranks: a thread that serves it can be what failed. It ends at any
+  // time, so a rank may have completed the call in which another raises, but no call after that.
+  const auto [fewest, most] = std::ranges::minmax(later, {}, &std::vector<float>::size);
+  CHECK_WITH(most.size() - fewest.size() <= 1, where);
+  for (const std::vector<float>& sums : later) {
+    for (std::size_t step = 0; step < sums.size(); ++step) {
+      CHECK_EQ(sums[step], static_cast<float>((step + 1) * n));
+    }
   }
   return was_reached;
 }

@@ -370,11 +370,12 @@ TEST(a_group_takes_at_most_a_fifth_of_the_multiprocessors_by_default) {
 TEST(layouts_without_room_are_refused) {
   ranks::MemoryStore store;
   shm::Group group(store, ranks::group_config(0, 1));
-  for (const streams::Layout& layout :
-       {streams::Layout{0, 4, 16 << 10, 512}, streams::Layout{1, 4, 100, 512}}) {
-    check::check_error(ErrorKind::kInvalidArgument, {"RINGCOMM_"},
+  const auto check_refused = [&](const streams::Layout& layout, const char* why) {
+    check::check_error(ErrorKind::kInvalidArgument, {why},
                        [&] { nccl::Communicator device(group, 0, {.layout = layout}, {}); });
-  }
+  };
+  check_refused({0, 4, 16 << 10, 512}, "the number of channels is 0; it must be at least 1");
+  check_refused({1, 4, 100, 512}, "slice_nbytes is 100; 1 ranks need at least 512");
 }
 
 // cudaSetDevice makes a context, which takes hundreds of megabytes of a GPU.
