@@ -116,3 +116,39 @@ def test_comments_and_docstrings_are_plain() -> None:
         if (match := NOT_SAID.search(NAMES_OF_OTHERS.sub("", text)))
     }
     assert not found
+
+
+def comments_of(source: str) -> Iterator[str]:
+    """Each comment of a C++ source; lines of comments that follow each other are one."""
+    block: list[str] = []
+    for line in source.splitlines():
+        whole = re.fullmatch(r"\s*// ?(.*)", line)
+        if whole:
+            block.append(whole[1].strip())
+            continue
+        if block:
+            yield " ".join(block)
+            block = []
+        if behind := re.search(r"  // ?(.*)", line):
+            yield behind[1]
+
+
+# Names of fields and of keys in stores.
+QUOTED = re.compile(r"`\w+`|\btold/")
+OF_CSRC = re.compile(
+    r"\b(?:core|plan|reduce|shm|hosts|setup|torch|gpu/\w+)/[a-z_0-9]+\.(?:h|cpp|cu)\b"
+)
+
+
+def test_comments_of_csrc_are_plain_and_name_files_that_are_there() -> None:
+    not_plain, not_there = set(), set()
+    for path in [*(ROOT / "csrc").rglob("*.*"), *(ROOT / "tests/cpp").glob("*.*")]:
+        if path.suffix not in (".h", ".cpp", ".cu"):
+            continue
+        for comment in comments_of(path.read_text()):
+            if match := NOT_SAID.search(QUOTED.sub("", comment)):
+                not_plain.add((str(path.relative_to(ROOT)), match[0]))
+            for file in OF_CSRC.findall(comment):
+                if not (ROOT / "csrc" / file).exists():
+                    not_there.add((str(path.relative_to(ROOT)), file))
+    assert not not_plain and not not_there

@@ -262,15 +262,13 @@ std::size_t with_call_nbytes(const std::vector<int>& host_of, const Link& link,
 
 namespace {
 
-constexpr std::size_t kSliceAlignment = 64;  // bytes; a multiple of every element
-
 // Where data goes one way, one rank sends a slice while the next one takes the slice before it, and
 // of few slices not much of the time is shared. Elsewhere all ranks have something to do all the
 // time, and every slice is one more wait.
 constexpr std::size_t kSlicesOnTheWay = 2;
 constexpr std::size_t kLeastOnTheWay = 32 * kKiB;  // that is worth a wait
 
-// These are more packs than a kernel's lane has data warps' threads. With fewer, some would have
+// These are more packs than a lane of a kernel has movers. With fewer, some movers would have
 // nothing to do.
 constexpr std::size_t kLeastKernelSlice = 8 * kKiB;
 

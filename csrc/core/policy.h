@@ -68,7 +68,7 @@ struct GroupFacts {
 
 // Whether the data of such calls is sent with them if it is small. A user's plan is carried out
 // however small the input is. By kernels every rank must receive from every other one
-// (gpu/fused/inboxes.h).
+// (gpu/fused/eager.h).
 inline bool may_travel_with_call(const Call& call, ExecutorKind executor) {
   const bool is_mutual = call.collective == Collective::kAllReduce ||
                          call.collective == Collective::kReduceScatter ||
@@ -158,6 +158,9 @@ inline bool goes_in_rotation(std::size_t payload_nbytes, bool shares_cores) {
 
 // ---- Slices ------------------------------------------------------------------------------------
 
+// Bytes at whose multiples slices begin; a multiple of every element.
+inline constexpr std::size_t kSliceAlignment = 64;
+
 // Bytes of the slices into which shared memory's executor cuts chunks, the largest of so many
 // bytes. sent_unasked: what another host is sent at once; 0: all ranks share one host.
 std::size_t slice_nbytes(Collective collective, std::size_t slot_nbytes, std::size_t chunk_nbytes,
@@ -166,8 +169,8 @@ std::size_t slice_nbytes(Collective collective, std::size_t slot_nbytes, std::si
 // Likewise for a kernel, where `fits` bytes fit into a slot: whole packs.
 std::size_t kernel_slice_nbytes(std::size_t fits, std::size_t chunk_nbytes, std::size_t num_lanes,
                                 std::size_t pack_nbytes);
-// Whether a kernel looks for what a step needs while the step before is under way: data warps move
-// so many bytes in the time that one look at a flag takes.
+// Whether a kernel looks for what a step needs while the step before is under way: movers move so
+// many bytes in the time that one look at a flag takes.
 inline bool looks_ahead(std::size_t slice_nbytes) { return slice_nbytes >= 64 << 10; }
 
 // Bytes. By messages, a slice that takes longer on the wire than its calls on the host: with the
@@ -181,8 +184,8 @@ inline bool is_worth_taking(std::size_t nbytes, std::size_t num_peers) {
   constexpr std::size_t kLeast = 512 << 10;  // from each, on average
   return nbytes >= kLeast * num_peers;
 }
-// Whether a rank that has so many bytes for so many others asks if the kernel can read them. Of a
-// rank that has less nothing is read, as it would have to ask first.
+// Whether a rank that has so many bytes for so many others asks if the kernel can read them. A rank
+// that has less would have to ask first, so nothing of it is read.
 inline bool is_worth_reading(std::size_t nbytes, std::size_t num_peers) {
   constexpr std::size_t kLeast = 128 << 10;  // to each, on average
   return nbytes >= kLeast * num_peers;

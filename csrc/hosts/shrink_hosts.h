@@ -18,12 +18,12 @@
 //
 // A rank
 //
-//   1. joins                  shrink_joined = k + 1, in its host's memory
+//   1. joins                  state.shrink.joined = k + 1, in its host's memory
 //   2. gathers                until every rank that is not excluded has joined or is gone. Then it
 //                             proposes the largest partition of ranks that receive from each
 //                             other, if its host belongs to that
 //   3. makes the new group    if it is one of the survivors
-//   4. votes                  shrink_built = k + 1, likewise
+//   4. votes                  state.shrink.built = k + 1, likewise
 //   5. ends the round         if the reports say that all survivors have voted: made; if one is
 //                             gone and has not: again
 //

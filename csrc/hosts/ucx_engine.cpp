@@ -30,8 +30,7 @@ UcxEngine::UcxEngine(std::shared_ptr<Store> store, int rank)
   const auto check = [&](ucp::Status status, const char* call) {
     if (status == ucp::Status::kOk) return;
     if (worker_ != nullptr) ucx_.worker_destroy(worker_);
-    throw Error(ErrorKind::kLibrary,
-                "UCX " + ucx_.version + " fails in " + call + ": " + ucx_.status_string(status));
+    throw Error(ErrorKind::kLibrary, describe_failure(ucx_, status, call));
   };
   ucp::WorkerParams params{};
   params.field_mask = ucp::WorkerParams::kThreadMode;

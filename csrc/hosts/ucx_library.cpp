@@ -110,7 +110,7 @@ void find_all(void* library, UcxLibrary& ucx) {
 
 void check(const UcxLibrary& ucx, ucp::Status status, const char* call) {
   if (status == ucp::Status::kOk) return;
-  fail("UCX " + ucx.version + " fails in " + call + ": " + ucx.status_string(status));
+  fail(describe_failure(ucx, status, call));
 }
 
 ucp::Context* make_context(const UcxLibrary& ucx) {
@@ -146,6 +146,10 @@ UcxLibrary make_library() {
 }
 
 }  // namespace
+
+std::string describe_failure(const UcxLibrary& ucx, ucp::Status status, const char* call) {
+  return "UCX " + ucx.version + " fails in " + call + ": " + ucx.status_string(status);
+}
 
 const UcxLibrary& ucx_library() {
   static std::optional<std::pair<UcxLibrary, ForkGuard>> library;

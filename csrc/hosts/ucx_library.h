@@ -1,7 +1,9 @@
-// UCX as a library of this process, if there is one: it is loaded when it is first needed, so that
-// ringcomm runs without it, too.
+// UCX as a library of this process, if there is one: where it is looked for, which version it is,
+// and the engine that uses it. It is loaded when it is first needed, so that ringcomm runs without
+// it, too.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "hosts/engine.h"
@@ -18,10 +20,13 @@ struct UcxLibrary : ucp::Calls {
 // The first call loads it. Throws Error (kLibrary): why there is none, or what is wrong with it.
 const UcxLibrary& ucx_library();
 
-// ---- The engine: TCP, and what a host has for more speed, such as InfiniBand --------------------
+// "UCX 1.22 fails in ucp_worker_create: ..."
+std::string describe_failure(const UcxLibrary& ucx, ucp::Status status, const char* call);
 
-// Where its libraries are, such as the folder lib/ of its wheel; empty, as at first: the system's.
-// Says nothing any more once it is loaded.
+// ---- Without UCX's own types -------------------------------------------------------------------
+
+// Where UCX's libraries are, such as the folder lib/ of its wheel; empty, as at first: the
+// system's. Says nothing any more once it is loaded.
 void look_for_ucx_in(const std::string& place);
 
 // Why there is none; empty if there is. This loads it.
@@ -30,7 +35,8 @@ std::string missing_for_ucx();
 // "1.22". Throws Error (kLibrary) if there is none.
 std::string ucx_version();
 
-// Throws Error (kLibrary) if there is none.
+// The engine (hosts/ucx_engine.h): TCP, and what a host has for more speed, such as InfiniBand.
+// Throws Error (kLibrary) if there is no UCX.
 std::unique_ptr<Engine> make_ucx_engine(std::shared_ptr<Store> store, int rank, int world_size);
 
 }  // namespace ringcomm::links

@@ -10,8 +10,8 @@ namespace ringcomm {
 namespace {
 
 enum class Chunks { kAny, kPerRank, kSquare, kNone };
-// Of which rank a chunk is: of all, of its owner, of the root, or, in an all-to-all, of the rank
-// that it is for.
+// Which rank a chunk belongs to: all, its owner, the root, or, in an all-to-all, the rank that it
+// is for.
 enum class Of { kAll, kOwner, kRoot, kReceiver };
 
 // A row of the table in the header.

@@ -1,6 +1,6 @@
 // What a simulation has to carry out: the plans of the ranks that it simulates, as tasks (one step
-// of one rank) and sends between them, with every send paired with its receive. Of ranks that do
-// the same, but for where they stand, one is simulated.
+// of one rank) and sends between them, with every send paired with its receive. One rank stands
+// for all that do the same, but for where they stand.
 //
 // The ranks stand in a grid of hosts and ranks per host, rank h*L + l in row h and column l. A
 // shift adds to both coordinates, modulo H and L. Plans are symmetric under a set of shifts if the

@@ -15,9 +15,9 @@ namespace {
 constexpr std::size_t kLine = 64;
 
 // In bytes. To hand a line over takes as long as to write three. Up to kMostAtOnce, all lines are
-// handed over: so many can wait without holding up the writes behind them. Of more data it is every
-// third line, an odd number because lines are fetched in pairs; of more than kMostHandedOver none,
-// because nothing is gained.
+// handed over: so many can wait without holding up the writes behind them. If there are more data,
+// every third line is, an odd number because lines are fetched in pairs. Beyond kMostHandedOver
+// none is, because nothing is gained.
 constexpr std::size_t kMostAtOnce = 4 << 10;
 constexpr std::size_t kEveryThird = 3 * kLine;
 constexpr std::size_t kMostHandedOver = 16 << 10;

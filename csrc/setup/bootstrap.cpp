@@ -10,7 +10,6 @@
 namespace ringcomm {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -320,13 +319,11 @@ void Bootstrap::give_up(const std::vector<int>& awaited) {
 
 namespace {
 
-using std::chrono::microseconds;
-using std::chrono::milliseconds;
-
 // How long rank 0 waits for the living to leave, and how long they then wait for it.
 constexpr milliseconds kMostPatience{5000}, kLongerThanRank0{8000};
 // In the counter of ranks that have left: one that does not wait until all is erased.
 constexpr std::int64_t kNotWaiting = std::int64_t{1} << 32;
+
 }  // namespace
 
 // Calls is_over(how many have left, since when it waits) until it returns true, or patience has

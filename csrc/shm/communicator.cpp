@@ -50,6 +50,12 @@ GroupFacts facts_of(shm::Group& group) {
   return facts;
 }
 
+constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kReduceScatter,
+                                       Collective::kAllGather, Collective::kBroadcast,
+                                       Collective::kReduce};
+// The choice depends on how many bytes an element has, not on its type.
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16};
+
 }  // namespace
 
 Communicator::Communicator(Store& store, const GroupConfig& config, const Selection& selection,
@@ -76,6 +82,17 @@ Communicator::Communicator(Store& store, const GroupConfig& config, const Select
 } catch (...) {
   if (!has_met) decline(store, config, std::current_exception());
   throw;
+}
+
+std::vector<SizeClass> Communicator::size_classes() const {
+  std::vector<SizeClass> found;
+  for (const Collective collective : kCollectives) {
+    for (const DType dtype : kDTypes) {
+      const auto classes = ringcomm::size_classes(policy(), kExecutor, collective, dtype);
+      found.insert(found.end(), classes.begin(), classes.end());
+    }
+  }
+  return found;
 }
 
 // A rank that has failed here will not close the group, and the others would wait for it.
@@ -148,8 +165,8 @@ shm::Eager& Communicator::eager_way(const Call& call) { return find(eager_, call
 
 shm::ZeroCopy* Communicator::zero_copy_way(const Call& call, Path path, std::size_t before) {
   if (!policy().zero_copy(call, path)) return nullptr;
-  shm::ZeroCopy& family = find(zero_copy_, call);
-  return fits(family, before) ? &family : nullptr;
+  shm::ZeroCopy& zero_copy = find(zero_copy_, call);
+  return fits(zero_copy, before) ? &zero_copy : nullptr;
 }
 
 void Communicator::rethrow_named(const std::exception_ptr& error) {
@@ -187,23 +204,23 @@ void Communicator::carry_out_here(Call& call, const Reduction& reduction,
 
 // If some ranks publish places that cannot be used, which all see, they announce again, all with
 // their inputs.
-void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* family, Call& call,
+void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* zero_copy, Call& call,
                            const Reduction& reduction, const Deadline& deadline) {
-  for (bool may_tell = family != nullptr;; may_tell = false) {
+  for (bool may_tell = zero_copy != nullptr;; may_tell = false) {
     std::byte* const payload = exchange_.begin(call, deadline);
-    const std::size_t published = may_tell ? publish_buffers(*family, call, payload) : 0;
+    const std::size_t published = may_tell ? publish_buffers(*zero_copy, call, payload) : 0;
     const auto write = [&] {
       std::byte* const room = exchange_.room(eager.count(blocks()) * element_size(call.dtype));
       return eager.write(blocks(), reduction, room, payload_stores_, !group_.shares_cores());
     };
     const std::size_t written = published > 0 ? 0 : write();
     exchange_.announce(call, published + written,
-                       published > 0 ? family->payload_kind() : shm::PayloadKind::kInput);
+                       published > 0 ? zero_copy->payload_kind() : shm::PayloadKind::kInput);
     if (published == 0) eager.keep(blocks(), reduction);
     exchange_.await_all(deadline);
-    const bool is_open = family != nullptr && family->is_open(announced());
+    const bool is_open = zero_copy != nullptr && zero_copy->is_open(announced());
     if (is_open) {
-      family->run(blocks(), reduction, announced(), call, deadline);
+      zero_copy->run(blocks(), reduction, announced(), call, deadline);
     } else if (!exchange_.any_publishes(shm::PayloadKind::kPlace)) {
       const Pass pass = group_.shares_cores() ? Pass::kStraight : Pass::kInStrands;
       eager.read(blocks(), reduction, exchange_, pass);
@@ -242,15 +259,16 @@ void Communicator::await_all(const std::exception_ptr& refusal, const Deadline& 
 void Communicator::by_plan(Call& call, const Reduction& reduction, const Deadline& deadline) {
   std::exception_ptr refusal;
   const Program& program = this->program(call, refusal);
-  shm::ZeroCopy* const family = refusal ? nullptr : zero_copy_way(call, Path::kByPlan);
+  shm::ZeroCopy* const zero_copy = refusal ? nullptr : zero_copy_way(call, Path::kByPlan);
   group_.use(shm::Area::kOutboxes);
   std::byte* const payload = exchange_.begin(call, deadline);
-  const std::size_t published = family != nullptr ? publish_buffers(*family, call, payload) : 0;
+  const std::size_t published =
+      zero_copy != nullptr ? publish_buffers(*zero_copy, call, payload) : 0;
   exchange_.announce(call, published,
-                     published > 0 ? family->payload_kind() : shm::PayloadKind::kInput);
+                     published > 0 ? zero_copy->payload_kind() : shm::PayloadKind::kInput);
   await_all(refusal, deadline);
-  if (family != nullptr && family->is_open(announced())) {
-    family->run(blocks(), reduction, announced(), call, deadline);
+  if (zero_copy != nullptr && zero_copy->is_open(announced())) {
+    zero_copy->run(blocks(), reduction, announced(), call, deadline);
   } else if (!refusal) {
     executor_.run(program, chunks(call, program.num_chunks), reduction, call, deadline);
   }
@@ -281,27 +299,6 @@ void Communicator::barrier(Timeout timeout) {
     exchange_.await_all(deadline);
     exchange_.end();
   });
-}
-
-namespace {
-
-constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kReduceScatter,
-                                       Collective::kAllGather, Collective::kBroadcast,
-                                       Collective::kReduce};
-// The choice depends on how many bytes an element has, not on its type.
-constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16};
-
-}  // namespace
-
-std::vector<SizeClass> Communicator::size_classes() const {
-  std::vector<SizeClass> found;
-  for (const Collective collective : kCollectives) {
-    for (const DType dtype : kDTypes) {
-      const auto classes = ringcomm::size_classes(policy(), kExecutor, collective, dtype);
-      found.insert(found.end(), classes.begin(), classes.end());
-    }
-  }
-  return found;
 }
 
 // ---- The all-to-all -----------------------------------------------------------------------------
@@ -341,24 +338,24 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
   if (call.eager) payload = exchange_.room(table_nbytes + total * element_nbytes);
   std::memcpy(payload, counts, table_nbytes);
   std::size_t published = 0, written = 0;
-  shm::ZeroCopy* const family = refusal ? nullptr : zero_copy_way(call, path, table_nbytes);
+  shm::ZeroCopy* const zero_copy = refusal ? nullptr : zero_copy_way(call, path, table_nbytes);
   if (call.eager) {
     written = eager_way(call).write(blocks(), reduction, payload + table_nbytes, payload_stores_,
                                     !group_.shares_cores());
-  } else if (family != nullptr) {
-    published = publish_buffers(*family, call, payload + table_nbytes);
+  } else if (zero_copy != nullptr) {
+    published = publish_buffers(*zero_copy, call, payload + table_nbytes);
   }
   exchange_.announce(call, table_nbytes + published + written,
-                     published > 0 ? family->payload_kind() : shm::PayloadKind::kInput);
+                     published > 0 ? zero_copy->payload_kind() : shm::PayloadKind::kInput);
   if (call.eager) eager_way(call).keep(blocks(), reduction);
   await_all(refusal, deadline);
   for (std::size_t r = 0; r < n; ++r) {
     if (r != own) std::memcpy(&counts_[2 * n * r], exchange_.payload_of(r), table_nbytes);
   }
   check_counts(call);
-  if (family != nullptr && family->is_open(announced(table_nbytes))) {
-    family->run(blocks(), reduction, announced(table_nbytes), call, deadline);
-    family->done();
+  if (zero_copy != nullptr && zero_copy->is_open(announced(table_nbytes))) {
+    zero_copy->run(blocks(), reduction, announced(table_nbytes), call, deadline);
+    zero_copy->done();
     return exchange_.end();
   }
 
@@ -385,7 +382,7 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
     group_.use(shm::Area::kOutboxes);
     executor_.run(program, chunks(call, program.num_chunks), reduction, call, deadline);
   }
-  if (family != nullptr) family->done();
+  if (zero_copy != nullptr) zero_copy->done();
   exchange_.end(/*raises=*/refusal != nullptr);
   if (refusal) std::rethrow_exception(refusal);
 }

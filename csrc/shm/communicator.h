@@ -109,7 +109,7 @@ class Communicator : public Collectives {
   void carry_out(Call call, const Reduction& reduction, Timeout timeout) override;
 
   void carry_out_here(Call& call, const Reduction& reduction, const Deadline& deadline);
-  void eagerly(shm::Eager& eager, shm::ZeroCopy* family, Call& call, const Reduction& reduction,
+  void eagerly(shm::Eager& eager, shm::ZeroCopy* zero_copy, Call& call, const Reduction& reduction,
                const Deadline& deadline);
   void by_plan(Call& call, const Reduction& reduction, const Deadline& deadline);
   void carry_out_all_to_all(Call& call, const Reduction& reduction, const Deadline& deadline);
@@ -127,15 +127,15 @@ class Communicator : public Collectives {
   // Made when it is first wanted.
   template <typename T>
   T& find(ByCall<T>& ways, const Call& call);
-  bool fits(const shm::ZeroCopy& family, std::size_t before) const {
-    return before + family.most_nbytes() <= group_.geometry().eager_nbytes;
+  bool fits(const shm::ZeroCopy& zero_copy, std::size_t before) const {
+    return before + zero_copy.most_nbytes() <= group_.geometry().eager_nbytes;
   }
   shm::Eager& eager_way(const Call& call);
   // Null: calls on that path copy wherever their tensors are. `before`: the bytes of the payload
   // before the places that this rank publishes.
   shm::ZeroCopy* zero_copy_way(const Call& call, Path path, std::size_t before = 0);
-  std::size_t publish_buffers(shm::ZeroCopy& family, const Call& call, std::byte* payload) {
-    return family.publish_buffers(blocks(), element_size(call.dtype), peers_, payload);
+  std::size_t publish_buffers(shm::ZeroCopy& zero_copy, const Call& call, std::byte* payload) {
+    return zero_copy.publish_buffers(blocks(), element_size(call.dtype), peers_, payload);
   }
   shm::ZeroCopy::Announced announced(std::size_t before = 0) {
     return {group_, exchange_, peers_, before};

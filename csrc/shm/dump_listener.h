@@ -7,7 +7,7 @@
 //
 //   a rank with a failed call                    a rank that hangs
 //     request = ++header.dump_request              its thread sleeps on state.dump.wakeups
-//     wake(dump_wakeups) of each rank              writes the record
+//     wake(state.dump.wakeups) of each rank        writes the record
 //     writes its own record                        state.dump.answered = request
 //     waits until all have answered
 //

@@ -10,12 +10,6 @@
 #include "reduce/host.h"
 
 namespace ringcomm::shm {
-namespace {
-
-constexpr std::size_t kSliceAlignment = 64;  // bytes; a multiple of every element
-
-}  // namespace
-
 Executor::Executor(Group& group)
     : group_(group),
       num_lanes_(group.segment().num_lanes()),

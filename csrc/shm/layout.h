@@ -9,8 +9,8 @@
 //   announcements [n]     the call a rank makes, with its whole input when that is small; two; and
 //                         how far it has come in a larger one, in each lane
 //   payloads      [n]     inputs of several KiB, each behind the one before it
-//   (shm/layout.h) outboxes      [n]     slices of what is larger, in each lane mail box
-//   [n][n]  send and recv, one box per direction of a pair
+//   outboxes      [n]     slices of what is larger, in each lane
+//   mail boxes    [n][n]  send and recv, one box per direction of a pair
 //
 // In a group that spans hosts each host has such a memory. The ranks of other hosts have their
 // states and announcements there, too, which the host's leader keeps up to date
@@ -100,9 +100,9 @@ struct alignas(kLine) GroupHeader {
   ErrorKind kind;
   std::int32_t reporter;
   FailureText text;
-  std::atomic<std::uint64_t> shrink_verdict;  // see shm/shrink.cpp, as all that is named so
-  std::atomic<std::int64_t> shrink_turn;      // see hosts/shrink_hosts.cpp; nanoseconds of Clock
-  std::atomic<std::uint32_t> dump_request;    // see shm/dump_listener.h, as all that is named so
+  std::atomic<std::uint64_t> shrink_verdict;  // shm/shrink.cpp
+  std::atomic<std::int64_t> shrink_turn;      // hosts/shrink_hosts.cpp; nanoseconds of Clock
+  std::atomic<std::uint32_t> dump_request;    // shm/dump_listener.h
 };
 
 enum class Closed : std::uint32_t {

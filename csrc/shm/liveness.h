@@ -1,8 +1,8 @@
 // Which ranks of a group are there, as far as this rank can know.
 //
-// Of its own host's ranks it looks at the processes and at what they have written. Of others, it
-// knows what their leaders report (hosts/heartbeat.h), how long these have been silent, and which
-// connections are lost.
+// It looks at the processes of its own host's ranks, and at what they have written. About other
+// ranks it knows what their leaders report (hosts/heartbeat.h), how long these have been silent,
+// and which connections are lost.
 #pragma once
 
 #include <map>

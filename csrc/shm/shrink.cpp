@@ -5,13 +5,13 @@
 // if round k was aborted; 2k + 1 for good once it has made the new group, with a digest of its
 // ranks. It changes by compare-and-swap alone, so that a round has one end. In round k a rank
 //
-//   1. joins                  shrink_joined = k + 1
+//   1. joins                  state.shrink.joined = k + 1
 //   2. gathers                waits until every rank that is not excluded has joined or is gone.
 //                             The survivors are those that have joined
 //   3. makes the new group    with them
-//   4. votes                  shrink_built = k + 1
+//   4. votes                  state.shrink.built = k + 1
 //   5. ends the round         if all survivors have voted: made; if one is gone and has not:
-//   nothing
+//                             aborted
 //
 // and begins again if the round was aborted.
 //

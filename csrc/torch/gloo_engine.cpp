@@ -38,7 +38,9 @@ namespace py = pybind11;
 namespace ringcomm {
 namespace {
 
+using Closed = std::shared_ptr<const std::atomic<bool>>;
 using links::Request;
+using links::Tag;
 
 // What goes ahead of a message's bytes, or instead of them.
 struct Header {
@@ -53,6 +55,8 @@ constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 // c10d's tags are positive ints. Numbers that share their last bits are far from each other.
 constexpr int kNumberBits = 26;
 
+// ---- A connection to one peer -------------------------------------------------------------------
+
 // A connection to one peer by gloo: a group of the two ranks, which makes its own way through
 // messages. c10d's works of gloo report their end only to a thread that waits for them. So each
 // stream and direction that is used has a thread, which waits for its messages in the order they
@@ -64,26 +68,24 @@ constexpr int kNumberBits = 26;
 class GlooConnection {
  public:
   // Waits for the peer, and for the connection; throws why there will be none.
-  using Connect = std::function<c10::intrusive_ptr<c10d::Backend>(
-      std::shared_ptr<const std::atomic<bool>> closed)>;
+  using Connect = std::function<c10::intrusive_ptr<c10d::Backend>(Closed closed)>;
 
   // `peer`: its rank in the group of two. `on_end` is called whenever a request ends.
   GlooConnection(Connect connect, int peer, std::function<void()> on_end);
   // Ends what is pending.
   ~GlooConnection();
 
-  void post(bool is_send, links::Tag tag, std::byte* data, std::size_t nbytes,
-            links::Request& request);
-  void cancel(links::Request& request);
+  void post(bool is_send, Tag tag, std::byte* data, std::size_t nbytes, Request& request);
+  void cancel(Request& request);
   // Whether sends are pending, which end with the connection.
   bool is_sending();
   std::string failure();
 
  private:
   struct Posted {
-    links::Request* request;
+    Request* request;
     bool is_send;
-    links::Tag tag;
+    Tag tag;
     std::byte* data;
     std::size_t nbytes;
     at::Tensor header = {};
@@ -108,7 +110,7 @@ class GlooConnection {
   void wait_for_messages(Direction& direction);
   bool wait_for(Posted& message);
   void abort(Posted& message);
-  void finish(Posted& message, links::Request::State state);
+  void finish(Posted& message, Request::State state);
   template <typename Why>
   void lose(Why why) noexcept;
 
@@ -180,7 +182,7 @@ void GlooConnection::connect(const Connect& connect) {
   }
 }
 
-void GlooConnection::post(bool is_send, links::Tag tag, std::byte* data, std::size_t nbytes,
+void GlooConnection::post(bool is_send, Tag tag, std::byte* data, std::size_t nbytes,
                           Request& request) {
   std::lock_guard lock(mutex_);
   if (is_lost_) {
@@ -329,8 +331,7 @@ std::string GlooConnection::failure() {
   return is_lost_ && failure_.empty() ? "there is not enough memory" : failure_;
 }
 
-using Closed = std::shared_ptr<const std::atomic<bool>>;
-using links::Tag;
+// ---- The engine: a connection for each peer, made when it is first needed -----------------------
 
 // How long two ranks that have both come may take to connect.
 constexpr std::chrono::seconds kConnectTimeout{30};

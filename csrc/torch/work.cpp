@@ -167,6 +167,11 @@ c10::intrusive_ptr<c10::ivalue::Future> RingWork::getFutureResult() {
   return future;
 }
 
+std::vector<at::Tensor> RingWork::result() {
+  TORCH_CHECK(isCompleted(), "ring: result() of an operation that is not complete; call wait()");
+  return outputs_;
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> DoneWork::getFutureResult() {
   auto future = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
   future->markCompleted(as_int(c10d::WorkResult::SUCCESS));
@@ -178,11 +183,6 @@ c10::intrusive_ptr<c10::ivalue::Future> DoneWork::getFuture() {
       c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
   future->markCompleted(c10::IValue(result()));
   return future;
-}
-
-std::vector<at::Tensor> RingWork::result() {
-  TORCH_CHECK(isCompleted(), "ring: result() of an operation that is not complete; call wait()");
-  return outputs_;
 }
 
 // A collective that has begun cannot be left, so a caller with little patience leaves it to a

@@ -1,5 +1,5 @@
 // CUDA's graphs, played by the host: what is captured from streams, and runs on as many threads as
-// streams were captured. Of the rules of captures, those are checked that our calls could break:
+// streams were captured. Those rules of captures are checked that our calls could break:
 // events of the world outside are external, all streams join the first one in the end, and nothing
 // unsafe is called meanwhile.
 #pragma once

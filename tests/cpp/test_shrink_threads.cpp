@@ -114,7 +114,7 @@ TEST(a_group_that_cannot_be_made_is_given_up) {
   });
 }
 
-// A rank that dies between joining and voting is a survivor of that round, which comes to nothing.
+// A rank that dies between joining and voting is a survivor of that round, which is aborted.
 TEST(a_death_while_the_group_is_made_begins_another_round) {
   std::set<std::string> keys;
   std::mutex mutex;

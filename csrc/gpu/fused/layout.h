@@ -39,7 +39,7 @@ inline constexpr int kHops = 2;
 // The bytes that a warp sends at once, one pack for each thread.
 inline constexpr std::size_t kEagerUnit = 32 * 16;
 
-// Of what a rank sends eagerly to all others together, the part for each of them.
+// The part for each other rank, out of what a rank sends eagerly to all of them together.
 inline std::size_t eager_nbytes_for_each(std::size_t nbytes, int world_size) {
   return nbytes / (world_size - 1) / kEagerUnit * kEagerUnit;
 }
