@@ -8,9 +8,10 @@ import pytest
 import torch
 from compiled import tools
 
-from ringcomm import backend, cost
+from ringcomm import cost
 from ringcomm._C import streams
 from ringcomm.cost import device
+from ringcomm.options import Options
 
 MIB = 2**20
 
@@ -72,8 +73,8 @@ def test_a_rank_alone_sends_nothing(collective):
 
 def test_the_defaults_of_a_group_are_those_of_the_layout():
     layout, model = streams.Layout(), tools()
-    assert layout.num_channels == backend.DEFAULT_CHANNELS
-    assert layout.slice_nbytes == backend.DEFAULT_SLICE_NBYTES
+    assert layout.num_channels == Options.channels
+    assert layout.slice_nbytes == Options.slice_nbytes
     per_slice = model.LAUNCH_SECONDS + model.REDUCTION_SECONDS + 4 * model.EVENT_SECONDS
     assert layout.min_slice_nbytes == pytest.approx(per_slice * model.WIRE_BANDWIDTH, abs=1)
 
