@@ -26,7 +26,6 @@ from rich.table import Table
 from torch.distributed import ReduceOp
 
 import ringcomm
-from ringcomm._C import streams
 from ringcomm._C.plan import LocationKind
 from ringcomm.arguments import nbytes, number, several
 from ringcomm.bench.options import DTYPES
@@ -105,7 +104,7 @@ def main() -> int:
         default="ring,direct,one_shot",
     )
     parser.add_argument("--nproc", type=number(2), default=4, help="ranks (default: %(default)s)")
-    parser.add_argument("--ctas", type=number(1), default=streams.MAX_CTAS)
+    parser.add_argument("--ctas", type=number(1), default=32)
     parser.add_argument("--dtypes", type=several(tuple(DTYPES)), default=["float", "bfloat16"])
     parser.add_argument(
         "--sizes", type=listed(nbytes), default="64K,1M,16M,64M", help="of the tensor"

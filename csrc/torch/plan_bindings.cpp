@@ -280,7 +280,6 @@ using streams::Layout;
 
 void bind_layout(py::module_& m) {
   const Layout layout;
-  m.attr("MAX_CTAS") = streams::DeviceOptions{}.max_ctas;
   m.def(
       "describe_executor",
       [](const std::string& name) {

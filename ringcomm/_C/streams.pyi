@@ -2,8 +2,6 @@ import torch
 
 from ringcomm._C.plan import Collective
 
-MAX_CTAS: int
-
 class Layout:
     def __init__(self, num_channels: int = ..., slice_nbytes: int = ...) -> None: ...
     @property
