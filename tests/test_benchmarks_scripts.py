@@ -59,7 +59,8 @@ def test_physical_limits(tmp_path: Path) -> None:
     found = json.loads(output.read_text())
     assert found["world_size"] == 2 and 0 < found["line_round_trip"] < 1
     limits = found["at_least"]
-    assert list(limits) == ["8", "65536"] and 0 < limits["8"] <= limits["65536"]
+    # A busy neighbour may make the shorter reading the slower one.
+    assert list(limits) == ["8", "65536"] and min(limits.values()) > 0
     assert limits["8"] >= found["line_round_trip"] / 2
     shown = dict(re.findall(r"│ ([\d.]+ \w+) +│ [\d.]+ .s +│ ([\d.]+)", result.stdout))
     assert shown == {
