@@ -27,6 +27,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from ringcomm.cli.names import DTYPES
+
 DURATION = "gpu__time_duration.sum"
 NBYTES = "dram__bytes.sum"
 ACHIEVED = "dram__bytes.sum.per_second"
@@ -34,21 +36,8 @@ PER_CYCLE = "dram__bytes.sum.peak_sustained"
 CYCLES = "dram__cycles_elapsed.avg.per_second"
 _PREFIXES = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
-# In the order of csrc/reduce/types.h: ncu shows enumerators as numbers, with or without their type.
-DTYPES = (
-    "float64",
-    "float32",
-    "float16",
-    "bfloat16",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "bool",
-)
+# In the order of csrc/reduce/types.h, as DTYPES: ncu shows enumerators as numbers, with or without
+# their type.
 OPS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
 
 NO_PERMISSION = """\

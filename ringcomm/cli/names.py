@@ -19,7 +19,7 @@ COLLECTIVES = (
 )
 # Several algorithms can carry these out, and all ranks know their size.
 TUNED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")
-# The dtypes that are reduced, in torch's spelling.
+# The dtypes that are reduced, in torch's spelling and in the order of csrc/reduce/types.h.
 DTYPES = (
     "float64",
     "float32",
