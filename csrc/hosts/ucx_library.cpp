@@ -10,12 +10,16 @@
 #include <utility>
 #include <vector>
 
+#include "core/policy.h"
 #include "core/process.h"
 #include "core/status.h"
 #include "hosts/engine.h"
 
 namespace ringcomm::links {
 namespace {
+
+// What a host's ranks announce is sent before it is received, as core/policy.h has it.
+static_assert(kMostBetweenHosts <= kOneShot);
 
 // The first version that has all the calls and flags; later ones keep them.
 constexpr unsigned kMajor = 1, kMinor = 12;
