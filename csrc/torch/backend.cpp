@@ -74,25 +74,20 @@ RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
   backends().all.push_back(this);
 }
 
-Report RingBackend::report_of(const FlightMark& mark) const {
-  Report report(hooks_);
-  report.add(mark);
-  return report;
-}
-
 void RingBackend::begin_record() {
-  flight_.emplace(options_->group_name, options_->global_ranks_in_group, rank_, size_,
-                  FlightRecorder::Life{.description = [this] { return getGroupDesc(); },
-                                       .look =
-                                           [this] {
-                                             std::lock_guard lock(device_mutex_);
-                                             if (device_group_) device_group_->note_completed();
-                                           },
-                                       .request_dumps = dump_requests_of(communicator_)});
+  observer_->begin_record(options_->group_name, options_->global_ranks_in_group, rank_, size_,
+                          FlightRecorder::Life{.description = [this] { return getGroupDesc(); },
+                                               .look =
+                                                   [this] {
+                                                     std::lock_guard lock(device_mutex_);
+                                                     if (device_group_)
+                                                       device_group_->note_completed();
+                                                   },
+                                               .request_dumps = dump_requests_of(communicator_)});
   if (options_->made && rank_ == 0 && communicator_) {
     options_->made(communicator_->group().segment().descriptor());
   }
-  const auto write = flight_->on_dump_request();
+  const auto write = observer_->on_dump_request();
   if (!write || !communicator_ || size_ == 1) return;
   shm::Group& group = communicator_->group();
   group.answer_dump_requests([write, &group] { write(group.failure().has_value()); });
@@ -116,7 +111,7 @@ RingBackend::~RingBackend() {
   at_the_end([this] { close("the process group is closed", /*abort=*/false); });
   // They end here, because their destructors wait for their threads.
   without_gil([&] {
-    if (flight_) at_the_end([this] { flight_->end(); });
+    at_the_end([this] { observer_->end_record(); });
     device_group_.reset();
     queue_.reset();
     communicator_.reset();
@@ -133,7 +128,7 @@ void RingBackend::shutdown() {
 
 void RingBackend::abort() {
   if (!fork_guard_.is_here()) return;
-  without_gil([&] { hooks_->abort.call(); });
+  without_gil([&] { observer_->aborted(); });
   close("the process group was aborted", /*abort=*/true);
 }
 
@@ -215,10 +210,11 @@ RingBackend::WorkPtr RingBackend::submit(Operation operation, Operation::Body bo
 RingBackend::WorkPtr RingBackend::begin(Submission submission, Coalescing* coalescing) {
   Operation& operation = submission.operation;
   operation.sequence = ++sequence_;
+  operation.extension = extension_;
   Report report;
   try {
-    operation.report = report = report_of(flight_->collective(
-        operation.type, operation.inputs, operation.outputs, operation.timeout));
+    operation.report = report = observer_->collective(operation.type, operation.inputs,
+                                                      operation.outputs, operation.timeout);
     return begin_numbered(std::move(submission), coalescing);
   } catch (...) {
     if (PendingCalls::any()) {
@@ -318,7 +314,7 @@ void RingBackend::announce_refusal(const std::string& reason, std::size_t num_co
   if (size_ == 1 || !fork_guard_.is_here() || !communicator_) return;
   for (std::size_t i = 0; i < num_collectives; ++i) {
     ++sequence_;
-    flight_->refused();
+    observer_->refused();
     const auto announce = [host = communicator_, timeout = options_->timeout, reason] {
       error_of([&] { host->refuse(reason, timeout); });
     };
@@ -421,7 +417,10 @@ RingBackend::WorkPtr RingBackend::join(Coalescing& coalesced, Operation operatio
 
 RingBackend::WorkPtr RingBackend::join_parts(Coalescing& coalesced, Operation operation) {
   operation.sequence = sequence_;
-  if (!estimate_) operation.report = Report(hooks_);
+  if (!estimate_) {
+    operation.report = observer_->joint();
+    operation.extension = extension_;
+  }
   if (DeviceGroup* device = coalesced.device) {
     TORCH_CHECK_VALUE(coalesced.parts.empty(), "ring: operations on the CPU and on ",
                       device->device(), " cannot be coalesced; make one batch for each");

@@ -19,6 +19,7 @@
 #include "shm/communicator.h"
 #include "shm/shrink.h"
 #include "torch/device.h"
+#include "torch/observer.h"
 #include "torch/operation.h"
 #include "torch/tensors.h"
 #include "torch/work.h"
@@ -175,7 +176,7 @@ class RingBackend final : public c10d::Backend {
   virtual void startTimeEstimate();
   virtual float endTimeEstimate();  // microseconds
   // Works that are made from now on know how long they took. Their calls are not the fastest.
-  void enableCollectivesTiming() override { hooks_->times_calls = true; }
+  void enableCollectivesTiming() override { observer_->time_calls(); }
   // For each operation that succeeds, until the backend ends. There can be one such hook.
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
@@ -199,15 +200,15 @@ class RingBackend final : public c10d::Backend {
   // From torch 2.14 on, and 2.15, these override those of Backend.
   virtual bool supportsAbortHooks() const { return true; }
   virtual void registerAbortHook(int64_t id, std::function<void()> hook) {
-    hooks_->abort.add(id, std::move(hook));
+    observer_->hooks.abort.add(id, std::move(hook));
   }
-  virtual void unregisterAbortHook(int64_t id) { hooks_->abort.remove(id); }
+  virtual void unregisterAbortHook(int64_t id) { observer_->hooks.abort.remove(id); }
 #ifdef RINGCOMM_WITH_COMPLETION_HOOKS
   bool supportsCompletionHooks() const override { return true; }
   void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
-    hooks_->completion.add(id, std::move(hook));
+    observer_->hooks.completion.add(id, std::move(hook));
   }
-  void unregisterCompletionHook(int64_t id) override { hooks_->completion.remove(id); }
+  void unregisterCompletionHook(int64_t id) override { observer_->hooks.completion.remove(id); }
 #endif
 
   // Announces to the other ranks that this rank does not make so many collectives, and why. Where
@@ -324,13 +325,10 @@ class RingBackend final : public c10d::Backend {
   template <typename Options>
   bool runs_sync(const Options& opts) const {
     return !opts.asyncOp && opts.timeout <= std::chrono::milliseconds(0) && !held_ &&
-           !hooks_->times_calls && !is_profiled();
+           !observer_->times_calls() && !Observer::is_profiled();
   }
-  static bool is_profiled();
   // Whether a call can be carried out without a Work at all.
-  bool needs_no_work() const {
-    return !coalescing_ && !estimate_ && !hooks_->extension->is_active();
-  }
+  bool needs_no_work() const { return !coalescing_ && !estimate_ && !extension_->is_active(); }
   std::string why_no_estimate() const;
   // Adds the operation to the estimate in place of carrying it out.
   WorkPtr add_to_estimate(Operation operation);
@@ -338,16 +336,16 @@ class RingBackend final : public c10d::Backend {
   // The work of a call that was carried out at once. Completion hooks have been called when this
   // returns.
   WorkPtr done(c10d::OpType type, const at::Tensor& output) const {
-    const std::uint64_t key = next_completion_key();
+    const std::uint64_t key = Observer::next_completion_key();
     auto work =
         c10::make_intrusive<DoneWork>(rank_, type, sequence_, output, options_->timeout, key);
-    call_completion_hooks(*hooks_, key, std::nullopt);
+    observer_->call_completion_hooks(key, std::nullopt);
     return work;
   }
 
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
     const bool is_default = timeout <= std::chrono::milliseconds(0);
-    return bounded(is_default ? options_->timeout : timeout) + bounded(hooks_->extension->now());
+    return bounded(is_default ? options_->timeout : timeout) + bounded(extension_->now());
   }
   void close(const std::string& reason, bool abort);
   void abandon();
@@ -356,8 +354,6 @@ class RingBackend final : public c10d::Backend {
   void check_usable();
   // Begins the flight record of the present members.
   void begin_record();
-  // The report of an operation that is in the group's record now.
-  Report report_of(const FlightMark& mark) const;
 
   const ForkGuard fork_guard_;
   std::once_flag named_;
@@ -398,8 +394,8 @@ class RingBackend final : public c10d::Backend {
 
   std::mutex device_mutex_;
   std::unique_ptr<DeviceGroup> device_group_;
-  std::optional<GroupFlight> flight_;  // of the present members
-  const std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
+  const std::shared_ptr<Observer> observer_ = std::make_shared<Observer>();
+  const std::shared_ptr<TimeoutExtension> extension_ = std::make_shared<TimeoutExtension>();
 };
 
 // For atexit, without the GIL. Closes all groups, so that operations under way end, and waits a

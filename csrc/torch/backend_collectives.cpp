@@ -5,9 +5,6 @@
 //   carry_out   by a Work: tensors are brought into shape, and the queue or a device has the rest
 //
 // Those of several tensors per rank: backend_lists.cpp.
-#include <ATen/record_function.h>
-
-#include "core/flight_dump.h"
 #include "torch/announced.h"
 #include "torch/arguments.h"
 #include "torch/python.h"
@@ -186,8 +183,6 @@ auto prepare_all_to_all(const at::Tensor& output, const at::Tensor& input,
 
 }  // namespace
 
-bool RingBackend::is_profiled() { return at::hasCallbacks(); }
-
 template <typename Body>
 bool RingBackend::at_once(c10d::OpType type, const at::Tensor* input, const at::Tensor* output,
                           Body body) {
@@ -201,16 +196,13 @@ bool RingBackend::at_once(c10d::OpType type, const at::Tensor* input, const at::
   FlightMark mark;
   const std::exception_ptr error = error_of([&] {
     communicator_->settled(1, timeout, [&] {
-      mark = flight_->begun(type, input, output, timeout);
+      mark = observer_->begun(type, input, output, timeout);
       body(*communicator_, timeout);
     });
   });
   PendingCalls::note_known();
   turn.leave();
-  if (error) {
-    call_abort_hooks(*hooks_, error);
-    rethrow_for_torch(failed(mark, error));
-  }
+  if (error) std::rethrow_exception(observer_->failed({&mark, 1}, error));
   mark.complete();
   return true;
 }

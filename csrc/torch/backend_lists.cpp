@@ -254,9 +254,9 @@ void RingBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_a
   const CallGuard inside;
   const auto timeout = opts.timeout == c10d::kUnsetTimeout
                            ? timeout_or_default({})
-                           : bounded(opts.timeout) + bounded(hooks_->extension->now());
-  const Report report = report_of(flight_->collective(c10d::OpType::BARRIER, {}, {}, timeout));
-  const auto extension = report.claim_extension();
+                           : bounded(opts.timeout) + bounded(extension_->now());
+  const Report report = observer_->collective(c10d::OpType::BARRIER, {}, {}, timeout);
+  const auto extension = extension_->claim();
   report.started();
   with_reported_errors(report, [&] { communicator_->monitored_barrier(wait_all_ranks, timeout); });
   report.succeeded();

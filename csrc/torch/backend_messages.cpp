@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/flight_dump.h"
 #include "torch/announced.h"
 #include "torch/arguments.h"
 #include "torch/backend.h"
@@ -48,16 +47,15 @@ class MessageWork : public RingWork {
 // needs.
 class SyncMessage {
  public:
-  SyncMessage(at::Tensor tensor, const FlightMark& mark, std::shared_ptr<const Hooks> hooks)
-      : tensor_(std::move(tensor)), mark_(mark), hooks_(std::move(hooks)) {
+  SyncMessage(at::Tensor tensor, Report report)
+      : tensor_(std::move(tensor)), report_(std::move(report)) {
     message.on_done = [this](std::exception_ptr cause) { done(cause); };
   }
 
   void done(std::exception_ptr cause) {
-    if (!cause) return mark_.complete(message.peer);
+    if (!cause) return report_.succeeded(message.peer);
     error = cause;  // unless more can be said
-    call_abort_hooks(*hooks_, cause);
-    error = for_torch(failed(mark_, cause));
+    error = report_.failed(cause);
   }
 
   shm::Message message;
@@ -66,8 +64,7 @@ class SyncMessage {
  private:
   const CallGuard inside_;  // until the tensor is gone, which may need Python to go
   const at::Tensor tensor_;
-  const FlightMark mark_;
-  const std::shared_ptr<const Hooks> hooks_;
+  const Report report_;
 };
 
 // What is sent, or where it is received: the elements of a flat tensor.
@@ -106,8 +103,9 @@ RingBackend::WorkPtr RingBackend::send_or_recv(shm::Message::Kind kind, Tensors&
   Writable data(tensor, /*needs_contents=*/is_send);
   Operation operation{type, title, tensors, tensors, memory_of(data), timeout_or_default({})};
   operation.sequence = sequence_;
-  operation.report = report_of(
-      flight_->message({is_send, peer, tensor.is_cpu() ? tag : 0}, tensor, operation.timeout));
+  operation.report =
+      observer_->message({is_send, peer, tensor.is_cpu() ? tag : 0}, tensor, operation.timeout);
+  operation.extension = extension_;
   return tensor.is_cpu()
              ? send_or_recv_on_host(kind, std::move(operation), std::move(data), peer, tag)
              : send_or_recv_on_device(is_send, operation, std::move(data), peer);
@@ -202,11 +200,11 @@ bool RingBackend::run_message_sync(shm::Message::Kind kind, const at::Tensor& te
   check_tensor(tensor, what);
   if (!is_send) check_output(tensor, what);
   if (!can_stay(tensor) || tensor.is_neg()) return false;
-  if (peer == rank_ || !needs_no_work() || is_profiled()) return false;
+  if (peer == rank_ || !needs_no_work() || Observer::is_profiled()) return false;
   check_usable();
   const std::chrono::milliseconds timeout = options_->timeout;
   const auto own = std::make_shared<SyncMessage>(
-      tensor, flight_->message({is_send, peer, tag}, tensor, timeout, true), hooks_);
+      tensor, observer_->message({is_send, peer, tag}, tensor, timeout, /*starts_at_once=*/true));
   const std::shared_ptr<shm::Message> message(own, &own->message);
   describe(*message, kind, tensor, peer, tag);
   message->deadline = Deadline::roughly_in(timeout);

@@ -70,22 +70,22 @@ void RingBackend::addEphemeralTimeout(const std::chrono::milliseconds& timeout) 
   TORCH_CHECK_VALUE(timeout >= std::chrono::milliseconds(0),
                     "ring: addEphemeralTimeout adds at least 0 ms to a group's timeout, got ",
                     timeout.count());
-  hooks_->extension->add(bounded(timeout));
+  extension_->add(bounded(timeout));
 }
 
 void RingBackend::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   TORCH_CHECK(!hasHooks(), "ring: this group has an onCompletion hook already; it can have one");
-  hooks_->work_info.add(0, hook);
+  observer_->hooks.work_info.add(0, hook);
   onCompletionHook_ = std::move(hook);
-  hooks_->times_calls = true;
+  observer_->time_calls();
 }
 
 void RingBackend::waitForPendingWorks() {
   check_usable();
   const CallGuard inside;
   without_gil([&] {
-    for (Poll poll(kLookAtWorks); hooks_->under_way.use_count() > 1;) {
+    for (Poll poll(kLookAtWorks); observer_->has_work_under_way();) {
       if (queue_->help()) continue;
       check_interrupt();
       poll.sleep();

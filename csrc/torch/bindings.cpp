@@ -22,7 +22,7 @@
 #include "shm/view.h"
 #include "torch/backend.h"
 #include "torch/links.h"
-#include "torch/operation.h"
+#include "torch/observer.h"
 #include "torch/python.h"
 #include "torch/shared_memory.h"
 #include "torch/store_adapter.h"

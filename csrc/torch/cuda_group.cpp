@@ -30,6 +30,7 @@
 #include "gpu/nccl/watchdog.h"
 #include "gpu/streams/device_collectives.h"
 #include "torch/device.h"
+#include "torch/observer.h"
 #include "torch/operation.h"
 #include "torch/python.h"
 
@@ -145,7 +146,7 @@ std::exception_ptr CudaWork::exception() const {
   if (end_->is_confirmed()) return nullptr;
   const std::exception_ptr error = failure_->get();
   if (!error) return nullptr;
-  std::call_once(reported_, [&] { error_ = for_torch(report_.failed(error)); });
+  std::call_once(reported_, [&] { error_ = report_.failed(error); });
   return error_;
 }
 
@@ -323,7 +324,7 @@ class CudaGroup : public DeviceGroup {
     note_completed();
     if (enqueued.end->is_captured()) return;
     std::lock_guard lock(under_way_mutex_);
-    under_way_.push_back({operation.report, enqueued.end, operation.report.claim_extension()});
+    under_way_.push_back({operation.report, enqueued.end, operation.claim_extension()});
   }
 
   const at::Device device_;

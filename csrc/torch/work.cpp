@@ -38,7 +38,7 @@ RingWork::RingWork(int rank, Operation operation)
       timeout_(operation.timeout),
       report_(std::move(operation.report)),
       under_way_(report_.under_way()),
-      extension_(report_.claim_extension()) {
+      extension_(operation.claim_extension()) {
   if (report_.is_timed()) stopwatch_.emplace();
 }
 
@@ -46,7 +46,7 @@ RingWork::RingWork(int rank, Operation operation)
 void RingWork::complete(std::exception_ptr error, int source) noexcept {
   outcome_ = outcome_of(error);
   if (error) {
-    error_of([&] { error = for_torch(report_.failed(error)); });
+    error_of([&] { error = report_.failed(error); });
   } else {
     error_of([&] { report_.succeeded(source); });
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/queue.h"
+#include "torch/observer.h"
 #include "torch/operation.h"
 
 namespace ringcomm {

@@ -1,4 +1,4 @@
-#include "torch/operation.h"
+#include "torch/observer.h"
 
 #include <ATen/record_function.h>
 #include <Python.h>
@@ -34,6 +34,12 @@ bool ends_group(const std::exception_ptr& error) {
   } catch (...) {
     return false;
   }
+}
+
+// Returns the error with what is to be added to it.
+std::exception_ptr record_failures(std::span<const FlightMark> marks, std::exception_ptr error) {
+  for (const FlightMark& mark : marks) error = failed(mark, std::move(error));
+  return error;
 }
 
 using Entry = FlightRecorder::Entry;
@@ -134,31 +140,126 @@ SpanSink* sink_of_this_thread() {
 
 }  // namespace
 
-Report::Report(std::shared_ptr<const Hooks> hooks)
-    : hooks_(std::move(hooks)), completion_key_(next_completion_key()) {}
+Report::Report(std::shared_ptr<const Observer> observer)
+    : observer_(std::move(observer)), completion_key_(Observer::next_completion_key()) {}
 
-void Report::started() const {
-  for (const FlightMark& mark : marks_) mark.start();
+std::shared_ptr<const char> Report::under_way() const {
+  return observer_ ? observer_->under_way() : nullptr;
 }
 
-void Report::succeeded(int source) const {
-  for (const FlightMark& mark : marks_) mark.complete(source);
+bool Report::is_timed() const { return observer_ && observer_->times_calls(); }
+
+void Report::call_completion_hooks(std::optional<float> milliseconds) const noexcept {
+  if (observer_) observer_->call_completion_hooks(completion_key_, milliseconds);
+}
+
+bool Report::wants_work_info() const { return observer_ && !observer_->hooks.work_info.is_empty(); }
+
+void Report::call_work_info_hook(const std::shared_ptr<c10d::WorkInfo>& info) const noexcept {
+  observer_->hooks.work_info.call(info);
 }
 
 std::exception_ptr Report::failed(std::exception_ptr error) const {
+  return observer_ ? observer_->failed(marks_, std::move(error)) : for_torch(error);
+}
+
+void Report::record_failure(std::exception_ptr error) const {
+  record_failures(marks_, std::move(error));
+}
+
+void Observer::begin_record(const std::string& name, std::vector<std::uint64_t> global_ranks,
+                            int rank, int world_size, FlightRecorder::Life life) {
+  end_record();
+  recorder_ = flight_recorder();
+  if (recorder_ == nullptr) return;
+  if (global_ranks.empty()) {
+    global_ranks.resize(world_size);
+    std::iota(global_ranks.begin(), global_ranks.end(), 0);
+  }
+  group_ = recorder_->add_group(name, std::move(global_ranks), rank, std::move(life));
+}
+
+void Observer::end_record() {
+  if (!fork_guard_.is_here()) return;
+  if (recorder_ != nullptr) recorder_->end_group(group_);
+}
+
+std::function<void(bool)> Observer::on_dump_request() const {
+  if (recorder_ == nullptr || !recorder_->dumps_failures()) return nullptr;
+  return [recorder = recorder_, group = group_](bool is_broken) {
+    dump_on_request(*recorder, group, is_broken);
+  };
+}
+
+FlightRecorder::Operation Observer::operation(std::chrono::milliseconds timeout,
+                                              bool starts_at_once) const {
+  FlightRecorder::Operation operation{group_, timeout, starts_at_once};
+  // This comes before the recorder's lock is taken: a thread that holds Python's lock may be
+  // waiting for the recorder's.
+  if (record_stacks) operation.frames = python_frames();
+  return operation;
+}
+
+Report Observer::report_of(const FlightMark& mark) const {
+  Report report(shared_from_this());
+  report.add(mark);
+  return report;
+}
+
+Report Observer::collective(c10d::OpType type, const std::vector<at::Tensor>& inputs,
+                            const std::vector<at::Tensor>& outputs,
+                            std::chrono::milliseconds timeout) const {
+  if (recorder_ == nullptr) return report_of({});
+  const bool joins_inputs = type == c10d::OpType::REDUCE_SCATTER || type == c10d::OpType::ALLTOALL;
+  const bool joins_outputs = type == c10d::OpType::ALLGATHER || type == c10d::OpType::ALLTOALL;
+  const auto shapes = [&](Entry& entry) {
+    joins_inputs ? add_joined(entry.inputs, inputs) : add(entry.inputs, inputs);
+    joins_outputs ? add_joined(entry.outputs, outputs) : add(entry.outputs, outputs);
+  };
+  const auto id = recorder_->create_collective(operation(timeout, false), name_of(type), shapes);
+  return report_of({recorder_, group_, id});
+}
+
+Report Observer::message(const FlightRecorder::MessageRecord& message, const at::Tensor& tensor,
+                         std::chrono::milliseconds timeout, bool starts_at_once) const {
+  if (recorder_ == nullptr) return report_of({});
+  const auto shapes = [&](Entry& entry) {
+    add(entry.inputs, tensor);
+    entry.in_place = true;
+  };
+  const auto id = recorder_->create_message(operation(timeout, starts_at_once), message, shapes);
+  return report_of({recorder_, group_, id});
+}
+
+FlightMark Observer::begun(c10d::OpType type, const at::Tensor* input, const at::Tensor* output,
+                           std::chrono::milliseconds timeout) const {
+  if (recorder_ == nullptr) return {};
+  const auto shapes = [&](Entry& entry) {
+    if (input != nullptr) add(entry.inputs, *input);
+    entry.in_place = input == output;
+    if (!entry.in_place) add(entry.outputs, *output);
+  };
+  const auto id = recorder_->create_collective(operation(timeout, true), name_of(type), shapes);
+  return {recorder_, group_, id};
+}
+
+std::exception_ptr Observer::failed(std::span<const FlightMark> marks,
+                                    std::exception_ptr error) const {
   // First, as torch's recorder may write the same file, and knows less.
-  if (hooks_) call_abort_hooks(*hooks_, error);
-  return record_failure(std::move(error));
+  if (ends_group(error)) aborted();
+  return for_torch(record_failures(marks, std::move(error)));
 }
 
-std::exception_ptr Report::record_failure(std::exception_ptr error) const {
-  for (const FlightMark& mark : marks_) error = ringcomm::failed(mark, std::move(error));
-  return error;
+void Observer::refused() const {
+  if (recorder_ != nullptr) recorder_->skip_collective(group_);
 }
 
-void call_abort_hooks(const Hooks& hooks, const std::exception_ptr& error) {
-  if (ends_group(error)) hooks.abort.call();
+std::uint64_t Observer::next_completion_key() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
 }
+
+bool Observer::is_profiled() { return at::hasCallbacks(); }
 
 void start_flight_recorder(std::size_t capacity, bool stacks, bool dump_failures) {
   static std::once_flag once;
@@ -172,80 +273,6 @@ void start_flight_recorder(std::size_t capacity, bool stacks, bool dump_failures
 }
 
 FlightRecorder* flight_recorder() { return process_recorder; }
-
-GroupFlight::GroupFlight(const std::string& name, std::vector<std::uint64_t> global_ranks, int rank,
-                         int world_size, FlightRecorder::Life life)
-    : recorder_(flight_recorder()) {
-  if (recorder_ == nullptr) return;
-  if (global_ranks.empty()) {
-    global_ranks.resize(world_size);
-    std::iota(global_ranks.begin(), global_ranks.end(), 0);
-  }
-  group_ = recorder_->add_group(name, std::move(global_ranks), rank, std::move(life));
-}
-
-void GroupFlight::end() {
-  if (!fork_guard_.is_here()) return;
-  if (recorder_ != nullptr) recorder_->end_group(group_);
-}
-
-FlightRecorder::Operation GroupFlight::operation(std::chrono::milliseconds timeout,
-                                                 bool starts_at_once) const {
-  FlightRecorder::Operation operation{group_, timeout, starts_at_once};
-  // This comes before the recorder's lock is taken: a thread that holds Python's lock may be
-  // waiting for the recorder's.
-  if (record_stacks) operation.frames = python_frames();
-  return operation;
-}
-
-FlightMark GroupFlight::collective(c10d::OpType type, const std::vector<at::Tensor>& inputs,
-                                   const std::vector<at::Tensor>& outputs,
-                                   std::chrono::milliseconds timeout) {
-  if (recorder_ == nullptr) return {};
-  const bool joins_inputs = type == c10d::OpType::REDUCE_SCATTER || type == c10d::OpType::ALLTOALL;
-  const bool joins_outputs = type == c10d::OpType::ALLGATHER || type == c10d::OpType::ALLTOALL;
-  const auto shapes = [&](Entry& entry) {
-    joins_inputs ? add_joined(entry.inputs, inputs) : add(entry.inputs, inputs);
-    joins_outputs ? add_joined(entry.outputs, outputs) : add(entry.outputs, outputs);
-  };
-  const auto id = recorder_->create_collective(operation(timeout, false), name_of(type), shapes);
-  return {recorder_, group_, id};
-}
-
-FlightMark GroupFlight::begun(c10d::OpType type, const at::Tensor* input, const at::Tensor* output,
-                              std::chrono::milliseconds timeout) {
-  if (recorder_ == nullptr) return {};
-  const auto id =
-      recorder_->create_collective(operation(timeout, true), name_of(type), [&](Entry& entry) {
-        if (input != nullptr) add(entry.inputs, *input);
-        entry.in_place = input == output;
-        if (!entry.in_place) add(entry.outputs, *output);
-      });
-  return {recorder_, group_, id};
-}
-
-FlightMark GroupFlight::message(const FlightRecorder::MessageRecord& message,
-                                const at::Tensor& tensor, std::chrono::milliseconds timeout,
-                                bool starts_at_once) {
-  if (recorder_ == nullptr) return {};
-  const auto shapes = [&](Entry& entry) {
-    add(entry.inputs, tensor);
-    entry.in_place = true;
-  };
-  const auto id = recorder_->create_message(operation(timeout, starts_at_once), message, shapes);
-  return {recorder_, group_, id};
-}
-
-void GroupFlight::refused() {
-  if (recorder_ != nullptr) recorder_->skip_collective(group_);
-}
-
-std::function<void(bool)> GroupFlight::on_dump_request() const {
-  if (recorder_ == nullptr || !recorder_->dumps_failures()) return nullptr;
-  return [recorder = recorder_, group = group_](bool is_broken) {
-    dump_on_request(*recorder, group, is_broken);
-  };
-}
 
 void show_spans_to_torch() { span_source.store(&sink_of_this_thread); }
 
