@@ -15,7 +15,7 @@ Chunk chunk_of(const void* input, void* output, std::size_t count) {
 
 void divide(const Chunk& block, std::size_t element_nbytes, int n, Chunks& chunks) {
   const std::size_t line = kLineNbytes / element_nbytes;
-  const std::size_t each = ((block.count + n - 1) / n + line - 1) / line * line;
+  const std::size_t each = round_up(divide_up(block.count, n), line);
   for (int c = 0; c < n; ++c) {
     const std::size_t begin = std::min(block.count, c * each);
     const std::size_t end = std::min(block.count, begin + each);

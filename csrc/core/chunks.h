@@ -7,6 +7,12 @@
 
 namespace ringcomm {
 
+constexpr std::size_t divide_up(std::size_t count, std::size_t by) { return (count + by - 1) / by; }
+// To a multiple of `unit`.
+constexpr std::size_t round_up(std::size_t count, std::size_t unit) {
+  return divide_up(count, unit) * unit;
+}
+
 // All counts are elements.
 struct Input {
   const void* data;

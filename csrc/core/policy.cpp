@@ -1,8 +1,10 @@
 #include "core/policy.h"
 
+#include <algorithm>
 #include <limits>
 #include <ranges>
 
+#include "core/chunks.h"
 #include "core/status.h"
 #include "plan/grid.h"
 
@@ -242,7 +244,7 @@ std::size_t with_call_nbytes(int world_size) {
                                : world_size <= 32 ? 16 * kKiB
                                                   : 8 * kKiB;
   const std::size_t counts = 2 * static_cast<std::size_t>(world_size) * sizeof(std::uint64_t);
-  return std::max(by_ranks, (counts + kWholePage - 1) / kWholePage * kWholePage);
+  return std::max(by_ranks, round_up(counts, kWholePage));
 }
 
 std::size_t with_call_nbytes(const std::vector<int>& host_of, const Link& link,
@@ -294,11 +296,10 @@ std::size_t slice_nbytes(Collective collective, std::size_t slot_nbytes, std::si
 std::size_t kernel_slice_nbytes(std::size_t fits, std::size_t chunk_nbytes, std::size_t num_lanes,
                                 std::size_t pack_nbytes) {
   const std::size_t per_round = num_lanes * fits;
-  const std::size_t rounds = std::max<std::size_t>(1, (chunk_nbytes + per_round - 1) / per_round);
+  const std::size_t rounds = std::max<std::size_t>(1, divide_up(chunk_nbytes, per_round));
   const std::size_t slices = num_lanes * rounds;
-  const std::size_t share = (chunk_nbytes + slices - 1) / slices;
-  const std::size_t packs = (share + pack_nbytes - 1) / pack_nbytes;
-  return std::min(fits, std::max(packs * pack_nbytes, kLeastKernelSlice));
+  const std::size_t share = divide_up(chunk_nbytes, slices);
+  return std::min(fits, std::max(round_up(share, pack_nbytes), kLeastKernelSlice));
 }
 
 // ---- The outcome -------------------------------------------------------------------------------

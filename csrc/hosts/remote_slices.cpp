@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/chunks.h"
 #include "hosts/streams.h"
 #include "shm/group.h"
 
@@ -36,7 +37,7 @@ void LinkedSlices::begin(const Program& program, std::span<const std::size_t> ch
   chunk_nbytes_ = chunk_nbytes;
   slot_nbytes_ = slot_nbytes;
   const std::size_t most = chunk_nbytes.empty() ? 0 : *std::ranges::max_element(chunk_nbytes);
-  num_rounds_ = (most + slot_nbytes - 1) / slot_nbytes;
+  num_rounds_ = divide_up(most, slot_nbytes);
 
   num_places_ = std::max<std::size_t>(kAhead / slot_nbytes, std::max(program.num_slots, 1));
   std::ranges::fill(per_round_sent_, 0);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 
+#include "core/chunks.h"
 #include "core/status.h"
 
 namespace ringcomm::shm {
@@ -78,8 +79,7 @@ void Arena::erase_free(std::map<std::size_t, std::size_t>::iterator range) {
 
 void* Arena::allocate(std::size_t nbytes) {
   if (nbytes > nbytes_) return nullptr;
-  const std::size_t lines = (std::max<std::size_t>(nbytes, 1) + kAlignment - 1) / kAlignment;
-  const std::size_t taken = lines * kAlignment;
+  const std::size_t taken = round_up(std::max<std::size_t>(nbytes, 1), kAlignment);
   const std::lock_guard lock(mutex_);
   const auto fitting = by_nbytes_.lower_bound({taken, 0});
   if (fitting == by_nbytes_.end()) return nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/chunks.h"
 #include "core/policy.h"
 
 namespace ringcomm::shm {

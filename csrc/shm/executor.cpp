@@ -60,7 +60,7 @@ void Executor::run(const Program& program, std::span<const Chunk> chunks,
           element_nbytes,
           slice_count,
           round_up(std::min(most, slice_count) * element_nbytes, kSliceAlignment),
-          (most + slice_count - 1) / slice_count,
+          divide_up(most, slice_count),
           call.sequence << kActionBits,
           current_span_sink(),
           num_lanes_};

@@ -61,7 +61,8 @@ Geometry::Geometry(int n)
   const std::size_t ranks = static_cast<std::size_t>(n);
   states_at = round_up(sizeof(GroupHeader), kLine);
   mailed_at = states_at + ranks * sizeof(RankState);
-  mailed_words = round_up((ranks + 63) / 64 * sizeof(std::uint64_t), kLine) / sizeof(std::uint64_t);
+  mailed_words =
+      round_up(divide_up(ranks, 64) * sizeof(std::uint64_t), kLine) / sizeof(std::uint64_t);
   base_nbytes = round_up(mailed_at + ranks * mailed_words * sizeof(std::uint64_t), kPage);
 
   nbytes = base_nbytes;

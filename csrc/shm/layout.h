@@ -54,10 +54,6 @@ namespace ringcomm::shm {
 inline constexpr std::size_t kLine = 128;
 inline constexpr std::size_t kPage = 4096;
 
-inline std::size_t round_up(std::size_t nbytes, std::size_t to) {
-  return (nbytes + to - 1) / to * to;
-}
-
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 // What a rank makes; a mail box for one peer at a time.

@@ -9,10 +9,6 @@
 namespace ringcomm::fused {
 namespace {
 
-std::size_t round_up(std::size_t n, std::size_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
 std::size_t slot_nbytes(const Program& program, const Layout& layout) {
   return layout.outbox_nbytes / std::max(program.num_slots, 1) / kLine * kLine;
 }
@@ -47,7 +43,7 @@ Job common_job(const Reduction& reduction, const Layout& layout, int rank) {
 // may have fewer elements, or none.
 std::size_t part_count(const Call& call, const Layout& layout) {
   const std::size_t ranks = layout.world_size;
-  return round_up((call.count + ranks - 1) / ranks, kPackBytes / element_size(call.dtype));
+  return round_up(divide_up(call.count, ranks), kPackBytes / element_size(call.dtype));
 }
 
 void add_piece(const Chunk& chunk, Job& job) {
@@ -146,7 +142,7 @@ Job make_eager_job(const Call& call, std::span<const Chunk> blocks, const Reduct
   std::size_t most = 0;
   for (int i = 0; i < job.num_pieces; ++i) most = std::max(most, job.pieces[i].count);
   const std::size_t packs = num_packs(most * job.element_nbytes);
-  const std::size_t lanes = (packs + layout.eager_packs - 1) / layout.eager_packs;
+  const std::size_t lanes = divide_up(packs, layout.eager_packs);
   job.num_lanes = static_cast<int>(std::min<std::size_t>(lanes, layout.eager_lanes));
   return job;
 }
@@ -168,7 +164,7 @@ Job make_job(const Call& call, const Program& program, std::span<const Chunk> ch
   const std::size_t slice = slice_nbytes(call, job.slot_nbytes, most, layout.num_lanes);
   job.slice_count = slice / job.element_nbytes;
   job.looks_ahead = looks_ahead(slice);
-  job.num_rounds = (most + slice - 1) / slice;
+  job.num_rounds = divide_up(most, slice);
   const std::size_t lanes = layout.num_lanes;
   job.num_lanes = static_cast<int>(
       counts_are_known(call) ? std::clamp<std::size_t>(job.num_rounds, 1, lanes) : lanes);

@@ -12,9 +12,6 @@ namespace {
 // for few bytes.
 constexpr std::size_t kRelaySlices = 16;
 
-std::size_t divide_up(std::size_t count, std::size_t by) { return (count + by - 1) / by; }
-std::size_t round_up(std::size_t count, std::size_t unit) { return divide_up(count, unit) * unit; }
-
 }  // namespace
 
 Layout Layout::with(int num_channels, std::size_t slice_nbytes) {
