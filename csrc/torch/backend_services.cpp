@@ -21,34 +21,6 @@ constexpr std::chrono::microseconds kLookAtWorks{100};
 // Torch before 2.15 would look for Python methods that a backend in C++ does not have.
 constexpr bool kTorchAsks = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15;
 
-std::optional<Collective> collective_of(c10d::OpType type) {
-  switch (type) {
-    case c10d::OpType::ALLREDUCE:
-      return Collective::kAllReduce;
-    case c10d::OpType::REDUCE:
-      return Collective::kReduce;
-    case c10d::OpType::REDUCE_SCATTER:
-    case c10d::OpType::_REDUCE_SCATTER_BASE:
-      return Collective::kReduceScatter;
-    case c10d::OpType::ALLGATHER:
-    case c10d::OpType::_ALLGATHER_BASE:
-      return Collective::kAllGather;
-    case c10d::OpType::BROADCAST:
-      return Collective::kBroadcast;
-    case c10d::OpType::GATHER:
-      return Collective::kGather;
-    case c10d::OpType::SCATTER:
-      return Collective::kScatter;
-    case c10d::OpType::ALLTOALL:
-    case c10d::OpType::ALLTOALL_BASE:
-      return Collective::kAllToAll;
-    case c10d::OpType::BARRIER:
-      return Collective::kBarrier;
-    default:  // a sparse all-reduce, whose size depends on the other ranks' tensors
-      return std::nullopt;
-  }
-}
-
 std::uint64_t nbytes_of(const std::vector<at::Tensor>& tensors) {
   std::uint64_t nbytes = 0;
   for (const at::Tensor& tensor : tensors) nbytes += tensor.numel() * tensor.element_size();
@@ -195,7 +167,7 @@ float RingBackend::endTimeEstimate() {
 }
 
 RingBackend::WorkPtr RingBackend::add_to_estimate(Operation operation) {
-  const std::optional<Collective> collective = collective_of(operation.type);
+  const std::optional<Collective> collective = kind_of(operation.type).collective;
   const std::optional<double> seconds =
       collective ? options_->times.seconds(size_, *collective, nbytes_of(operation, size_))
                  : std::nullopt;

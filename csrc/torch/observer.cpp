@@ -13,6 +13,7 @@
 
 #include "core/flight_dump.h"
 #include "core/spans.h"
+#include "torch/operation.h"
 #include "torch/python.h"
 
 namespace ringcomm {
@@ -47,36 +48,6 @@ using Entry = FlightRecorder::Entry;
 // Never destroyed: threads may record and dump until the process ends.
 std::atomic<FlightRecorder*> process_recorder{nullptr};
 std::atomic<bool> record_stacks{false};
-
-// The name that torch's analyzer uses for it.
-const char* name_of(c10d::OpType type) {
-  switch (type) {
-    case c10d::OpType::ALLREDUCE:
-    case c10d::OpType::_ALLREDUCE_SPARSE:
-      return "all_reduce";
-    case c10d::OpType::REDUCE:
-      return "reduce";
-    case c10d::OpType::REDUCE_SCATTER:
-      return "reduce_scatter";
-    case c10d::OpType::_REDUCE_SCATTER_BASE:
-      return "_reduce_scatter_base";
-    case c10d::OpType::ALLGATHER:
-      return "all_gather";
-    case c10d::OpType::_ALLGATHER_BASE:
-      return "_all_gather_base";
-    case c10d::OpType::BROADCAST:
-      return "broadcast";
-    case c10d::OpType::GATHER:
-      return "gather";
-    case c10d::OpType::SCATTER:
-      return "scatter";
-    case c10d::OpType::ALLTOALL:
-    case c10d::OpType::ALLTOALL_BASE:
-      return "all_to_all";
-    default:
-      return "all_reduce_barrier";
-  }
-}
 
 void add(TensorShapes& shapes, const at::Tensor& tensor) {
   const auto sizes = tensor.sizes();
@@ -216,7 +187,8 @@ Report Observer::collective(c10d::OpType type, const std::vector<at::Tensor>& in
     joins_inputs ? add_joined(entry.inputs, inputs) : add(entry.inputs, inputs);
     joins_outputs ? add_joined(entry.outputs, outputs) : add(entry.outputs, outputs);
   };
-  const auto id = recorder_->create_collective(operation(timeout, false), name_of(type), shapes);
+  const auto id =
+      recorder_->create_collective(operation(timeout, false), kind_of(type).name, shapes);
   return report_of({recorder_, group_, id});
 }
 
@@ -239,7 +211,8 @@ FlightMark Observer::begun(c10d::OpType type, const at::Tensor* input, const at:
     entry.in_place = input == output;
     if (!entry.in_place) add(entry.outputs, *output);
   };
-  const auto id = recorder_->create_collective(operation(timeout, true), name_of(type), shapes);
+  const auto id =
+      recorder_->create_collective(operation(timeout, true), kind_of(type).name, shapes);
   return {recorder_, group_, id};
 }
 

@@ -2,20 +2,25 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
 
 #include "core/collectives.h"
+#include "plan/collective.h"
 #include "torch/observer.h"
 
 namespace ringcomm {
+
+// ---- How long it may take -----------------------------------------------------------------------
 
 // Time that is added to a group's timeout for a while: Backend::addEphemeralTimeout.
 //
@@ -53,6 +58,37 @@ class TimeoutExtension : public std::enable_shared_from_this<TimeoutExtension> {
   std::atomic<Milliseconds::rep> active_ = 0;
   std::atomic<Milliseconds::rep> unclaimed_ = 0;
 };
+
+// ---- What an operation does ---------------------------------------------------------------------
+
+// A collective of torch's.
+struct OperationKind {
+  c10d::OpType type;
+  const char* name;  // that torch's analyzer uses for it
+  // None: its size depends on the other ranks' tensors.
+  std::optional<Collective> collective;
+};
+inline constexpr OperationKind kOperationKinds[] = {
+    {c10d::OpType::BARRIER, "all_reduce_barrier", Collective::kBarrier},
+    {c10d::OpType::ALLREDUCE, "all_reduce", Collective::kAllReduce},
+    {c10d::OpType::_ALLREDUCE_SPARSE, "all_reduce", std::nullopt},
+    {c10d::OpType::REDUCE, "reduce", Collective::kReduce},
+    {c10d::OpType::REDUCE_SCATTER, "reduce_scatter", Collective::kReduceScatter},
+    {c10d::OpType::_REDUCE_SCATTER_BASE, "_reduce_scatter_base", Collective::kReduceScatter},
+    {c10d::OpType::ALLGATHER, "all_gather", Collective::kAllGather},
+    {c10d::OpType::_ALLGATHER_BASE, "_all_gather_base", Collective::kAllGather},
+    {c10d::OpType::BROADCAST, "broadcast", Collective::kBroadcast},
+    {c10d::OpType::GATHER, "gather", Collective::kGather},
+    {c10d::OpType::SCATTER, "scatter", Collective::kScatter},
+    {c10d::OpType::ALLTOALL, "all_to_all", Collective::kAllToAll},
+    {c10d::OpType::ALLTOALL_BASE, "all_to_all", Collective::kAllToAll},
+};
+inline const OperationKind& kind_of(c10d::OpType type) {
+  for (const OperationKind& kind : kOperationKinds) {
+    if (kind.type == type) return kind;
+  }
+  TORCH_INTERNAL_ASSERT(false, "ring: no collective is a ", c10d::opTypeToString(type));
+}
 
 struct Operation {
   // Does all of it, with checked arguments, by the collectives of the host or of a device. Throws
