@@ -4,8 +4,6 @@
 
 #include <cuda_runtime.h>
 
-#include <utility>
-
 #include "reduce/device_share.h"
 #include "reduce/device_table.h"
 
@@ -30,17 +28,9 @@ struct KernelMaker {
 
 template <DeviceTypes types>
 DeviceTable device_table() {
-  const auto row = []<int dtype>(std::integral_constant<int, dtype>) {
-    constexpr auto kDType = static_cast<DType>(dtype);
-    if constexpr (device_types_of(kDType) == types) {
-      return make_kernel_row<KernelMaker, kDType>();
-    } else {
-      return KernelRow<DeviceKernel>{};
-    }
-  };
-  return [&]<int... dtype>(std::integer_sequence<int, dtype...>) {
-    return DeviceTable{row(std::integral_constant<int, dtype>())...};
-  }(std::make_integer_sequence<int, kNumDTypes>());
+  return rows_of<types, KernelRow<DeviceKernel>>([](auto dtype) {
+    return make_kernel_row<KernelMaker, static_cast<DType>(decltype(dtype)::value)>();
+  });
 }
 
 }  // namespace ringcomm

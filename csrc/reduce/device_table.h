@@ -56,13 +56,29 @@ using DeviceKernel = void (*)(DeviceArguments);
 using DeviceTable = std::array<KernelRow<DeviceKernel>, kNumDTypes>;
 
 // nvcc compiles every kernel once per architecture. So that it compiles several at a time, each of
-// these has its device_TYPES.cu.
+// these has its device_TYPES.cu, here and in gpu/fused/.
 enum class DeviceTypes { kFloat, kFloat8, kInt };
 inline constexpr int kNumDeviceTypes = 3;
 
 constexpr DeviceTypes device_types_of(DType dtype) {
   if (!is_floating_point(dtype)) return DeviceTypes::kInt;
   return element_size(dtype) == 1 ? DeviceTypes::kFloat8 : DeviceTypes::kFloat;
+}
+
+// By dtype: make_row(an integral constant that is the dtype's number) for those of these types, and
+// empty rows for the others.
+template <DeviceTypes types, typename Row, typename MakeRow>
+constexpr std::array<Row, kNumDTypes> rows_of(MakeRow make_row) {
+  const auto row = [&]<int dtype>(std::integral_constant<int, dtype> number) {
+    if constexpr (device_types_of(static_cast<DType>(dtype)) == types) {
+      return make_row(number);
+    } else {
+      return Row{};
+    }
+  };
+  return [&]<int... dtype>(std::integer_sequence<int, dtype...>) {
+    return std::array<Row, kNumDTypes>{row(std::integral_constant<int, dtype>())...};
+  }(std::make_integer_sequence<int, kNumDTypes>());
 }
 
 // The kernels of these types, by dtype; null for other dtypes. Defined in device_kernels.h.

@@ -2,22 +2,19 @@
 
 #include <array>
 #include <cstddef>
-#include <utility>
 
 #include "gpu/fused/launch.h"
 
 namespace ringcomm::fused {
 namespace {
 
-// By dtype.
-template <int... dtypes>
-std::array<KernelRow, kNumDTypes> make_table(std::integer_sequence<int, dtypes...>) {
-  return {kernel_row<static_cast<DType>(dtypes)>()...};
-}
+using Tables = std::array<KernelTable, kNumDeviceTypes>;
 
-const std::array<KernelRow, kNumDTypes>& table() {
-  static const auto kTable = make_table(std::make_integer_sequence<int, kNumDTypes>());
-  return kTable;
+const Tables& tables() {
+  static const Tables kTables = {kernel_table<DeviceTypes::kFloat>(),
+                                 kernel_table<DeviceTypes::kFloat8>(),
+                                 kernel_table<DeviceTypes::kInt>()};
+  return kTables;
 }
 
 cudaError_t load(Kernel kernel, int* arch) {
@@ -33,7 +30,8 @@ KernelKey key_of(const Reduction& reduction) {
 }
 
 const Kernels& kernels_of(KernelKey key) {
-  return table()[static_cast<std::size_t>(key.dtype)][static_cast<std::size_t>(key.op)];
+  return tables()[static_cast<std::size_t>(device_types_of(key.dtype))]
+                 [static_cast<std::size_t>(key.dtype)][static_cast<std::size_t>(key.op)];
 }
 
 cudaError_t launch(Kernel kernel, const Job& job, int num_blocks, int num_threads,
@@ -49,10 +47,12 @@ cudaError_t launch(Kernel kernel, const Job& job, int num_blocks, int num_thread
 }  // namespace
 
 cudaError_t load_kernels(int* arch) {
-  for (const KernelRow& row : table()) {
-    for (const Kernels& kernels : row) {
-      if (const cudaError_t error = load(kernels.lanes, arch); error != cudaSuccess) return error;
-      if (const cudaError_t error = load(kernels.eager, arch); error != cudaSuccess) return error;
+  for (const KernelTable& table : tables()) {
+    for (const KernelRow& row : table) {
+      for (const Kernels& kernels : row) {
+        if (const cudaError_t error = load(kernels.lanes, arch); error != cudaSuccess) return error;
+        if (const cudaError_t error = load(kernels.eager, arch); error != cudaSuccess) return error;
+      }
     }
   }
   return cudaSuccess;

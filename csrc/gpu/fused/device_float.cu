@@ -2,9 +2,6 @@
 
 namespace ringcomm::fused {
 
-template KernelRow kernel_row<DType::kFloat64>();
-template KernelRow kernel_row<DType::kFloat32>();
-template KernelRow kernel_row<DType::kFloat16>();
-template KernelRow kernel_row<DType::kBFloat16>();
+template KernelTable kernel_table<DeviceTypes::kFloat>();
 
 }  // namespace ringcomm::fused

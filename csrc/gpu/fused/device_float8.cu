@@ -2,7 +2,6 @@
 
 namespace ringcomm::fused {
 
-template KernelRow kernel_row<DType::kFloat8E4M3FN>();
-template KernelRow kernel_row<DType::kFloat8E5M2>();
+template KernelTable kernel_table<DeviceTypes::kFloat8>();
 
 }  // namespace ringcomm::fused

@@ -2,11 +2,6 @@
 
 namespace ringcomm::fused {
 
-template KernelRow kernel_row<DType::kInt64>();
-template KernelRow kernel_row<DType::kInt32>();
-template KernelRow kernel_row<DType::kInt16>();
-template KernelRow kernel_row<DType::kInt8>();
-template KernelRow kernel_row<DType::kUInt8>();
-template KernelRow kernel_row<DType::kBool>();
+template KernelTable kernel_table<DeviceTypes::kInt>();
 
 }  // namespace ringcomm::fused

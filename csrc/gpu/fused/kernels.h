@@ -1,5 +1,5 @@
-// The fused kernels of one dtype. Each device_TYPES.cu includes this file and instantiates
-// kernel_row for its dtypes.
+// The fused kernels. Each device_TYPES.cu includes this file and instantiates kernel_table for its
+// dtypes.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -192,6 +192,12 @@ KernelRow kernel_row() {
   return [&]<int... op>(std::integer_sequence<int, op...>) {
     return KernelRow{of(std::integral_constant<int, op>())...};
   }(std::make_integer_sequence<int, kNumReduceOps>());
+}
+
+template <DeviceTypes types>
+KernelTable kernel_table() {
+  return rows_of<types, KernelRow>(
+      [](auto dtype) { return kernel_row<static_cast<DType>(decltype(dtype)::value)>(); });
 }
 
 }  // namespace ringcomm::fused

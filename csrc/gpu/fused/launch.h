@@ -16,6 +16,7 @@
 #include "gpu/fused/probe.h"
 #include "reduce/device_arguments.h"
 #include "reduce/device_share.h"
+#include "reduce/device_table.h"
 #include "reduce/types.h"
 
 namespace ringcomm::fused {
@@ -42,10 +43,10 @@ struct Kernels {
 // By op; null where no reduction has the key.
 using KernelRow = std::array<Kernels, kNumReduceOps>;
 
-// Defined in kernels.h and instantiated in one device_TYPES.cu per few dtypes, because nvcc
-// compiles every kernel once per architecture.
-template <DType dtype>
-KernelRow kernel_row();
+// The kernels of these types, by dtype; null for other dtypes. Defined in kernels.h.
+using KernelTable = std::array<KernelRow, kNumDTypes>;
+template <DeviceTypes types>
+KernelTable kernel_table();
 
 // The kernels for data that are only moved use this key, too.
 inline constexpr KernelKey kBits{DType::kUInt8, ReduceOp::kBor};
