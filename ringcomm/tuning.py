@@ -77,6 +77,13 @@ class Tuning:
     across: str = ""
     times: tuple[Time, ...] = ()
 
+    def core_rules(self) -> list[tuple[int, Collective, str, int]]:
+        """The rules as the core takes them."""
+        return [
+            (rule.world_size, COLLECTIVES[rule.collective], rule.algorithm, rule.most_nbytes)
+            for rule in self.rules
+        ]
+
 
 def is_named() -> bool:
     """Whether the user has named a file, which then must be one."""
@@ -209,11 +216,8 @@ def rules() -> list[tuple[int, Collective, str, int]]:
         OSError: RINGCOMM_TUNING names a file that cannot be read.
         ValueError: it is no tuning.
     """
-    used = _used(path(), is_named())
-    return [
-        (rule.world_size, COLLECTIVES[rule.collective], rule.algorithm, rule.most_nbytes)
-        for rule in (used.rules if used else ())
-    ]
+    tuning = used()
+    return tuning.core_rules() if tuning else []
 
 
 def used_file() -> str:
@@ -223,7 +227,7 @@ def used_file() -> str:
         OSError, ValueError: as `rules` does.
     """
     file = path()
-    if file is None or not _used(file, is_named()):
+    if file is None or not used():
         return ""
     return os.fsencode(file).decode(errors="replace")
 
@@ -234,10 +238,10 @@ def times() -> list[tuple[int, Collective, int, float]]:
     Raises:
         OSError, ValueError: as `rules` does.
     """
-    used = _used(path(), is_named())
+    tuning = used()
     return [
         (time.world_size, COLLECTIVES[time.collective], time.nbytes, time.seconds)
-        for time in (used.times if used else ())
+        for time in (tuning.times if tuning else ())
     ]
 
 
@@ -247,8 +251,17 @@ def across() -> str:
     Raises:
         OSError, ValueError: as `rules` does.
     """
-    used = _used(path(), is_named())
-    return used.across if used else ""
+    tuning = used()
+    return tuning.across if tuning else ""
+
+
+def used() -> Tuning | None:
+    """What groups that are made now go by; None without a file that fits.
+
+    Raises:
+        OSError, ValueError: as `rules` does.
+    """
+    return _used(path(), is_named())
 
 
 @cache  # as a process makes many groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ import torch.distributed as dist
 from ranks import Rank, on_processes
 
 import ringcomm
+from ringcomm import tuning
 from ringcomm.chosen import SizeClass
 from ringcomm.cli import main, names
+from ringcomm.host import machine
 
 
 def choices(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[SizeClass]:
@@ -21,8 +24,8 @@ def choices(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[SizeCla
     return [SizeClass(**one) for one in json.loads(capsys.readouterr().out)["size_classes"]]
 
 
-def published(rank: Rank, ranks_per_host: int) -> list[SizeClass]:
-    os.environ.update(RINGCOMM_TUNING="off", RINGCOMM_LINKS="gloo")
+def published(rank: Rank, ranks_per_host: int, file: str = "off") -> list[SizeClass]:
+    os.environ.update(RINGCOMM_TUNING=file, RINGCOMM_LINKS="gloo")
     os.environ["RINGCOMM_HOSTID"] = f"host{rank.rank // ranks_per_host}"
     dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
     dist.barrier()  # the first rank of each host publishes before it comes here
@@ -111,6 +114,36 @@ def test_a_selected_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
     assert [one.zero_copy_from for one in found] == [None, None]
 
 
+def test_a_tuning_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "tuning.json"
+    rule = tuning.Rule(2, "all_reduce", 1 << 20, "bidirectional_ring")
+    tuning.write(file, tuning.Tuning(machine(), {}, (rule,), across="1us:100GB/s"))
+    two = ["all_reduce", "--world-size", "2"]
+    defaults = choices(capsys, *two)
+    tuned = choices(capsys, *two, "--tuning", str(file))
+    assert (1 << 20, "bidirectional_ring") in paths(tuned) and tuned != defaults
+    (found, _) = on_processes(published, 2, 2, str(file))
+    float32 = [one for one in found if (one.collective, one.dtype) == ("all_reduce", "float32")]
+    assert float32 == tuned
+    # Other sizes, and devices, have no rule. Between hosts the network counts.
+    for others in (["--world-size", "3"], [*two[1:], "--executor", "messages"]):
+        assert choices(capsys, *others, "--tuning", str(file)) == choices(capsys, *others)
+    hosts = ["all_reduce", "--world-size", "4", "--ranks-per-host", "2"]
+    known = choices(capsys, *hosts, "--across", "1us:100GB/s")
+    assert choices(capsys, *hosts, "--tuning", str(file)) == known != choices(capsys, *hosts)
+
+    monkeypatch.setenv("RINGCOMM_TUNING", str(file))
+    assert choices(capsys, *two) == tuned
+    assert choices(capsys, *two, "--tuning", "off") == defaults
+    assert main(["explain", *two, "--choose"]) == 0
+    assert f"tuning: {file}" in capsys.readouterr().out
+    missing = tmp_path / "none.json"
+    assert main(["explain", *two, "--choose", "--tuning", str(missing)]) == 1
+    assert str(missing) in capsys.readouterr().err
+
+
 def test_every_dtype(capsys: pytest.CaptureFixture[str]) -> None:
     for dtype in names.DTYPES:
         found = choices(capsys, "reduce", "--world-size", "17", "--dtype", dtype)
@@ -130,6 +163,7 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
         "executor": "shm",
         "world_size": 6,
         "num_hosts": 2,
+        "tuned_by": "",
     }
     assert set(classes[0]) == {field.name for field in dataclasses.fields(SizeClass)}
 
@@ -138,6 +172,7 @@ def test_the_document(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "words"),
     [
         (["--dtype", "float32"], "--dtype is of --choose, which is not given"),
+        (["--tuning", "off"], "--tuning is of --choose, which is not given"),
         (["--executor", "shm"], "--executor is of --choose, which is not given"),
         (["--choose", "gather"], "--choose is for all_reduce, reduce_scatter, "),
         (["--choose", "--timeline"], "--timeline draws a plan, got --choose, too"),

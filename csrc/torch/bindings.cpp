@@ -65,22 +65,6 @@ PlanSource source_of(const std::string& name, const py::object& generator) {
   };
 }
 
-// World size, collective, algorithm, and the most bytes of a call.
-using Tuned = std::tuple<int, Collective, std::string, std::uint64_t>;
-
-std::vector<TunedRule> rules_of(const std::vector<Tuned>& tuned) {
-  std::vector<TunedRule> rules;
-  for (const auto& [world_size, collective, name, most_nbytes] : tuned) {
-    const Algorithm* algorithm = find_algorithm(collective, name);
-    if (algorithm == nullptr) {
-      throw py::value_error("a tuning names an algorithm \"" + name + "\", which " +
-                            to_string(collective) + " does not have");
-    }
-    rules.push_back({most_nbytes, world_size, collective, id_of(*algorithm)});
-  }
-  return rules;
-}
-
 // World size, collective, bytes, and seconds.
 using Time = std::tuple<int, Collective, std::uint64_t, double>;
 

@@ -3,6 +3,14 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "core/selection.h"
+#include "plan/collective.h"
+
 namespace ringcomm {
 
 struct SizeClass;
@@ -21,6 +29,11 @@ PyObject* plan_error_type();
 
 // A part of it: how the calls of any group go.
 void bind_policy(pybind11::module_& plan);
+
+// World size, collective, algorithm, and the most bytes of a call.
+using Tuned = std::tuple<int, Collective, std::string, std::uint64_t>;
+// Throws py::value_error if one names an algorithm that its collective does not have.
+std::vector<TunedRule> rules_of(const std::vector<Tuned>& tuned);
 
 // The arguments of ringcomm.chosen.SizeClass.
 pybind11::dict to_dict(const SizeClass& one);

@@ -37,11 +37,14 @@ ExecutorKind executor_of(const std::string& text) {
 
 // What the ranks of such a group agree on if each of them has the default settings.
 GroupFacts facts_of(ExecutorKind executor, std::vector<int> host_of, const Link& link,
-                    const std::string& engine) {
+                    const std::string& engine, const std::vector<TunedRule>& tuned) {
   GroupFacts facts{.world_size = static_cast<int>(host_of.size())};
   switch (executor) {
     case ExecutorKind::kShm:
       facts.with_call_nbytes = with_call_nbytes(host_of, link, engine);
+      if (Placement::of(host_of).num_hosts() == 1) {
+        facts.tuned = tuned_for(facts.world_size, tuned);
+      }
       facts.host_of = std::move(host_of);
       facts.link = link;
       break;
@@ -60,9 +63,10 @@ GroupFacts facts_of(ExecutorKind executor, std::vector<int> host_of, const Link&
 
 py::list size_classes_of(Collective collective, const std::string& dtype,
                          const std::string& executor, std::vector<int> host_of, const Link& link,
-                         const std::string& engine, const std::string& algorithm) {
+                         const std::string& engine, const std::string& algorithm,
+                         const std::vector<Tuned>& tuned) {
   const ExecutorKind kind = executor_of(executor);
-  GroupFacts facts = facts_of(kind, std::move(host_of), link, engine);
+  GroupFacts facts = facts_of(kind, std::move(host_of), link, engine, rules_of(tuned));
   if (algorithm != "auto") {
     if (find_algorithm(collective, algorithm) == nullptr) {
       throw std::invalid_argument(std::string(to_string(collective)) + " has no algorithm '" +
@@ -79,6 +83,19 @@ py::list size_classes_of(Collective collective, const std::string& dtype,
 
 }  // namespace
 
+std::vector<TunedRule> rules_of(const std::vector<Tuned>& tuned) {
+  std::vector<TunedRule> rules;
+  for (const auto& [world_size, collective, name, most_nbytes] : tuned) {
+    const Algorithm* algorithm = find_algorithm(collective, name);
+    if (algorithm == nullptr) {
+      throw py::value_error("a tuning names an algorithm \"" + name + "\", which " +
+                            to_string(collective) + " does not have");
+    }
+    rules.push_back({most_nbytes, world_size, collective, id_of(*algorithm)});
+  }
+  return rules;
+}
+
 py::dict to_dict(const SizeClass& one) {
   py::dict dict;
   dict["collective"] = to_string(one.collective);
@@ -93,7 +110,7 @@ py::dict to_dict(const SizeClass& one) {
 void bind_policy(py::module_& plan) {
   plan.def("size_classes", &size_classes_of, py::arg("collective"), py::arg("dtype"),
            py::arg("executor"), py::arg("host_of"), py::arg("link"), py::arg("engine") = "",
-           py::arg("algorithm") = "auto");
+           py::arg("algorithm") = "auto", py::arg("tuned") = std::vector<Tuned>{});
 }
 
 }  // namespace ringcomm

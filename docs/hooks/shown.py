@@ -14,6 +14,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -47,17 +48,10 @@ def name_of(match: re.Match[str]) -> str:
 
 def output_of(arguments: Sequence[str]) -> str:
     """What `python -m ringcomm` prints on a terminal of 90 columns."""
-    columns = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = "90"
     printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-            main(arguments)
-    finally:
-        if columns is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = columns
+    settings = patch.dict(os.environ, {"COLUMNS": "90", "RINGCOMM_TUNING": "off"})
+    with settings, contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        main(arguments)
     return "\n".join(line.rstrip() for line in printed.getvalue().splitlines()) + "\n"
 
 

@@ -179,4 +179,5 @@ def size_classes(
     link: Link,
     engine: str = "",
     algorithm: str = "auto",
+    tuned: Sequence[tuple[int, Collective, str, int]] = ...,
 ) -> list[dict[str, Any]]: ...

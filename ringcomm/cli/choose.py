@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -16,10 +17,11 @@ from ringcomm.usage import UsageError
 if TYPE_CHECKING:
     from ringcomm.chosen import SizeClass
     from ringcomm.plan import Link
+    from ringcomm.tuning import Tuning
 
 EXECUTORS = ("shm", "messages", "fused")
 ENGINES = ("ucx", "gloo")
-_OPTIONS = ("dtype", "executor", "links")
+_OPTIONS = ("dtype", "executor", "links", "tuning")
 # What the command has options for besides, and what these are of.
 _OF_PICTURES = ("beside", "nbytes", "link", "nics_per_host", "slice", "root", "slices", "output")
 _OF_HOSTS = ("across", "links")
@@ -35,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --choose and what belongs to it."""
     group = parser.add_argument_group(
         "how calls go",
-        "A table of paths and algorithms by bytes, for a group without a tuning file and without a "
-        "selected algorithm. The groups of a job choose by the same function.",
+        "A table of paths and algorithms by bytes. The groups of a job choose by the same "
+        "function, and by the same tuning file.",
     )
     group.add_argument("--choose", action="store_true", help=f"print the table: {', '.join(TUNED)}")
     group.add_argument("--dtype", choices=DTYPES, metavar="DTYPE", help="(default: float32)")
@@ -47,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--links", choices=ENGINES, help="what carries bytes between hosts (default: ucx)"
+    )
+    group.add_argument(
+        "--tuning",
+        type=Path,
+        metavar="FILE",
+        help="what `tune` wrote, or off (default: the file that a job here uses)",
     )
 
 
@@ -68,8 +76,10 @@ def run(options: argparse.Namespace) -> None:
 
     _check(options)
     dtype, executor = options.dtype or "float32", options.executor or "shm"
-    host_of, across = _host_of(options), options.across or Link.parse(ETHERNET)
-    classes = _size_classes(options, dtype, executor, host_of, across)
+    host_of = _host_of(options)
+    tuned_by, tuning = _tuning(options)
+    across = options.across or Link.parse((tuning and tuning.across) or ETHERNET)
+    classes = _size_classes(options, dtype, executor, host_of, across, tuning)
     num_hosts = len(set(host_of))
     if options.json:
         document = {
@@ -78,13 +88,15 @@ def run(options: argparse.Namespace) -> None:
             "executor": executor,
             "world_size": options.world_size,
             "num_hosts": num_hosts,
+            "tuned_by": tuned_by,
             "size_classes": [dataclasses.asdict(one) for one in classes],
         }
         print(json.dumps(document))
         return
     hosts = "1 host" if num_hosts == 1 else f"{num_hosts} hosts, {across.text()} between them"
     ranks = "1 rank" if options.world_size == 1 else f"{options.world_size} ranks"
-    print(f"{options.collective} of {dtype} by {executor}\n{ranks} on {hosts}\n")
+    print(f"{options.collective} of {dtype} by {executor}\n{ranks} on {hosts}")
+    print(f"tuning: {tuned_by}\n" if tuned_by else "")
     print_whole(_table(classes, executor))
     print("\nBytes are those of the larger of a rank's two buffers.")
     if classes[0].zero_copy_from is not None:
@@ -113,8 +125,27 @@ def _host_of(options: argparse.Namespace) -> list[int]:
     return host_of(options.ranks_per_host or options.world_size, options.world_size)
 
 
+def _tuning(options: argparse.Namespace) -> tuple[str, Tuning | None]:
+    """The file that the group goes by, and what it says; "" and None without one.
+
+    Raises:
+        OSError, ValueError: as `ringcomm.tuning.read` does.
+    """
+    from ringcomm import tuning
+
+    if options.tuning is None:
+        return tuning.used_file(), tuning.used()
+    name = str(options.tuning)
+    return ("", None) if name == "off" else (name, tuning.read(options.tuning))
+
+
 def _size_classes(
-    options: argparse.Namespace, dtype: str, executor: str, host_of: list[int], across: Link
+    options: argparse.Namespace,
+    dtype: str,
+    executor: str,
+    host_of: list[int],
+    across: Link,
+    tuning: Tuning | None,
 ) -> list[SizeClass]:
     from ringcomm._C import plan as _plan
     from ringcomm.chosen import SizeClass
@@ -128,6 +159,7 @@ def _size_classes(
         _plan.Link(across.latency, across.overhead, across.bandwidth),
         options.links or "ucx",
         options.algorithm or "auto",
+        tuning.core_rules() if tuning else [],
     )
     return [SizeClass(**one) for one in found]
 
