@@ -85,31 +85,6 @@ std::optional<SegmentSetup::Outcome> SegmentSetup::outcome() {
   return outcome;
 }
 
-std::string SegmentSetup::Outcome::text() const {
-  RecordWriter record;
-  record << kOutcome << attempt << named << out_of_reach.size();
-  for (const int rank : out_of_reach) record << rank;
-  for (const std::string& engine : engines) record << engine;
-  return record.text();
-}
-
-std::optional<SegmentSetup::Outcome> SegmentSetup::Outcome::read(std::string_view text,
-                                                                 int world_size) {
-  RecordReader record(text);
-  std::string kind;
-  Outcome outcome{-1, false, {}, {}};
-  int num_out_of_reach = 0;
-  record >> kind >> outcome.attempt >> outcome.named >> num_out_of_reach;
-  if (!record || kind != kOutcome) return std::nullopt;
-  for (int i = 0; i < num_out_of_reach; ++i) {
-    int rank = -1;
-    if (!(record >> rank) || rank < 0 || rank >= world_size) return std::nullopt;
-    outcome.out_of_reach.push_back(rank);
-  }
-  while (record && !record.is_at_end()) record >> outcome.engines.emplace_back();
-  return record ? std::optional(outcome) : std::nullopt;
-}
-
 void SegmentSetup::take_in(const SetupMessage& message) {
   if (!is_first() || message.text != kOutOfReach + std::to_string(number_)) return;
   if (is_missing(message.from)) out_of_reach_.push_back(message.from);
@@ -212,6 +187,33 @@ void SegmentSetup::clean_up() {
   if (has_joined() && segment_.file_.kind() == File::Kind::kNamed) {
     File::unlink(segment_.file_.address());
   }
+}
+
+// ---- The outcome, as it is published ------------------------------------------------------------
+
+std::string SegmentSetup::Outcome::text() const {
+  RecordWriter record;
+  record << kOutcome << attempt << named << out_of_reach.size();
+  for (const int rank : out_of_reach) record << rank;
+  for (const std::string& engine : engines) record << engine;
+  return record.text();
+}
+
+std::optional<SegmentSetup::Outcome> SegmentSetup::Outcome::read(std::string_view text,
+                                                                 int world_size) {
+  RecordReader record(text);
+  std::string kind;
+  Outcome outcome{-1, false, {}, {}};
+  int num_out_of_reach = 0;
+  record >> kind >> outcome.attempt >> outcome.named >> num_out_of_reach;
+  if (!record || kind != kOutcome) return std::nullopt;
+  for (int i = 0; i < num_out_of_reach; ++i) {
+    int rank = -1;
+    if (!(record >> rank) || rank < 0 || rank >= world_size) return std::nullopt;
+    outcome.out_of_reach.push_back(rank);
+  }
+  while (record && !record.is_at_end()) record >> outcome.engines.emplace_back();
+  return record ? std::optional(outcome) : std::nullopt;
 }
 
 }  // namespace ringcomm::shm

@@ -369,11 +369,6 @@ bool RingBackend::supportsCoalescing() const {
   return *missing_for_cuda() == '\0' && at::hasCUDA();
 }
 
-void RingBackend::Coalescing::add(DeviceGroup& group, const Tensors& more) {
-  device = &group;
-  outputs.insert(outputs.end(), more.begin(), more.end());
-}
-
 RingBackend::WorkPtr RingBackend::coalesce(c10d::OpType type, const char* title,
                                            const Tensors& inputs, const Tensors& outputs,
                                            const std::function<void()>& submit_all) {

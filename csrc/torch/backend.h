@@ -260,7 +260,10 @@ class RingBackend final : public c10d::Backend {
     std::vector<Writable> data = {};  // of the messages
     Report report = {};               // likewise
 
-    void add(DeviceGroup& group, const Tensors& more);
+    void add(DeviceGroup& group, const Tensors& more) {
+      device = &group;
+      outputs.insert(outputs.end(), more.begin(), more.end());
+    }
   };
 
   // What happens to a collective, once its arguments are checked:

@@ -28,6 +28,8 @@
 
 namespace ringcomm::nccl {
 
+// ---- The end of what is enqueued ----------------------------------------------------------------
+
 class EventHandle {
  public:
   // Records the event behind what is on the stream now. `captured`: the stream is being captured in
@@ -87,6 +89,8 @@ struct Enqueued {
   std::shared_ptr<EventHandle> end;
   cudaStream_t stream;
 };
+
+// ---- Memory that is kept until then -------------------------------------------------------------
 
 // Memory of operations that no stream has waited for and that no work holds any more.
 template <typename Memory>
@@ -168,6 +172,8 @@ class StashedTensors {
   std::mutex mutex_;
   std::list<typename TensorStash<Memory>::Kept> held_;  // one
 };
+
+// ---- CUDA graphs that have captured it ----------------------------------------------------------
 
 // CUDA graphs in which users have captured calls of a group.
 //
