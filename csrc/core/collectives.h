@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstddef>
 #include <span>
-#include <string>
 
 #include "core/call.h"
 #include "core/chunks.h"

@@ -7,7 +7,6 @@
 // any group.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>

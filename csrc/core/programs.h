@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <exception>
 #include <map>
-#include <string>
 #include <tuple>
 #include <vector>
 

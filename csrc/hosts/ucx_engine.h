@@ -3,7 +3,6 @@
 // that ends the connection.
 #pragma once
 
-#include <deque>
 #include <future>
 #include <list>
 #include <mutex>

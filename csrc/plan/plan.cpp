@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <iterator>
-#include <utility>
 
 namespace ringcomm {
 namespace {

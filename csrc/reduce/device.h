@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "reduce/device_arguments.h"
+#include "reduce/types.h"
 
 namespace ringcomm {
 

@@ -2,7 +2,6 @@
 // a store whose calls end. c10d's stores are adapted to it in torch/.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>

@@ -4,7 +4,6 @@
 // Then the messages that will never be done: those past their deadline, whose peer is gone, or
 // whose group is broken.
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <utility>
 #include <vector>

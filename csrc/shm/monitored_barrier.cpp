@@ -3,7 +3,6 @@
 #include <map>
 #include <vector>
 
-#include "core/deadline.h"
 #include "core/poll.h"
 
 namespace ringcomm::shm {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "shm/backoff.h"
+#include "core/deadline.h"
 #include "shm/group.h"
 
 namespace ringcomm::shm {

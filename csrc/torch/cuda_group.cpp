@@ -7,7 +7,6 @@
 #include <c10/util/Logging.h>
 #include <c10/util/StringUtil.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>

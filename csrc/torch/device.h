@@ -11,7 +11,6 @@
 
 #include "core/device_board.h"
 #include "core/group.h"
-#include "core/policy.h"
 #include "gpu/streams/device_options.h"
 #include "torch/operation.h"
 #include "torch/tensors.h"

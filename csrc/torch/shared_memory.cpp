@@ -4,7 +4,6 @@
 #include <c10/core/CPUAllocator.h>
 
 #include <cstddef>
-#include <cstring>
 
 #include "shm/arena.h"
 

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
