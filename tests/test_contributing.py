@@ -79,3 +79,18 @@ def test_the_tests_of_the_core_are_there() -> None:
 
 def test_commands_are_modules() -> None:
     assert all((ROOT / "ringcomm" / "cli" / f"{command}.py").exists() for command in COMMANDS)
+
+
+def test_a_dtype_needs_the_files_of_its_rows() -> None:
+    rows = CONTRIBUTING[CONTRIBUTING.index("| dtype |") : CONTRIBUTING.index("| engine between")]
+    types = (ROOT / "csrc/reduce/types.h").read_text()
+    enum = types[types.index("enum class DType") :].split("};")[0]
+    dtypes = re.findall(r"^  (k\w+),$", enum, re.M)
+    naming_all = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "csrc").glob("*/**/*.*")
+        if all(re.search(rf"(?:DType::|^  ){dtype}\b", path.read_text(), re.M) for dtype in dtypes)
+    }
+    assert len(dtypes) > 10
+    assert naming_all == {path for path in paths(rows) if path.startswith("csrc/")}
+    assert len(naming_all) == 3
