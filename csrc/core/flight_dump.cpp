@@ -1,5 +1,4 @@
-#include "core/flight_dump.h"
-
+// The files of a FlightRecorder.
 #include <semaphore.h>
 #include <signal.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/flight_recorder.h"
 #include "core/pickle.h"
 #include "core/poll.h"
 #include "core/process.h"

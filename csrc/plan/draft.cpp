@@ -1,5 +1,4 @@
-#include "plan/draft.h"
-
+// The first part of compiling: one rank's plan as a draft.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "plan/plan.h"
+#include "plan/wiring.h"
 
 namespace ringcomm {
 namespace {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "plan/draft.h"
 #include "plan/plan.h"
 #include "plan/wiring.h"
 

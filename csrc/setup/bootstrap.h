@@ -42,7 +42,7 @@
 #include "core/poll.h"
 #include "core/status.h"
 #include "setup/group_config.h"
-#include "setup/participant.h"
+#include "setup/host_assignment.h"
 #include "setup/store.h"
 
 namespace ringcomm {

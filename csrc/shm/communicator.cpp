@@ -9,7 +9,6 @@
 
 #include "core/thread.h"
 #include "setup/bootstrap.h"
-#include "shm/monitored_barrier.h"
 
 namespace ringcomm {
 namespace {
@@ -143,10 +142,6 @@ void Communicator::close(const std::string& reason, shm::Closed how) {
   if (how == shm::Closed::kLeft && !group_.broken()) mail_.drain(kLastMail);
   group_.close(reason, how);
   mail_.close(reason);
-}
-
-void Communicator::monitored_barrier(bool wait_all_ranks, Timeout timeout) {
-  shm::monitored_barrier(group_, ++barriers_, wait_all_ranks, Deadline::in(timeout));
 }
 
 template <typename T>

@@ -84,7 +84,9 @@ class Communicator : public Collectives {
   void give_back(Timeout timeout);
 
   // A barrier that reports to rank 0 which ranks are missing (all of them, or the first), and then
-  // to the others. It does not break the group.
+  // to the others: throws on every rank that came. kTimeout when the time is up; kPeerDied as soon
+  // as one of them (with wait_all_ranks: every one) has left or died, and on the others when rank 0
+  // has. It does not break the group.
   void monitored_barrier(bool wait_all_ranks, Timeout timeout);
 
   // Never block; any thread. See shm/mail.h.

@@ -1,9 +1,14 @@
-#include "shm/monitored_barrier.h"
-
+// A barrier led by rank 0, which can name the ranks that did not come.
+//
+// Every rank counts its monitored barriers. Rank r > 0 publishes the number it has arrived at and
+// waits for rank 0 to release or to reject that number; rank 0 collects the arrivals first. Nothing
+// else of the group is touched, so a barrier that fails does not break it.
 #include <map>
 #include <vector>
 
+#include "core/deadline.h"
 #include "core/poll.h"
+#include "shm/communicator.h"
 
 namespace ringcomm::shm {
 namespace {
@@ -121,14 +126,18 @@ void follow(Group& group, std::uint64_t number, const Deadline& deadline) {
 }
 
 }  // namespace
+}  // namespace ringcomm::shm
 
-void monitored_barrier(Group& group, std::uint64_t number, bool wait_all_ranks,
-                       const Deadline& deadline) {
-  if (group.rank == 0) {
-    lead(group, number, wait_all_ranks, deadline);
+namespace ringcomm {
+
+void Communicator::monitored_barrier(bool wait_all_ranks, Timeout timeout) {
+  const Deadline deadline = Deadline::in(timeout);
+  const std::uint64_t number = ++barriers_;
+  if (group_.rank == 0) {
+    shm::lead(group_, number, wait_all_ranks, deadline);
   } else {
-    follow(group, number, deadline);
+    shm::follow(group_, number, deadline);
   }
 }
 
-}  // namespace ringcomm::shm
+}  // namespace ringcomm

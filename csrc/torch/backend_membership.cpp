@@ -14,7 +14,7 @@
 #include "hosts/address.h"
 #include "hosts/linked_hosts.h"
 #include "setup/bootstrap.h"
-#include "setup/participant.h"
+#include "setup/host_assignment.h"
 #include "setup/record.h"
 #include "setup/store.h"
 #include "torch/backend.h"

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/flight_dump.h"
+#include "core/flight_recorder.h"
 #include "hosts/ucx_library.h"
 #include "plan/plan.h"
 #include "setup/bootstrap.h"

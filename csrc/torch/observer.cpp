@@ -11,7 +11,6 @@
 #include <span>
 #include <utility>
 
-#include "core/flight_dump.h"
 #include "core/spans.h"
 #include "torch/operation.h"
 #include "torch/python.h"

@@ -14,7 +14,6 @@
 
 #include "check.h"
 #include "collective_cases.h"
-#include "core/flight_dump.h"
 #include "core/flight_recorder.h"
 #include "core/queue.h"
 #include "core/thread.h"

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "check.h"
-#include "core/flight_dump.h"
 #include "core/flight_recorder.h"
 #include "core/status.h"
 

@@ -6,7 +6,6 @@
 
 #include "check.h"
 #include "setup/host_assignment.h"
-#include "setup/participant.h"
 #include "setup/record.h"
 #include "shm/segment_setup.h"
 
