@@ -162,7 +162,7 @@ class Observer : public std::enable_shared_from_this<Observer> {
                     std::chrono::milliseconds timeout) const;
   Report message(const FlightRecorder::MessageRecord& message, const at::Tensor& tensor,
                  std::chrono::milliseconds timeout, bool starts_at_once = false) const;
-  // Of a work that joins operations, which are in the record themselves.
+  // A work that joins operations has one, too. They are in the record themselves.
   Report joint() const { return Report(shared_from_this()); }
   // The mark of a collective that has begun, and ends within the call that makes it: it needs no
   // report. It has one input and one output, which may be the same, or none.
