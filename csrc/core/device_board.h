@@ -45,9 +45,22 @@ class DeviceBoard {
   // How ranks of one host share memory of their devices: each shows all others, once, where its own
   // is, says that it has written into theirs to prove it, and what it has found. What a rank says
   // only grows.
+  //
+  // Invariant: the memory of a rank goes only when no kernel of another rank uses it. A rank that
+  // leaves says kLeaving, and no other rank begins a kernel from then on. It waits for those that
+  // have begun: each ends, or its rank says kStopped. kReleased: the rank has closed all memory of
+  // others.
   virtual void publish_ipc_handle(const UniqueId& ipc_handle) = 0;
   virtual std::optional<UniqueId> ipc_handle_of(int rank) = 0;
-  enum class Access : std::uint32_t { kUnknown, kWritten, kAll, kNotAll, kReleased };
+  enum class Access : std::uint32_t {
+    kUnknown,
+    kWritten,
+    kAll,
+    kNotAll,
+    kLeaving,  // another rank's kernel must not begin to use this rank's memory
+    kStopped,  // and this rank's kernels do not use others' memory any more
+    kReleased
+  };
   virtual void set_access(Access reach) = 0;
   virtual Access access_of(int rank) = 0;
   bool has_found(int rank) { return access_of(rank) >= Access::kAll; }

@@ -94,6 +94,8 @@ class Group {
 
   // Whether the peer has left or its process has ended, and so will never do anything again.
   virtual bool gone(int peer, std::string* how) = 0;
+  // Whether its process has ended, and with it what the process did on a device.
+  virtual bool has_ended(int peer) = 0;
 
   // What is known of a rank that is being waited for, for an error message: "rank 2 (its last
   // complete collective is #16), which waits for rank 3 (its process 4711 has ended (on host

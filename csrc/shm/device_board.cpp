@@ -77,7 +77,10 @@ std::optional<DeviceBoard::UniqueId> DeviceBoard::ipc_handle_of(int rank) {
 }
 
 void DeviceBoard::set_access(Access reach) {
-  group_.segment().state(group_.rank).device.access.store(reach, std::memory_order_release);
+  std::atomic<Access>& access = group_.segment().state(group_.rank).device.access;
+  Access known = access.load(std::memory_order_relaxed);
+  while (known < reach && !access.compare_exchange_weak(known, reach)) {
+  }
 }
 
 DeviceBoard::Access DeviceBoard::access_of(int rank) {

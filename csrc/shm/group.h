@@ -99,6 +99,7 @@ class Group final : public ringcomm::Group {
   std::optional<ErrorKind> failure();
   Liveness& liveness() { return liveness_; }
   bool gone(int peer, std::string* how) override;
+  bool has_ended(int peer) override { return is_local(peer) && segment_.has_ended(peer); }
   std::string describe_peer(int peer) override;
   bool spans_hosts() const override { return placement().num_hosts() > 1; }
   shm::DeviceBoard& board() override { return board_; }

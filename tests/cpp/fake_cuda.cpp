@@ -11,7 +11,9 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "fake_graph.h"
 
@@ -26,6 +28,7 @@ thread_local bool fails_again = false;
 std::mutex memory_mutex;
 std::map<void*, std::size_t> sizes;  // of what is allocated
 std::set<void*> copies;              // of it, that were opened
+std::map<void*, std::thread::id> owners;
 
 void* copy_of(void* data, bool same_bytes) {
   std::lock_guard lock(memory_mutex);
@@ -55,8 +58,20 @@ constinit thread_local Opened opened_here = Opened::kSame;
 std::atomic<int> misreading_rank{-1};
 std::atomic<int> muted_rank{-1};
 std::atomic<int> hanging_rank{-1};
+std::atomic<int> delayed_rank{-1};
 std::atomic<bool> has_native_atomics{true};
 std::atomic<bool> sees_all_devices{true};
+
+void end_process_of_this_thread() {
+  std::vector<void*> owned;
+  {
+    std::lock_guard lock(memory_mutex);
+    for (const auto& [data, owner] : owners) {
+      if (owner == std::this_thread::get_id()) owned.push_back(data);
+    }
+  }
+  for (void* const data : owned) cudaFree(data);
+}
 
 cudaError_t returned(cudaError_t result) {
   if (result != cudaSuccess && result != cudaErrorNotReady) last_error = result;
@@ -90,10 +105,15 @@ cudaError_t cudaMalloc(void** data, size_t nbytes) {
   *data = std::aligned_alloc(256, (nbytes + 255) / 256 * 256);
   std::lock_guard lock(fake::memory_mutex);
   fake::sizes[*data] = nbytes;
+  fake::owners[*data] = std::this_thread::get_id();
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
   if (data != nullptr) --fake::num_allocations;
+  {
+    std::lock_guard lock(fake::memory_mutex);
+    fake::owners.erase(data);
+  }
   std::free(data);
   return cudaSuccess;
 }

@@ -29,8 +29,13 @@ extern std::atomic<int> misreading_rank;
 extern std::atomic<int> muted_rank;
 // The rank whose probes do not end.
 extern std::atomic<int> hanging_rank;
+// The rank whose fused kernels do not begin.
+extern std::atomic<int> delayed_rank;
 extern std::atomic<bool> has_native_atomics;  // between any two devices
 extern std::atomic<bool> sees_all_devices;    // and not its own alone
+
+// The memory that this thread has allocated goes, as that of a process that ends.
+void end_process_of_this_thread();
 
 // What a call returns. CUDA keeps an error for the thread until it asks for its last one.
 cudaError_t returned(cudaError_t result);

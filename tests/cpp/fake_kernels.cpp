@@ -57,15 +57,15 @@ class ProbeMachine {
   const Probe& probe_;
 };
 
-void hang(int rank) {
-  while (fake::hanging_rank == rank) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+void hang_while_it_is(const std::atomic<int>& hanging, int rank) {
+  while (hanging == rank) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 }  // namespace
 
 cudaError_t launch_writes(const Probe& probe, cudaStream_t stream) {
   stream->enqueue([=] {
-    hang(probe.rank);
+    hang_while_it_is(fake::hanging_rank, probe.rank);
     ProbeMachine machine(probe);
     write_patterns(machine, probe);
   });
@@ -86,7 +86,10 @@ cudaError_t load_kernels(int* arch) {
 }
 
 cudaError_t launch(const Job& job, const Reduction& reduction, int, cudaStream_t stream) {
-  stream->enqueue([=] { fused_blocks::run_lanes(job, reduction, 2, nullptr, 0, job.rank); });
+  stream->enqueue([=] {
+    hang_while_it_is(fake::delayed_rank, job.rank);
+    fused_blocks::run_lanes(job, reduction, 2, nullptr, 0, job.rank);
+  });
   return cudaSuccess;
 }
 

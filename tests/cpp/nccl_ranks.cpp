@@ -69,6 +69,12 @@ ringcomm::nccl::Enqueued DeviceRank::all_reduce(Timeout timeout) {
   });
 }
 
+ringcomm::nccl::Enqueued DeviceRank::broadcast(Timeout timeout) {
+  return device->enqueue_behind(user.get(), [&](ringcomm::Collectives& collectives) {
+    collectives.broadcast(data.data(), data.size(), ringcomm::DType::kFloat32, 0, timeout);
+  });
+}
+
 std::shared_ptr<fake::Graph> DeviceRank::captured_all_reduce() {
   std::shared_ptr<fake::Graph> graph = fake::begin_capture(user.get());
   all_reduce().end->make_wait(user.get());

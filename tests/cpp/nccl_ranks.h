@@ -44,7 +44,10 @@ struct DeviceRank {
   // Reduces `data` in place.
   ringcomm::nccl::Enqueued all_reduce(Timeout timeout = kPatience);
 
-  // The same, captured in a graph of the user's stream.
+  // From rank 0.
+  ringcomm::nccl::Enqueued broadcast(Timeout timeout = kPatience);
+
+  // An all-reduce, captured in a graph of the user's stream.
   std::shared_ptr<fake::Graph> captured_all_reduce();
 
   ringcomm::nccl::Enqueued exchange(const std::vector<ringcomm::PeerMessage>& messages,

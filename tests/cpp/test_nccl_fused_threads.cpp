@@ -390,6 +390,105 @@ TEST(a_kernel_in_a_graph_ends_when_a_rank_dies) {
   fake::num_allocations = before;
 }
 
+// Its part of the broadcast is done at once, and is read when the other rank comes to it.
+TEST(a_rank_leaves_when_a_late_rank_has_read_its_memory) {
+  const int before = fake::num_allocations;
+  with_fused(2, fused_options("chain"), [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    rank.data.assign(5000, rank.rank == 0 ? 3 : 0);
+    if (rank.rank == 1) std::this_thread::sleep_for(5500ms);
+    synchronize(rank.broadcast().stream);
+    CHECK_EQ(rank.data[4999], 3.0f);
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+    if (rank.rank == 1) return;
+    rank.device.reset();
+    fake::end_process_of_this_thread();
+  });
+  CHECK_EQ(fake::num_allocations.load(), before);
+}
+
+// The other rank's kernel begins late. It has its results if this rank has done its part, and else
+// it ends without them.
+TEST(a_rank_that_aborts_leaves_when_no_kernel_uses_its_memory) {
+  const int before = fake::num_allocations;
+  for (const bool is_done : {true, false}) {
+    std::atomic<bool> enqueued{false};
+    std::thread release([] {
+      std::this_thread::sleep_for(2s);
+      fake::delayed_rank = -1;
+    });
+    with_fused(2, fused_options("chain"), [&](DeviceRank& rank) {
+      rank.data.assign(5000, 1);
+      synchronize(rank.all_reduce().stream);
+      rank.data.assign(is_done ? 5000 : 400000, rank.rank == 0 ? 3 : 0);
+      if (rank.rank == 1) fake::delayed_rank = 1;
+      const cudaStream_t stream = (is_done ? rank.broadcast() : rank.all_reduce()).stream;
+      if (rank.rank == 1) {
+        enqueued = true;
+        synchronize(stream);
+        if (is_done) CHECK_EQ(rank.data[4999], 3.0f);
+        if (!is_done) CHECK_CONTAINS(rank.failure(), "rank 0 will not answer, it has closed the");
+        return;
+      }
+      if (is_done) synchronize(stream);
+      while (!enqueued) std::this_thread::sleep_for(1ms);
+      rank.group.close("the end");
+      rank.device->abort("the end");
+      rank.device.reset();
+      fake::end_process_of_this_thread();
+    });
+    release.join();
+  }
+  fake::num_allocations = before;
+}
+
+TEST(a_rank_that_is_dead_is_not_waited_for_by_one_that_leaves) {
+  const int before = fake::num_allocations;
+  std::atomic<bool> enqueued{false}, has_left{false};
+  with_fused(2, fused_options("chain"), [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    if (rank.rank == 1) fake::delayed_rank = 1;
+    rank.broadcast();
+    if (rank.rank == 1) {
+      enqueued = true;
+      while (!has_left) std::this_thread::sleep_for(1ms);
+      fake::delayed_rank = -1;
+      return;
+    }
+    while (!enqueued) std::this_thread::sleep_for(1ms);
+    rank.group.segment().state(1).process.start_time -= 1;
+    const auto start = std::chrono::steady_clock::now();
+    rank.device->abort("the end");
+    CHECK(std::chrono::steady_clock::now() - start < 4s);
+    has_left = true;
+  });
+  fake::num_allocations = before;
+}
+
+TEST(no_rank_begins_to_use_memory_of_one_that_has_left) {
+  const int before = fake::num_allocations;
+  std::atomic<bool> has_left{false};
+  with_fused(2, fused_options("chain"), [&](DeviceRank& rank) {
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    if (rank.rank == 0) {
+      rank.group.close("the end");
+      rank.device->abort("the end");
+      rank.device.reset();
+      fake::end_process_of_this_thread();
+      has_left = true;
+      return;
+    }
+    while (!has_left) std::this_thread::sleep_for(1ms);
+    check::check_error(ErrorKind::kPeerDied,
+                       {"rank 1 in broadcast(", "rank 0 will not answer, it has closed the group"},
+                       [&] { rank.broadcast(); });
+  });
+  fake::num_allocations = before;
+}
+
 TEST(all_ranks_must_choose_alike) {
   ranks::MemoryStore store;
   ranks::on_threads(2, [&](int r) {

@@ -3,6 +3,7 @@
 #include "gpu/nccl/communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <numeric>
 #include <string>
@@ -73,6 +74,7 @@ Communicator::~Communicator() {
   at_the_end([this] {
     end();
     if (!ended_) leave();
+    await_readers();
   });
   // Aborted work still runs to its end, in scratch that is about to be freed.
   const RelaxedCapture relaxed;
@@ -126,7 +128,11 @@ void Communicator::fail(const Error& error, bool under_way) {
 }
 
 void Communicator::abort(const std::string& reason) {
-  if (failure_->set(Error(ErrorKind::kClosed, reason))) end();
+  if (failure_->set(Error(ErrorKind::kClosed, reason))) {
+    if (watchdog_) watchdog_->abandon();
+    end();
+  }
+  await_readers();
 }
 
 // Ends what is under way, and frees what can be freed.
@@ -140,6 +146,7 @@ void Communicator::end() {
   const bool interrupts = !lock.owns_lock() || captures_.alive() > 0;
   if (interrupts) ended_ = connections_.interrupt(is_mine) && ended_;
   if (!lock.owns_lock()) return;
+  publish_stopped();
   if (!ended_ || captures_.alive() > 0) return leave();
   connections_.abort();
 }
@@ -152,8 +159,79 @@ void Communicator::leave() {
   for (const ChannelResources& channel : channels_) keep_for_good(channel.scratch);
 }
 
-// All ranks that share communicators must free them together.
-bool Communicator::close_together() {
+// A rank that leaves waits for the kernels that were announced before it said so, and for no other
+// one. Each side first writes what the other one reads.
+void Communicator::check_none_leaves(const Call& call) {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int r = 0; r < world_size(); ++r) {
+    if (board_.access_of(r) < DeviceBoard::Access::kLeaving) continue;
+    std::string how = "it has left";
+    group_.gone(r, &how);
+    throw Error(ErrorKind::kPeerDied, group_.members.name(rank()) + " in " +
+                                          describe_numbered(call, group_.members) + ": " +
+                                          will_not_answer(group_.members.name(r), how));
+  }
+}
+
+// The event happens when this rank's kernels have ended, also those of replays that were launched.
+void Communicator::record_stop() {
+  captures_.begin(stream(), /*captured=*/false);
+  RINGCOMM_CHECK(cudaEventRecord(stopped_.get(), stream()));
+}
+
+// Called when nothing more is enqueued. A graph may still be launched at any time.
+void Communicator::publish_stopped() {
+  if (!fused_for_all_ || captures_.alive() > 0) return;
+  bool have_ended = false;
+  error_of([&] {
+    record_stop();
+    have_ended = poll_for(kPatienceForAbort, Poll(kPollEvery), [&] { return stopped_.happened(); });
+  });
+  if (have_ended) board_.set_access(DeviceBoard::Access::kStopped);
+}
+
+// Whether a kernel of the peer may use this rank's memory, in calls up to that one. Replays are not
+// announced.
+bool Communicator::is_read_by(int peer, std::uint64_t sequence) {
+  if (peer == rank() || board_.access_of(peer) >= DeviceBoard::Access::kStopped) return false;
+  if (board_.least_closed({peer}) != DeviceBoard::Closing::kNot) return false;
+  if (!captures_.ever() && board_.completed(peer) >= sequence) return false;
+  return !group_.has_ended(peer);
+}
+
+// Whether a kernel of another rank that has begun, or that has been announced, may do so.
+bool Communicator::is_read() {
+  for (int r = 0; r < world_size(); ++r) {
+    if (is_read_by(r, board_.enqueued(r))) return true;
+  }
+  return false;
+}
+
+// A rank leaves here if not all leave together. When this returns, its process may end, and its
+// device's memory with it.
+//
+// Other ranks fail because this one is gone, and give up their kernels. One that does not, as it is
+// stopped or its device hangs, is not waited for longer than that takes.
+void Communicator::await_readers() {
+  if (!fused_for_all_) return;
+  std::call_once(awaited_readers_, [this] {
+    board_.set_access(DeviceBoard::Access::kLeaving);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    poll_for(kPatienceForClose, Poll(kPollEvery), [this] { return !is_read(); });
+  });
+}
+
+// All ranks that share communicators must free them together. A rank that is late with a call may
+// still read this rank's part of it: it is awaited until the deadline, all others for a short time.
+bool Communicator::close_together(const Deadline& deadline) {
+  if (fused_ && captures_.ever()) {
+    {
+      std::lock_guard lock(mutex_);
+      record_stop();
+    }
+    const auto is_over = [this] { return stopped_.happened() || group_.broken(); };
+    if (!poll_for(deadline.timeout, Poll(kPollEvery), is_over)) return false;
+  }
   board_.close(captures_.alive() > 0 ? DeviceBoard::Closing::kHeld : DeviceBoard::Closing::kFree);
   const auto all_closed = [this] {
     std::lock_guard lock(mutex_);
@@ -161,10 +239,20 @@ bool Communicator::close_together() {
     return connections_.all_connected() &&
            board_.least_closed(partners()) != DeviceBoard::Closing::kNot;
   };
-  bool closed = false;
-  poll_for(kPatienceForClose, Poll(kPollEvery),
-           [&] { return (closed = all_closed()) || group_.broken(); });
-  return closed;
+  const auto is_needed = [this](int peer) {
+    std::string how;
+    return fused_ && is_read_by(peer, sequence_) && !group_.gone(peer, &how);
+  };
+  const Clock::time_point start = Clock::now();
+  for (Poll poll(kPollEvery); !all_closed(); poll.sleep()) {
+    if (group_.broken()) return false;
+    if (!poll.looks_around() || Clock::now() - start < kPatienceForClose) continue;
+    check_interrupt();
+    bool needed = false;
+    for (int r = 0; r < world_size() && !needed; ++r) needed = is_needed(r);
+    if (!needed || deadline.has_passed()) return false;
+  }
+  return true;
 }
 
 std::vector<int> Communicator::partners() const {
@@ -188,8 +276,9 @@ void Communicator::free_memory() {
 }
 
 std::string Communicator::shut_down(Timeout timeout) {
+  const Deadline deadline = Deadline::in(timeout);
   const bool clean =
-      !failure_->get() && watchdog_ && watchdog_->drain(Deadline::in(timeout)) && close_together();
+      !failure_->get() && watchdog_ && watchdog_->drain(deadline) && close_together(deadline);
   if (!clean) failure_->set(Error(ErrorKind::kClosed, "the process group is closed"));
   {
     std::lock_guard lock(mutex_);
@@ -207,6 +296,7 @@ std::string Communicator::shut_down(Timeout timeout) {
     }
   }
   end();
+  if (!clean) await_readers();
   if (held == 0) return "";
   return std::to_string(held) + (held == 1 ? " CUDA graph that was" : " CUDA graphs that were") +
          " captured with operations of this group still " + (held == 1 ? "exists" : "exist") +
@@ -232,6 +322,7 @@ auto Communicator::guarded(Body&& body) {
     watchdog_->forget_unrecorded();
     if (error.kind() == ErrorKind::kInvalidArgument) throw;
     lock.unlock();
+    watchdog_->abandon();
     fail(error);
     failure_->check();  // throws the first cause: NCCL's error may only be a consequence of it
     throw;
@@ -291,6 +382,7 @@ void Communicator::enqueue_program(Call call, const Program& program, std::span<
   const bool is_eager = fused_ && fused_->is_eager(call, blocks());
   if (!is_eager) connect_for(program, deadline);
   announce(call, deadline);
+  if (fused_) check_none_leaves(call);
   if (!captured_) watchdog_->add({call, deadline, under_way_});
   // Edges are connected after the call is announced: ranks with different calls would wait for each
   // other here, and the announcements show the difference.

@@ -131,7 +131,13 @@ class Communicator : private streams::DeviceCollectives {
   void fail(const Error& error, bool under_way = false);
   void end();
   void leave();
-  bool close_together();
+  bool close_together(const Deadline& deadline);
+  void check_none_leaves(const Call& call);
+  void record_stop();
+  void publish_stopped();
+  bool is_read_by(int peer, std::uint64_t sequence);
+  bool is_read();
+  void await_readers();
   void free_memory();
 
   Group& group_;
@@ -145,7 +151,7 @@ class Communicator : private streams::DeviceCollectives {
   // members below.
   std::mutex mutex_;
   Api api_;
-  Event began_;
+  Event began_, stopped_;
   EventPool event_pool_;
   Captures captures_;
   std::vector<ChannelResources> channels_;
@@ -163,6 +169,7 @@ class Communicator : private streams::DeviceCollectives {
   std::shared_ptr<EventHandle> under_way_;  // the end of that call
   bool closed_ = false;                     // without an error
   bool ended_ = true;  // false: work that could not be interrupted still runs on the device
+  std::once_flag awaited_readers_;
 
   std::optional<Watchdog> watchdog_;
 };

@@ -194,6 +194,9 @@ class Captures {
   // The number of graphs that hold something of the group.
   int alive() const { return alive_->load(std::memory_order_acquire); }
 
+  // Whether there has been any.
+  bool ever() const { return ever_; }
+
   // The memory that graphs refer to.
   std::shared_ptr<void> memory() const { return order_; }
 

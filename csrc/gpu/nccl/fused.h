@@ -74,6 +74,11 @@ class MemoryProbe {
   Clock::time_point began_{};
 };
 
+// The memory of a rank, and that of other ranks that it has open.
+//
+// Invariant: a kernel uses only memory whose owner keeps it. An owner frees its memory only when
+// all ranks have said kReleased (core/device_board.h). Otherwise the memory stays as long as the
+// process, and the communicator sees to it that a rank that leaves waits for the kernels of others.
 class FusedMemory {
  public:
   // Which paths are used: all that carry bytes, or only NVLink, for which CUDA reports native

@@ -60,6 +60,14 @@ void Watchdog::forget_unrecorded() {
   std::erase_if(pending_, [](const Pending& pending) { return !pending.end->is_recorded(); });
 }
 
+void Watchdog::abandon() noexcept {
+  std::lock_guard lock(mutex_);
+  if (!failed_)
+    error_of([this] { std::erase_if(pending_, [this](auto& p) { return is_done(p); }); });
+  failed_ = true;
+  drained_.notify_all();
+}
+
 bool Watchdog::drain(const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   draining_ = true;
@@ -74,9 +82,9 @@ void Watchdog::run() {
   try {
     RINGCOMM_CHECK(cudaSetDevice(device_));
     RelaxedCapture relaxed;
-    while (!stop_) {
+    while (!stop_ && !failed_) {
       changed_.wait_for(lock, draining_ ? kLookEveryToDrain : kLookEvery);
-      if (stop_) break;
+      if (stop_ || failed_) break;
       look();
       lock.unlock();
       look_around_();

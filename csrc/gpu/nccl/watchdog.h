@@ -80,6 +80,9 @@ class Watchdog {
   // Forgets the operations that were not enqueued.
   void forget_unrecorded();
 
+  // Notes what is done by now, and watches nothing afterwards: what is given up next is not done.
+  void abandon() noexcept;
+
   // Waits until all that was added is done. False: it is not done by the deadline.
   bool drain(const Deadline& deadline);
 
