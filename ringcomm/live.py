@@ -47,6 +47,9 @@ class RankStatus:
         completed_on_device: of these, those that are done.
         nbytes: bytes of its tensors in collectives on the host, altogether.
         held: bytes of shared memory it has made for the group.
+        held_on_device: bytes of its GPU that it holds for the group: what ranks exchange through
+            (inboxes, outboxes), and scratch. NCCL's own memory is not in it: NCCL does not say how
+            much it takes.
     """
 
     rank: int
@@ -62,6 +65,7 @@ class RankStatus:
     completed_on_device: int
     nbytes: int
     held: int
+    held_on_device: int
 
 
 @dataclass(frozen=True)

@@ -330,6 +330,7 @@ def a_rank(rank: int, **values: object) -> RankStatus:
         "completed_on_device": 999998,
         "nbytes": 999_950_000_000,
         "held": 8_589_934_592,
+        "held_on_device": 22_020_096,
     }
     return RankStatus(**{**usual, **values})  # type: ignore[arg-type]
 
@@ -351,10 +352,21 @@ def text_of(groups: list[GroupStatus], width: int) -> list[str]:
 def test_no_number_is_broken(width: int) -> None:
     lines = text_of([a_group("g" * 63)], width)
     assert max(map(len, lines)) <= width
-    for number in ("4194300", "999999", "999998/1000000", "1 TB", "8.59 GB", "20.6 min"):
+    for number in ("4194300", "999999", "999998/1000000", "1 TB", "8.59 GB", "22 MB", "20.6 min"):
         assert sum(f" {number}" in line or f", {number}" in line for line in lines) >= 1, number
     assert sum("op=premul_sum) #1000000" in line for line in lines) == 7
     assert sum("count=268435456," in line for line in lines) == 7
+
+
+def test_groups_without_a_gpu_have_no_columns_for_it() -> None:
+    on_host: dict[str, object] = {"waits_for": None, "waits": 0.0, "held_on_device": 0}
+    on_host |= {"enqueued_on_device": 0, "completed_on_device": 0}
+    ranks = tuple(a_rank(rank, **on_host) for rank in range(2))
+    (row,) = (line for line in text_of([a_group()], 80) if line.startswith("rank "))
+    assert row.split()[4:] == ["on", "GPU", "sent", "memory", "memory"]
+    group = dataclasses.replace(a_group(), ranks=ranks)
+    (row,) = (line for line in text_of([group], 80) if line.startswith("rank "))
+    assert row.split() == ["rank", "pid", "state", "done", "sent", "memory"]
 
 
 def test_what_is_wrong_comes_first() -> None:

@@ -65,6 +65,9 @@ class DeviceBoard {
   virtual Access access_of(int rank) = 0;
   bool has_found(int rank) { return access_of(rank) >= Access::kAll; }
 
+  // This rank holds so many bytes of its device for the group, besides those of NCCL.
+  virtual void publish_held(std::size_t nbytes) = 0;
+
   // This rank has enqueued the call, whose sequence number is one more than that of the last.
   virtual void enqueue(const Call& call) = 0;
   // This rank's collectives up to this one are done.

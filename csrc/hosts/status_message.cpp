@@ -52,6 +52,7 @@ RankStatus word_of(RankState& state, int rank) {
   word.held = state.held.load(kAcquire);
   word.device_enqueued = state.device.enqueued.load(kAcquire);
   word.device_completed = state.device.completed.load(kAcquire);
+  word.device_held = state.device.held.load(kAcquire);
   if (word.urgent.device_joining != 0) word.device_settings = state.device.settings;
   return word;
 }
@@ -72,6 +73,7 @@ void mirror(const RankStatus& word, RankState& state) {
   }
   state.device.enqueued.store(word.device_enqueued, kRelease);
   state.device.completed.store(word.device_completed, kRelease);
+  state.device.held.store(word.device_held, kRelease);
   state.liveness.ended.store(word.urgent.ended, kRelease);
   state.liveness.closed.store(word.urgent.closed, kRelease);
   state.barrier.arrived.store(word.urgent.barrier, kRelease);

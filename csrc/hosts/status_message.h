@@ -33,7 +33,7 @@ struct RankStatus {
   std::int32_t waits_for;
   std::int64_t waits_since;  // nanoseconds ago, as all that is named so
   std::uint64_t completed, nbytes, held;
-  std::uint64_t device_enqueued, device_completed;
+  std::uint64_t device_enqueued, device_completed, device_held;
   DeviceBoard::Settings device_settings;
 };
 

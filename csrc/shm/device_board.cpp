@@ -88,6 +88,10 @@ DeviceBoard::Access DeviceBoard::access_of(int rank) {
                   Access::kReleased);
 }
 
+void DeviceBoard::publish_held(std::size_t nbytes) {
+  group_.segment().state(group_.rank).device.held.store(nbytes, std::memory_order_relaxed);
+}
+
 void DeviceBoard::enqueue(const Call& call) {
   group_.use(Area::kDevice);
   write(group_.rank, call);

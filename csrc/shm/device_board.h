@@ -26,6 +26,7 @@ class DeviceBoard final : public ringcomm::DeviceBoard {
   std::optional<UniqueId> ipc_handle_of(int rank) override;
   void set_access(Access reach) override;
   Access access_of(int rank) override;
+  void publish_held(std::size_t nbytes) override;
   void enqueue(const Call& call) override;
   void complete(std::uint64_t sequence) override;
   std::uint64_t enqueued(int rank) override;

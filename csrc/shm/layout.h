@@ -148,6 +148,7 @@ struct alignas(kLine) RankState {
   // Collectives on a device, numbered on their own; shm/device_board.h.
   struct Device {
     std::atomic<std::uint64_t> enqueued, completed;  // the last one
+    std::atomic<std::uint64_t> held;                 // bytes of it, besides NCCL's
     std::atomic<std::uint32_t> unique_ids;           // how many it has given
     std::atomic<std::uint32_t> joining;              // 1: this rank connects its device; 2: it has
     DeviceBoard::Settings settings;                  // written before that

@@ -126,6 +126,7 @@ RankView view_of(const Mapping& memory, const Geometry& geometry, int rank) {
   seen.enqueued_on_device = state.device.enqueued.load(std::memory_order_relaxed);
   seen.completed_on_device = state.device.completed.load(std::memory_order_relaxed);
   seen.nbytes = state.nbytes.load(std::memory_order_relaxed);
+  seen.held_on_device = state.device.held.load(std::memory_order_relaxed);
   seen.held = state.held.load(std::memory_order_relaxed);
   const auto rank_or_none = [&](int peer) {
     return peer >= 0 && peer < geometry.world_size ? peer : -1;

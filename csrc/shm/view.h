@@ -22,8 +22,9 @@ struct RankView {
   double waits;             // seconds, or 0
   std::uint64_t completed;  // collectives
   std::uint64_t enqueued_on_device, completed_on_device;
-  std::uint64_t nbytes;  // of its tensors in collectives, so far
-  std::uint64_t held;    // bytes of shared memory
+  std::uint64_t nbytes;          // of its tensors in collectives, so far
+  std::uint64_t held;            // bytes of shared memory
+  std::uint64_t held_on_device;  // bytes, besides those of NCCL
 };
 
 struct GroupView {

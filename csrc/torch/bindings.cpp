@@ -201,6 +201,7 @@ py::dict to_dict(const shm::RankView& rank) {
   dict["completed_on_device"] = rank.completed_on_device;
   dict["nbytes"] = rank.nbytes;
   dict["held"] = rank.held;
+  dict["held_on_device"] = rank.held_on_device;
   return dict;
 }
 

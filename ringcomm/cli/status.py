@@ -179,15 +179,18 @@ def _wrapped(text: str, width: int, style: str = "", indent: int = 0) -> Iterato
 def _table(group: GroupStatus) -> list[str]:
     """A row for each rank, below two of headings."""
     on_device = any(rank.enqueued_on_device for rank in group.ranks)
+    on_device = on_device or any(rank.held_on_device for rank in group.ranks)
     gpu = [("", "on GPU")] if on_device else []
     heads = [("", "rank"), ("", "pid"), ("", "state"), ("", "done"), *gpu]
     heads += [("", "sent"), ("shared", "memory")]
+    heads += [("GPU", "memory")] if on_device else []
     rows: list[list[str]] = [list(row) for row in zip(*heads, strict=True)]
     for rank in group.ranks:
         done = f"{rank.completed_on_device}/{rank.enqueued_on_device}"
         gpu_cells = [done] if on_device else []
         rows.append([str(rank.global_rank), str(rank.pid or ""), rank.state, str(rank.completed)])
         rows[-1] += [*gpu_cells, _readable(rank.nbytes), _readable(rank.held)]
+        rows[-1] += [_readable(rank.held_on_device)] if on_device else []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     names = rows[1]
     return ["  ".join(map(_aligned, row, widths, names)).rstrip() for row in rows]

@@ -29,6 +29,7 @@ std::mutex memory_mutex;
 std::map<void*, std::size_t> sizes;  // of what is allocated
 std::set<void*> copies;              // of it, that were opened
 std::map<void*, std::thread::id> owners;
+std::set<void*> on_host;  // of what is allocated
 
 void* copy_of(void* data, bool same_bytes) {
   std::lock_guard lock(memory_mutex);
@@ -61,6 +62,15 @@ std::atomic<int> hanging_rank{-1};
 std::atomic<int> delayed_rank{-1};
 std::atomic<bool> has_native_atomics{true};
 std::atomic<bool> sees_all_devices{true};
+
+std::size_t held_by_this_thread() {
+  std::lock_guard lock(memory_mutex);
+  std::size_t nbytes = 0;
+  for (const auto& [data, owner] : owners) {
+    if (owner == std::this_thread::get_id() && !on_host.contains(data)) nbytes += sizes.at(data);
+  }
+  return nbytes;
+}
 
 void end_process_of_this_thread() {
   std::vector<void*> owned;
@@ -113,11 +123,17 @@ cudaError_t cudaFree(void* data) {
   {
     std::lock_guard lock(fake::memory_mutex);
     fake::owners.erase(data);
+    fake::on_host.erase(data);
   }
   std::free(data);
   return cudaSuccess;
 }
-cudaError_t cudaHostAlloc(void** data, size_t nbytes, unsigned) { return cudaMalloc(data, nbytes); }
+cudaError_t cudaHostAlloc(void** data, size_t nbytes, unsigned) {
+  const cudaError_t result = cudaMalloc(data, nbytes);
+  std::lock_guard lock(fake::memory_mutex);
+  if (result == cudaSuccess) fake::on_host.insert(*data);
+  return result;
+}
 cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data) {
   std::memcpy(handle, &data, sizeof(data));

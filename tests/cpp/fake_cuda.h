@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <cstddef>
 #include <set>
 
 namespace fake {
@@ -33,6 +34,9 @@ extern std::atomic<int> hanging_rank;
 extern std::atomic<int> delayed_rank;
 extern std::atomic<bool> has_native_atomics;  // between any two devices
 extern std::atomic<bool> sees_all_devices;    // and not its own alone
+
+// Bytes of the device that this thread has allocated, and that are not freed.
+std::size_t held_by_this_thread();
 
 // The memory that this thread has allocated goes, as that of a process that ends.
 void end_process_of_this_thread();

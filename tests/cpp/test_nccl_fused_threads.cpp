@@ -63,7 +63,7 @@ void with_memory(
     const fused::Layout layout{.world_size = 3, .num_lanes = 1, .outbox_nbytes = 4096};
     Process process = Process::self();
     process.pid += r;
-    nccl::FusedMemory memory(group, r, layout, paths, ranks::reclaim, process);
+    nccl::FusedMemory memory(group, r, layout, paths, {ranks::reclaim}, process);
     while (!memory.progress()) std::this_thread::sleep_for(1ms);
     body(r, memory);
     ++num_known;
@@ -95,6 +95,31 @@ TEST(collectives_are_right_and_all_memory_is_freed) {
       ranks::check_cases(rank, all);
     });
     CHECK_EQ(fake::num_allocations.load(), 0);
+  }
+}
+
+// What is counted is what CUDA was asked for.
+TEST(a_rank_publishes_how_much_of_its_device_it_holds) {
+  for (const bool is_fused : {true, false}) {
+    const nccl::Options options = is_fused ? fused_options() : ranks::device_options("ring", 2);
+    with_fused(3, options, [&](DeviceRank& rank) {
+      const auto& held = rank.group.segment().state(rank.rank).device.held;
+      CHECK_EQ(held.load(), 0u);
+      const std::size_t others = fake::held_by_this_thread();  // of a thread with the same id
+      std::size_t before = 0;
+      for (const std::size_t count : {100, 400000}) {  // eager, and with scratch
+        rank.data.assign(count, 1);
+        synchronize(rank.all_reduce().stream);
+        CHECK(held.load() > before || !is_fused);
+        CHECK_EQ(held.load() + others, fake::held_by_this_thread());
+        before = held.load();
+      }
+      CHECK(before > 10000);
+      CHECK_EQ(rank.device->shut_down(kPatience), "");
+      rank.device.reset();
+      CHECK_EQ(held.load(), 0u);
+      CHECK_EQ(fake::held_by_this_thread(), others);
+    });
   }
 }
 
@@ -392,7 +417,6 @@ TEST(a_kernel_in_a_graph_ends_when_a_rank_dies) {
 
 // Its part of the broadcast is done at once, and is read when the other rank comes to it.
 TEST(a_rank_leaves_when_a_late_rank_has_read_its_memory) {
-  const int before = fake::num_allocations;
   with_fused(2, fused_options("chain"), [&](DeviceRank& rank) {
     rank.data.assign(5000, 1);
     synchronize(rank.all_reduce().stream);
@@ -405,7 +429,6 @@ TEST(a_rank_leaves_when_a_late_rank_has_read_its_memory) {
     rank.device.reset();
     fake::end_process_of_this_thread();
   });
-  CHECK_EQ(fake::num_allocations.load(), before);
 }
 
 // The other rank's kernel begins late. It has its results if this rank has done its part, and else

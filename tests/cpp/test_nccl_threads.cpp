@@ -487,10 +487,10 @@ TEST(memory_is_cudas_own_and_tried_for_again_once_the_allocators_cache_is_empty)
   const int before = fake::num_allocations;
   with_devices(1, [&](DeviceRank& rank) {
     fake::has_room = false;
-    check::check_error(ErrorKind::kLibrary, {"cudaMalloc"}, [] { nccl::allocate(100, [] {}); });
+    check::check_error(ErrorKind::kLibrary, {"cudaMalloc"}, [] { nccl::allocate(100, {[] {}}); });
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
     rank.device->shut_down(kPatience);
-    const auto memory = nccl::allocate(100, ranks::reclaim);
+    const auto memory = nccl::allocate(100, {ranks::reclaim});
     CHECK_EQ(cudaGetLastError(), cudaSuccess);
     CHECK_EQ(fake::num_allocations.load(), before + 1);
   });

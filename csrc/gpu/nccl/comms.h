@@ -146,13 +146,13 @@ class CommunicatorSetup {
   // announced that they take part.
   CommunicatorSetup(const Party& party, int num_comms,
                     std::function<std::optional<DeviceBoard::UniqueId>()> find_id,
-                    const Reclaim& reclaim)
+                    const Allocator& allocator)
       : party_(party),
         num_comms_(num_comms),
         find_id_(std::move(find_id)),
         memory_(party.peers.empty()
                     ? nullptr
-                    : allocate(Edges::memory_nbytes(num_comms_, party.peers.size()), reclaim)) {}
+                    : allocate(Edges::memory_nbytes(num_comms_, party.peers.size()), allocator)) {}
   // Interrupts connections that are not made yet.
   ~CommunicatorSetup();
   CommunicatorSetup(const CommunicatorSetup&) = delete;

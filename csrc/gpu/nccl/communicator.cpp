@@ -56,10 +56,12 @@ Communicator::Communicator(Group& group, int device, const Options& options, Hos
       device_(device),
       options_(checked(options, group.world_size, device)),
       host_(std::move(host)),
-      reclaim_([this] {
-        if (!captured_) host_.reclaim();
-      }),
-      connections_(group, device, reclaim_) {
+      allocator_{.reclaim =
+                     [this] {
+                       if (!captured_) host_.reclaim();
+                     },
+                 .held = counted_.held},
+      connections_(group, device, allocator_) {
   for (int c = 0; c < options_.layout.num_channels; ++c) {
     ChannelResources& channel = channels_.emplace_back();
     for (int e = 0; e < options_.layout.slices_in_flight; ++e) channel.reduced.emplace_back();
@@ -91,7 +93,7 @@ void Communicator::make_executor(const std::vector<ncclComm_t>& comms) {
     ChannelResources& own = channels_[c];
     const cudaStream_t stream = own.communication.get();
     if (!comms.empty()) {
-      own.scratch = allocate(options_.layout.channel_scratch_nbytes(world_size()), reclaim_);
+      own.scratch = allocate(options_.layout.channel_scratch_nbytes(world_size()), allocator_);
     }
     streams::Channel<Api> channel{.comm = comms.empty() ? nullptr : comms[c],
                                   .communication = stream,

@@ -145,7 +145,14 @@ class Communicator : private streams::DeviceCollectives {
   const int device_;
   const Options options_;
   const Host host_;
-  const Reclaim reclaim_;
+  // Before all that holds memory.
+  struct Counted {
+    std::shared_ptr<HeldMemory> held;
+    ~Counted() { held->close(); }
+  };
+  const Counted counted_{
+      std::make_shared<HeldMemory>([this](std::size_t nbytes) { board_.publish_held(nbytes); })};
+  const Allocator allocator_;
   const std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   // Held while this rank is inside NCCL, and while its communicators are freed. It guards the
   // members below.

@@ -94,7 +94,8 @@ std::vector<int> Communicator::unconnected(const Program& program) const {
 void Communicator::connect_edges(const std::vector<int>& peers, const Deadline& deadline) {
   if (peers.empty()) return;
   Comms& channels = *connections_.channels();
-  const auto memory = allocate(Edges::memory_nbytes(channels.get().size(), peers.size()), reclaim_);
+  const auto memory =
+      allocate(Edges::memory_nbytes(channels.get().size(), peers.size()), allocator_);
   channels.hold(memory);
   Edges edges(channels.get(), peers, device_, memory);
   try {
@@ -126,7 +127,7 @@ void Communicator::connect_memory(const Deadline& deadline) {
   const auto paths = options_.executor == streams::DeviceExecutor::kFused
                          ? FusedMemory::Paths::kAll
                          : FusedMemory::Paths::kNvlink;
-  auto memory = std::make_unique<FusedMemory>(group_, device_, layout, paths, reclaim_);
+  auto memory = std::make_unique<FusedMemory>(group_, device_, layout, paths, allocator_);
   await_peers(
       deadline, "sharing its device's memory with all ranks",
       [&] { return all_joined() && memory->progress(); },
@@ -136,7 +137,7 @@ void Communicator::connect_memory(const Deadline& deadline) {
     unused_memory_ = std::move(memory);
     return;
   }
-  fused_ = std::make_shared<FusedExecutor>(rank(), std::move(memory), reclaim_);
+  fused_ = std::make_shared<FusedExecutor>(rank(), std::move(memory), allocator_);
   fused_for_all_.store(fused_.get(), std::memory_order_release);
 }
 
@@ -148,7 +149,7 @@ void Communicator::connect_channels(const Deadline& deadline) {
   const int ctas = std::max(1, options_.max_ctas / num_channels);
   CommunicatorSetup setup(
       {rank(), world_size(), device_, ctas, {}}, num_channels,
-      [this] { return board_.unique_id_to_all(0); }, reclaim_);
+      [this] { return board_.unique_id_to_all(0); }, allocator_);
   const std::string doing = "connecting its device with those of all ranks";
   await_peers(
       deadline, doing, [&] { return all_joined() && setup.progress(); },

@@ -51,7 +51,7 @@ void Messages::begin_setup(int peer) {
         std::optional<DeviceBoard::UniqueId> theirs = board_.unique_id_of(peer);
         return theirs && is_lower ? own : theirs;
       },
-      reclaim_);
+      allocator_);
   board_.send_unique_id(peer, own);
 }
 

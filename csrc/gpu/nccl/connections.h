@@ -35,8 +35,8 @@ std::string describe(const PeerMessage& message);
 // The methods are called one at a time, with `device` as the current one.
 class Messages {
  public:
-  Messages(Group& group, int device, Reclaim reclaim)
-      : group_(group), board_(group.board()), device_(device), reclaim_(std::move(reclaim)) {}
+  Messages(Group& group, int device, Allocator allocator)
+      : group_(group), board_(group.board()), device_(device), allocator_(std::move(allocator)) {}
 
   // Whether messages can be exchanged with the peer. If not, begins to connect with it.
   bool ready(int peer);
@@ -77,7 +77,7 @@ class Messages {
   Group& group_;
   DeviceBoard& board_;
   const int device_;
-  const Reclaim reclaim_;
+  const Allocator allocator_;
   std::map<int, Pair> pairs_;
 };
 
@@ -85,8 +85,8 @@ class Messages {
 // any thread may call.
 class Connections {
  public:
-  Connections(Group& group, int device, Reclaim reclaim)
-      : group_(group), device_(device), messages_(group, device, std::move(reclaim)) {}
+  Connections(Group& group, int device, Allocator allocator)
+      : group_(group), device_(device), messages_(group, device, std::move(allocator)) {}
 
   Messages& messages() { return messages_; }
   void set_channels(std::unique_ptr<Comms> channels);

@@ -137,13 +137,13 @@ struct FusedMemory::IpcHandle {
 };
 
 FusedMemory::FusedMemory(Group& group, int device, const fused::Layout& layout, Paths paths,
-                         Reclaim reclaim, const Process& process)
+                         Allocator allocator, const Process& process)
     : group_(group),
       board_(group.board()),
       device_(device),
       layout_(layout),
       paths_(paths),
-      reclaim_(std::move(reclaim)),
+      allocator_(std::move(allocator)),
       process_(process),
       memory_(group.world_size) {}
 
@@ -155,7 +155,7 @@ FusedMemory::~FusedMemory() {
 }
 
 void FusedMemory::allocate() {
-  own_ = nccl::allocate(layout_.nbytes(), reclaim_);
+  own_ = nccl::allocate(layout_.nbytes(), allocator_);
   memory_[group_.rank] = static_cast<std::byte*>(own_.get());
   control_ = make_control();
   const Stream stream;
@@ -323,8 +323,8 @@ bool FusedMemory::let_go() {
   return true;
 }
 
-FusedExecutor::FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory, Reclaim reclaim)
-    : rank_(rank), memory_(std::move(memory)), reclaim_(std::move(reclaim)) {
+FusedExecutor::FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory, Allocator allocator)
+    : rank_(rank), memory_(std::move(memory)), allocator_(std::move(allocator)) {
   check(fused::load_kernels(&arch_), "loading the fused kernels");
 }
 
@@ -361,7 +361,7 @@ const fused::Script& FusedExecutor::script_of(const Program& program) {
   if (!is_new) return found->second.script;
   try {
     const fused::ScriptText text(program, rank_);
-    auto memory = allocate(std::max<std::size_t>(text.nbytes(), 1), reclaim_);
+    auto memory = allocate(std::max<std::size_t>(text.nbytes(), 1), allocator_);
     std::vector<std::byte> bytes(text.nbytes());
     const fused::Script script =
         text.write(bytes.data(), static_cast<const std::byte*>(memory.get()));
@@ -380,7 +380,7 @@ const fused::Script& FusedExecutor::script_of(const Program& program) {
 
 std::byte* FusedExecutor::scratch_of(std::size_t nbytes) {
   if (nbytes > scratch_nbytes_) {
-    scratch_.push_back(allocate(nbytes, reclaim_));
+    scratch_.push_back(allocate(nbytes, allocator_));
     scratch_nbytes_ = nbytes;
   }
   return scratch_.empty() ? nullptr : static_cast<std::byte*>(scratch_.back().get());

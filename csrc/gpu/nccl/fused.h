@@ -86,8 +86,8 @@ class FusedMemory {
   enum class Paths { kAll, kNvlink };
 
   // `device` is the current one in all methods. `process` is this process.
-  FusedMemory(Group& group, int device, const fused::Layout& layout, Paths paths, Reclaim reclaim,
-              const Process& process = Process::self());
+  FusedMemory(Group& group, int device, const fused::Layout& layout, Paths paths,
+              Allocator allocator, const Process& process = Process::self());
   FusedMemory(const FusedMemory&) = delete;
   FusedMemory& operator=(const FusedMemory&) = delete;
   // Memory that is not freed by then stays as long as the process: other ranks may still read it.
@@ -130,7 +130,7 @@ class FusedMemory {
   const int device_;
   const fused::Layout layout_;
   const Paths paths_;
-  const Reclaim reclaim_;
+  const Allocator allocator_;
   const Process process_;
   std::shared_ptr<void> own_;
   std::shared_ptr<fused::Control> control_;
@@ -145,7 +145,7 @@ class FusedExecutor {
  public:
   // All ranks reach all memory by now. Loads the kernels: if they were loaded later, that might
   // wait for a kernel that waits for a peer.
-  FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory, Reclaim reclaim);
+  FusedExecutor(int rank, std::unique_ptr<FusedMemory> memory, Allocator allocator);
   FusedExecutor(const FusedExecutor&) = delete;
   FusedExecutor& operator=(const FusedExecutor&) = delete;
 
@@ -187,7 +187,7 @@ class FusedExecutor {
 
   const int rank_;
   const std::unique_ptr<FusedMemory> memory_;
-  const Reclaim reclaim_;
+  const Allocator allocator_;
   int arch_ = 0;  // of the kernels: gpu/fused/launch.h
   std::map<const Program*, Uploaded> scripts_;
   // The last is in use. Graphs may use those before it.

@@ -28,19 +28,21 @@ void check(ncclResult_t result, const char* call) {
   throw Error(ErrorKind::kLibrary, text);
 }
 
-std::shared_ptr<void> allocate(std::size_t nbytes, const Reclaim& reclaim) {
+std::shared_ptr<void> allocate(std::size_t nbytes, const Allocator& allocator) {
   const RelaxedCapture relaxed;
   void* data = nullptr;
   cudaError_t result = cudaMalloc(&data, nbytes);
   if (result == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    reclaim();
+    allocator.reclaim();
     result = cudaMalloc(&data, nbytes);
   }
   check(result, "cudaMalloc(&data, nbytes)");
-  return {data, [](void* memory) {
+  if (allocator.held) allocator.held->add(nbytes);
+  return {data, [held = allocator.held, nbytes](void* memory) {
             const RelaxedCapture relaxed;
             cudaFree(memory);
+            if (held) held->remove(nbytes);
           }};
 }
 

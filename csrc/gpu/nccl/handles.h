@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 namespace ringcomm::nccl {
@@ -107,10 +108,43 @@ class Event {
 // CUDA.
 using Reclaim = std::function<void()>;
 
+// How much device memory a group holds. Any thread.
+class HeldMemory {
+ public:
+  // publish(nbytes) is called whenever that changes, one call at a time.
+  using Publish = std::function<void(std::size_t nbytes)>;
+  explicit HeldMemory(Publish publish) : publish_(std::move(publish)) {}
+
+  void add(std::size_t nbytes) { change(nbytes); }
+  void remove(std::size_t nbytes) { change(-nbytes); }
+  // Nothing is published from now on: memory may outlive the group.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    publish_ = nullptr;
+  }
+
+ private:
+  void change(std::size_t by) {
+    const std::lock_guard lock(mutex_);
+    nbytes_ += by;
+    if (publish_) publish_(nbytes_);
+  }
+
+  std::mutex mutex_;
+  std::size_t nbytes_ = 0;
+  Publish publish_;
+};
+
+// How a group allocates its memory.
+struct Allocator {
+  Reclaim reclaim;
+  std::shared_ptr<HeldMemory> held = nullptr;  // null: it is not counted
+};
+
 // Allocates memory on the current device. It is freed with its last holder, and that waits for what
 // the device is doing. If there is too little memory, the allocation is tried once more after
 // reclaim(). Throws Error (kLibrary).
-std::shared_ptr<void> allocate(std::size_t nbytes, const Reclaim& reclaim);
+std::shared_ptr<void> allocate(std::size_t nbytes, const Allocator& allocator);
 
 // Keeps the memory as long as the process: the device, a graph or another rank may still use it.
 void keep_for_good(std::shared_ptr<void> memory);
