@@ -108,6 +108,7 @@ def _settings(options: Any, pg_options: Any) -> tuple[Any, ...]:
         tuning.used_file(),
         debug.reporter(),
         one_of("RINGCOMM_ASYNC_ERRORS", ASYNC_ERRORS),
+        chosen.is_high_priority_stream,
     )
 
 

@@ -49,6 +49,9 @@ class Options:
         max_ctas: GPUs: the most CTAs (thread blocks) of a rank, 1 to 1024: NCCL's in all channels
             together, or those of a fused kernel. None: 32, and at most a fifth of the
             multiprocessors. ``NCCL_MAX_CTAS`` overrides it for NCCL.
+        is_high_priority_stream: GPUs: whether the group's streams have the highest priority, so
+            that its kernels, which other ranks wait for, begin before others that wait for
+            multiprocessors. Ranks may differ. Unlike torch's NCCL, true if not given.
     """
 
     algorithm: str | Mapping[str, str] | None = None
@@ -56,13 +59,14 @@ class Options:
     channels: int = streams.Layout().num_channels
     slice_nbytes: int = streams.Layout().slice_nbytes
     max_ctas: int | None = None
+    is_high_priority_stream: bool = True
 
 
 def on_devices(options: Options) -> tuple[int, int, int | None]:
     """The channels, slices and CTAs on GPUs.
 
     Raises:
-        ValueError: one of them is out of its range.
+        ValueError: one of them is out of its range, or the priority is no bool.
     """
     for name, most in ("channels", 64), ("slice_nbytes", 1 << 36), ("max_ctas", 1024):
         value = getattr(options, name)
@@ -72,6 +76,11 @@ def on_devices(options: Options) -> tuple[int, int, int | None]:
             # Python prints no integer of thousands of digits.
             got = f", got {value!r}" if type(value) is not int or abs(value) < 1 << 64 else ""
             raise ValueError(f"{name} of ringcomm.Options must be an integer from 1 to {most}{got}")
+    if type(options.is_high_priority_stream) is not bool:
+        raise ValueError(
+            "is_high_priority_stream of ringcomm.Options must be True or False, got "
+            f"{options.is_high_priority_stream!r}"
+        )
     return options.channels, options.slice_nbytes, options.max_ctas
 
 

@@ -57,6 +57,17 @@ def test_options_for_devices_have_bounds(name: str, most: int, value: Any, got: 
         dist.destroy_process_group()
 
 
+def test_the_priority_of_streams_is_a_bool() -> None:
+    options = ringcomm.Options(is_high_priority_stream=1)  # type: ignore[arg-type]
+    text = "is_high_priority_stream of ringcomm.Options must be True or False, got 1$"
+    with pytest.raises(ValueError, match=text):
+        dist.init_process_group(
+            "ring", store=dist.HashStore(), rank=0, world_size=1, pg_options=options
+        )
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def test_executors_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGCOMM_EXECUTOR", "kernel")
     text = "RINGCOMM_EXECUTOR is 'kernel'; it must be one of auto, messages, fused"

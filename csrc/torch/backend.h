@@ -357,6 +357,7 @@ class RingBackend final : public c10d::Backend {
   void check_usable();
   // Begins the flight record of the present members.
   void begin_record();
+  void note_completed_on_device();
 
   const ForkGuard fork_guard_;
   std::once_flag named_;

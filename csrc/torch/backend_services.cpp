@@ -53,12 +53,23 @@ void RingBackend::registerOnCompletionHook(
   observer_->time_calls();
 }
 
+// Without the lock, because hooks may use the group.
+void RingBackend::note_completed_on_device() {
+  DeviceGroup* device = nullptr;
+  {
+    std::lock_guard lock(device_mutex_);
+    device = device_group_.get();
+  }
+  if (device != nullptr) device->note_completed();
+}
+
 void RingBackend::waitForPendingWorks() {
   check_usable();
   const CallGuard inside;
   without_gil([&] {
     for (Poll poll(kLookAtWorks); observer_->has_work_under_way();) {
       if (queue_->help()) continue;
+      note_completed_on_device();
       check_interrupt();
       poll.sleep();
     }

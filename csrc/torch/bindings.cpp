@@ -115,7 +115,8 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const c10::intrusive_ptr<c10d::Backend>& relative, bool enable_reconfigure,
     const std::optional<Link>& link, const std::vector<Tuned>& tuned,
     std::chrono::milliseconds heartbeat_timeout, const std::vector<Time>& times,
-    const std::string& tuned_by, const py::object& made, const std::string& async_errors) {
+    const std::string& tuned_by, const py::object& made, const std::string& async_errors,
+    bool is_high_priority_stream) {
   const auto make_options = [&] {
     auto options = c10::make_intrusive<RingBackend::Options>(timeout);
     options->selection =
@@ -123,6 +124,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
     options->device.shares_device = !max_ctas;
     options->device.max_ctas = max_ctas.value_or(options->device.max_ctas);
+    options->device.is_high_priority_stream = is_high_priority_stream;
     options->device.executor = streams::executor_named(executor);
     options->device.async_errors = streams::async_errors_named(async_errors);
     options->group_name = group_name;
@@ -268,6 +270,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("tuned") = std::vector<Tuned>{}, py::arg("heartbeat_timeout") = kHeartbeatTimeout,
         py::arg("times") = std::vector<Time>{}, py::arg("tuned_by") = "",
         py::arg("made") = py::none(), py::arg("async_errors") = "exit",
+        py::arg("is_high_priority_stream") = true,
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("decline_group", &decline_group, py::arg("store"), py::arg("rank"), py::arg("world_size"),
         py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"), py::arg("reason"),

@@ -69,8 +69,8 @@ class CudaWork : public c10d::Work {
            std::shared_ptr<const nccl::Failure> failure,
            std::shared_ptr<nccl::TensorStash<at::Tensor>> stash);
 
-  // Everything is enqueued, and ends here.
-  void enqueued(std::shared_ptr<const nccl::EventHandle> end, CUDAStream stream);
+  // Everything is enqueued on that stream.
+  void enqueued(const nccl::Enqueued& enqueued, CUDAStream stream);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -80,6 +80,8 @@ class CudaWork : public c10d::Work {
   // From torch 2.10 on this overrides Work::blockCurrentStream.
   virtual void blockCurrentStream() { synchronize(); }
   void abort() override;
+  // Milliseconds on the device, of a group with enableCollectivesTiming(). It waits for nothing.
+  float getDuration() const override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::vector<at::Tensor> result() override { return outputs_; }
   std::uint64_t getSequencenumber() const override { return sequence_; }
@@ -97,7 +99,7 @@ class CudaWork : public c10d::Work {
   const milliseconds timeout_;
   const c10::DeviceIndex device_;
   const std::shared_ptr<const nccl::Failure> failure_;
-  std::shared_ptr<const nccl::EventHandle> end_;
+  std::shared_ptr<const nccl::EventHandle> end_, start_;
   nccl::StashedTensors<at::Tensor> memory_;
   const Report report_;
   mutable std::once_flag reported_;
@@ -119,8 +121,9 @@ CudaWork::CudaWork(int rank, const Operation& operation, CUDAStream user,
 
 // The future is complete at once, in the sense of streams: its callbacks run on streams that wait
 // for ours.
-void CudaWork::enqueued(std::shared_ptr<const nccl::EventHandle> end, CUDAStream stream) {
-  end_ = std::move(end);
+void CudaWork::enqueued(const nccl::Enqueued& enqueued, CUDAStream stream) {
+  end_ = enqueued.end;
+  start_ = enqueued.start;
   memory_.until(end_);
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                      std::vector<c10::Device>{stream.device()});
@@ -183,6 +186,22 @@ void CudaWork::abort() {
       false, "ring: a single operation cannot be aborted; abort its process group");
 }
 
+float CudaWork::getDuration() const {
+  TORCH_CHECK(start_,
+              "ring: the duration of an operation on a device is measured only in groups whose "
+              "backend has had enableCollectivesTiming() called before, and neither in a CUDA "
+              "graph nor for operations that are coalesced");
+  std::optional<float> milliseconds;
+  try {
+    if (!exception()) milliseconds = end_->milliseconds_since(*start_);
+  } catch (const Error&) {
+    rethrow_for_torch(std::current_exception());
+  }
+  TORCH_CHECK(milliseconds,
+              "ring: the duration of an operation that has not completed, or has failed");
+  return *milliseconds;
+}
+
 constexpr std::chrono::seconds kPatienceForLock{1};
 
 void empty_cache() { c10::cuda::CUDACachingAllocator::emptyCache(); }
@@ -218,7 +237,7 @@ class CudaGroup : public DeviceGroup {
   WorkPtr enqueue(const Operation& operation, const Operation::Body& body) override {
     const c10::cuda::CUDAGuard guard(device_);
     auto work = make_work(operation);
-    finish(*work, operation, enqueue_behind(current(), body));
+    finish(*work, operation, enqueue_behind(current(), body, timing_of(operation)));
     warn_if_not_fused();
     return work;
   }
@@ -240,19 +259,18 @@ class CudaGroup : public DeviceGroup {
       data[i].commit();
     };
     finish(*work, operation,
-           communicator_.exchange(current().stream(), messages, operation.timeout, commit));
+           communicator_.exchange(current().stream(), messages, operation.timeout, commit,
+                                  timing_of(operation)));
     return work;
   }
 
   // Uses only what the watchdog knows, because a question to the device may take as long as it
-  // hangs.
+  // hangs. Hooks are called without the lock: they may use the group.
   void note_completed() override {
+    while (std::optional<UnderWay> done = take_completed()) call_hooks(*done);
+    if (!communicator_.failure()->get()) return;
     std::lock_guard lock(under_way_mutex_);
-    while (!under_way_.empty() && under_way_.front().end->is_confirmed()) {
-      under_way_.front().report.succeeded();
-      under_way_.front().report.call_completion_hooks();
-      under_way_.pop_front();
-    }
+    for (UnderWay& lost : under_way_) lost.until_noted.reset();
   }
 
   void shut_down(milliseconds timeout) override {
@@ -266,6 +284,16 @@ class CudaGroup : public DeviceGroup {
   }
 
  private:
+  struct UnderWay {
+    Report report;
+    c10d::OpType type;
+    std::uint64_t sequence;
+    nccl::Enqueued enqueued;
+    std::shared_ptr<const void> extension;    // of the group's timeout
+    std::shared_ptr<const char> until_noted;  // or until it has failed
+    std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+  };
+
   // In a process: what its groups' collectives go by, and how to ask for something else.
   static void log_once(const streams::DeviceOptions& options) {
     static std::once_flag logged;
@@ -313,17 +341,51 @@ class CudaGroup : public DeviceGroup {
   }
 
   // What the body makes torch do beside the collectives goes to the communicator's stream, too.
-  nccl::Enqueued enqueue_behind(CUDAStream user, const Operation::Body& body) {
+  nccl::Enqueued enqueue_behind(CUDAStream user, const Operation::Body& body, nccl::Timing timing) {
     const c10::cuda::CUDAStreamGuard on_stream(external(communicator_.stream()));
-    return communicator_.enqueue_behind(user.stream(), body);
+    return communicator_.enqueue_behind(user.stream(), body, timing);
   }
 
   void finish(CudaWork& work, const Operation& operation, const nccl::Enqueued& enqueued) {
-    work.enqueued(enqueued.end, external(enqueued.stream));
+    work.enqueued(enqueued, external(enqueued.stream));
     note_completed();
     if (enqueued.end->is_captured()) return;
     std::lock_guard lock(under_way_mutex_);
-    under_way_.push_back({operation.report, enqueued.end, operation.claim_extension()});
+    under_way_.push_back({.report = operation.report,
+                          .type = operation.type,
+                          .sequence = operation.sequence,
+                          .enqueued = enqueued,
+                          .extension = operation.claim_extension(),
+                          .until_noted = operation.report.under_way()});
+  }
+
+  static nccl::Timing timing_of(const Operation& operation) {
+    return operation.report.is_timed() ? nccl::Timing::kOn : nccl::Timing::kOff;
+  }
+
+  std::optional<UnderWay> take_completed() {
+    std::lock_guard lock(under_way_mutex_);
+    if (under_way_.empty() || !under_way_.front().enqueued.end->is_confirmed()) return std::nullopt;
+    UnderWay done = std::move(under_way_.front());
+    under_way_.pop_front();
+    return done;
+  }
+
+  static void call_hooks(const UnderWay& done) {
+    const auto& start = done.enqueued.start;
+    std::optional<float> milliseconds;
+    if (start) {
+      error_of([&] { milliseconds = done.enqueued.end->milliseconds_since(*start); });
+    }
+    done.report.succeeded();
+    done.report.call_completion_hooks(milliseconds);
+    if (!milliseconds || !done.report.wants_work_info()) return;
+    const auto took = std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+        std::chrono::duration<float, std::milli>(*milliseconds));
+    error_of([&] {
+      done.report.call_work_info_hook(std::make_shared<c10d::WorkInfo>(
+          done.type, done.sequence, done.began, std::chrono::steady_clock::now(), took));
+    });
   }
 
   const at::Device device_;
@@ -333,11 +395,6 @@ class CudaGroup : public DeviceGroup {
   using TensorStash = nccl::TensorStash<at::Tensor>;
   const std::shared_ptr<TensorStash> stash_ = std::make_shared<TensorStash>();
   std::mutex under_way_mutex_;
-  struct UnderWay {
-    Report report;
-    std::shared_ptr<const nccl::EventHandle> end;
-    std::shared_ptr<const void> extension;  // of the group's timeout
-  };
   // In the order they were enqueued, and not known to be complete.
   std::deque<UnderWay> under_way_;
   nccl::Communicator communicator_;  // its streams end before the stash

@@ -38,6 +38,7 @@ def create_backend(
     tuned_by: str = "",
     made: Callable[[int], None] | None = None,
     async_errors: str = "exit",
+    is_high_priority_stream: bool = True,
 ) -> Backend: ...
 def decline_group(
     store: Store,

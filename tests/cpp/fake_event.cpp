@@ -10,6 +10,7 @@
 
 namespace fake {
 
+std::atomic<int> num_timed_events{0};
 std::atomic<bool> is_lost{false};
 
 int EventState::begin_record() {
@@ -21,6 +22,7 @@ int EventState::begin_record() {
 void EventState::happen(int number) {
   std::lock_guard lock(mutex);
   happened = std::max(happened, number);
+  when = std::chrono::steady_clock::now();
   changed.notify_all();
 }
 
@@ -42,8 +44,10 @@ struct CUevent_st {
 
 extern "C" {
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new CUevent_st;
+  (*event)->state->is_timed = (flags & cudaEventDisableTiming) == 0;
+  if ((*event)->state->is_timed) ++fake::num_timed_events;
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -98,6 +102,21 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (event->state->captured) return fake::returned(cudaErrorCapturedEvent);
   return fake::returned(event->state->happened >= event->state->recorded ? cudaSuccess
                                                                          : cudaErrorNotReady);
+}
+
+// As CUDA, for events that are timed and have been recorded and happened.
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  std::chrono::steady_clock::time_point when[2];
+  for (int i = 0; i < 2; ++i) {
+    fake::EventState& state = *(i == 0 ? start : end)->state;
+    std::lock_guard lock(state.mutex);
+    const bool is_valid = state.is_timed && state.recorded > 0 && !state.captured;
+    if (!is_valid) return fake::returned(cudaErrorInvalidResourceHandle);
+    if (state.happened < state.recorded) return fake::returned(cudaErrorNotReady);
+    when[i] = state.when;
+  }
+  *milliseconds = std::chrono::duration<float, std::milli>(when[1] - when[0]).count();
+  return cudaSuccess;
 }
 
 }  // extern "C"

@@ -2,7 +2,7 @@
 
 #include <cstring>
 #include <future>
-#include <set>
+#include <map>
 #include <utility>
 
 #include "fake_cuda.h"
@@ -11,12 +11,21 @@
 namespace fake {
 namespace {
 
-std::set<cudaStream_t> streams;  // that are not destroyed
+constexpr int kGreatestPriority = -5;
+
+std::map<cudaStream_t, int> streams;  // the priorities of those that are not destroyed
 std::mutex streams_mutex;
 
 }  // namespace
 
 std::atomic<int> uses_of_destroyed_streams{0};
+
+std::multiset<int> priorities() {
+  std::lock_guard lock(streams_mutex);
+  std::multiset<int> all;
+  for (const auto& [stream, priority] : streams) all.insert(priority);
+  return all;
+}
 
 bool is_alive(cudaStream_t stream) {
   std::lock_guard lock(streams_mutex);
@@ -68,13 +77,14 @@ void CUstream_st::run() {
 extern "C" {
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-  *least = *greatest = 0;
+  *least = 0;
+  *greatest = fake::kGreatestPriority;
   return cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
   *stream = new CUstream_st;
   std::lock_guard lock(fake::streams_mutex);
-  fake::streams.insert(*stream);
+  fake::streams[*stream] = priority;
   return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {

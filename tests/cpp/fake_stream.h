@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 namespace fake {
@@ -17,6 +18,9 @@ namespace fake {
 class Graph;
 
 extern std::atomic<int> uses_of_destroyed_streams;
+
+// The priorities of the streams that are not destroyed; 0 is that of other streams.
+std::multiset<int> priorities();
 
 // Counts a use if it is not.
 bool is_alive(cudaStream_t stream);

@@ -1,6 +1,7 @@
 // The group on a GPU, with CUDA and NCCL played by the host: all collectives, messages, and every
 // way in which they can fail. What streams may reorder is tested in test_streams.cpp.
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -9,11 +10,13 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "check.h"
+#include "core/poll.h"
 #include "errors.h"
 #include "fake_cuda.h"
 #include "fake_event.h"
@@ -480,6 +483,102 @@ TEST(what_cannot_be_asked_about_any_more_stays_held) {
   synchronize(stream.get());
   stash->sweep();
   CHECK(watched.expired());
+}
+
+// Of several messages, and of several collectives: works ask whether that is confirmed.
+TEST(the_end_of_what_belongs_together_is_confirmed) {
+  with_devices(2, [&](DeviceRank& rank) {
+    const int peer = 1 - rank.rank;
+    std::vector<float> sent(10), received(10);
+    rank.data.assign(5000, 1);
+    rank.all_reduce();
+    const nccl::Enqueued ends[] = {
+        rank.exchange({{true, peer, sent.data(), 40}, {false, peer, received.data(), 40}}),
+        rank.device->end_of_all()};
+    for (const nccl::Enqueued& enqueued : ends) {
+      const auto is_confirmed = [&] { return enqueued.end->is_confirmed(); };
+      CHECK(poll_for(kPatience, Poll(kPollEvery), is_confirmed));
+    }
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+}
+
+TEST(durations_are_measured_where_they_are_asked_for) {
+  std::barrier all(2);
+  with_devices(2, [&](DeviceRank& rank) {
+    using nccl::Timing;
+    const int peer = 1 - rank.rank;
+    std::vector<float> sent(10), received(10);
+    const ringcomm::PeerMessage send{true, peer, sent.data(), 40};
+    const ringcomm::PeerMessage recv{false, peer, received.data(), 40};
+    rank.data.assign(5000, 1);
+    synchronize(rank.all_reduce().stream);
+    CHECK(rank.all_reduce().start == nullptr);
+    CHECK(rank.exchange({send, recv}).start == nullptr);
+    CHECK_EQ(fake::num_timed_events.load(), 0);
+    all.arrive_and_wait();
+
+    std::atomic<bool> goes_on{false};
+    const auto timed = rank.device->enqueue_behind(
+        rank.user.get(),
+        [&](Collectives& collectives) {
+          rank.device->stream()->push([&] {
+            while (!goes_on) std::this_thread::sleep_for(1ms);
+            std::this_thread::sleep_for(30ms);
+          });
+          collectives.all_reduce(rank.data.data(), rank.data.data(), rank.data.size(),
+                                 {DType::kFloat32, ReduceOp::kSum}, kPatience);
+        },
+        Timing::kOn);
+    CHECK(!timed.end->milliseconds_since(*timed.start));
+    goes_on = true;
+    synchronize(timed.stream);
+    CHECK(timed.end->milliseconds_since(*timed.start).value() >= 30);
+
+    const auto nothing = [](std::size_t, cudaStream_t) {};
+    for (const auto& messages : {std::vector{rank.rank == 0 ? send : recv}, {send, recv}}) {
+      const auto moved =
+          rank.device->exchange(rank.user.get(), messages, kPatience, nothing, Timing::kOn);
+      synchronize(moved.stream);
+      CHECK(moved.end->milliseconds_since(*moved.start).value() >= 0);
+    }
+    // What is captured happens at every replay.
+    auto graph = fake::begin_capture(rank.user.get());
+    const auto captured = rank.device->enqueue_behind(
+        rank.user.get(),
+        [&](Collectives& collectives) {
+          collectives.all_reduce(rank.data.data(), rank.data.data(), rank.data.size(),
+                                 {DType::kFloat32, ReduceOp::kSum}, kPatience);
+        },
+        Timing::kOn);
+    CHECK(captured.start == nullptr);
+    captured.end->make_wait(rank.user.get());
+    CHECK(fake::end_capture(graph, rank.user.get()));
+    graph.reset();
+    CHECK_EQ(rank.device->shut_down(kPatience), "");
+  });
+}
+
+TEST(streams_have_the_priority_that_is_asked_for) {
+  for (const bool is_high : {true, false}) {
+    nccl::Options options = ranks::device_options("ring", 2);
+    options.is_high_priority_stream = is_high;
+    ranks::MemoryStore store;
+    std::barrier all(2);
+    ranks::on_threads(2, [&](int r) {
+      DeviceRank rank(store, r, 2, options);
+      rank.data.assign(5000, 1);
+      synchronize(rank.all_reduce().stream);
+      const ringcomm::PeerMessage message{r == 0, 1 - r, rank.data.data(), 40};
+      synchronize(rank.exchange({message}).stream);
+      // Two for each of two channels and for the pair; the user's is one of DeviceRank's own.
+      all.arrive_and_wait();
+      const std::multiset<int> priorities = fake::priorities();
+      CHECK_EQ(priorities.count(0), is_high ? 0u : 12u);
+      all.arrive_and_wait();
+      rank.device->shut_down(kPatience);
+    });
+  }
 }
 
 // Not torch's, whose pool may be a graph's at the time.

@@ -29,6 +29,10 @@ int max_ctas_of(const Options& options, int device) {
   return std::clamp(num / kGroupsAtOnce, 1, options.max_ctas);
 }
 
+Priority priority_of(const Options& options) {
+  return options.is_high_priority_stream ? Priority::kHighest : Priority::kNormal;
+}
+
 Options checked(Options options, int world_size, int device) {
   // premul_sum needs the most slots for one slice: all ranks' pieces and all scaled sends.
   const std::size_t least = 2 * world_size * streams::kAlignment;
@@ -61,9 +65,9 @@ Communicator::Communicator(Group& group, int device, const Options& options, Hos
                        if (!captured_) host_.reclaim();
                      },
                  .held = counted_.held},
-      connections_(group, device, allocator_) {
+      connections_(group, device, priority_of(options), allocator_) {
   for (int c = 0; c < options_.layout.num_channels; ++c) {
-    ChannelResources& channel = channels_.emplace_back();
+    ChannelResources& channel = channels_.emplace_back(priority_of(options));
     for (int e = 0; e < options_.layout.slices_in_flight; ++e) channel.reduced.emplace_back();
   }
   watchdog_.emplace(
@@ -346,18 +350,32 @@ void Communicator::connect(Timeout timeout) {
   });
 }
 
+std::shared_ptr<EventHandle> Communicator::take_event(Timing timing) {
+  return (timing == Timing::kOn && !captured_ ? timed_pool_ : event_pool_).take();
+}
+
+// Null if nothing is timed.
+std::shared_ptr<EventHandle> Communicator::record_start(Timing timing, cudaStream_t stream) {
+  if (timing == Timing::kOff || captured_) return nullptr;
+  std::shared_ptr<EventHandle> start = timed_pool_.take();
+  start->record(stream, /*captured=*/false);
+  return start;
+}
+
 Enqueued Communicator::enqueue_behind(cudaStream_t user,
-                                      const std::function<void(Collectives&)>& body) {
+                                      const std::function<void(Collectives&)>& body,
+                                      Timing timing) {
   return guarded([&] {
     captured_ = captures_.note(user, stream());
     RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
     RINGCOMM_CHECK(cudaStreamWaitEvent(stream(), began_.get(), 0));
     captures_.begin(stream(), captured_);
-    under_way_ = event_pool_.take();
+    const auto start = record_start(timing, stream());
+    under_way_ = take_event(timing);
     body(*this);
     captures_.end(stream(), captured_);
     under_way_->record(stream(), captured_);
-    return Enqueued{std::move(under_way_), stream()};
+    return Enqueued{std::move(under_way_), stream(), start};
   });
 }
 
@@ -408,7 +426,8 @@ void Communicator::enqueue_program(Call call, const Program& program, std::span<
 
 Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage>& messages,
                                 Timeout timeout,
-                                const std::function<void(std::size_t, cudaStream_t)>& after) {
+                                const std::function<void(std::size_t, cudaStream_t)>& after,
+                                Timing timing) {
   const Deadline deadline = Deadline::in(timeout);
   return guarded([&] {
     captured_ = captures_.note(user, stream());
@@ -419,8 +438,9 @@ Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage
       const cudaStream_t stream = connections_.messages().stream_of(message);
       const auto known = [&](const Enqueued& enqueued) { return enqueued.stream == stream; };
       if (std::any_of(ends.begin(), ends.end(), known)) continue;
-      ends.push_back({event_pool_.take(), stream});
+      ends.push_back({take_event(timing), stream});
       RINGCOMM_CHECK(cudaStreamWaitEvent(stream, began_.get(), 0));
+      ends.back().start = record_start(timing, stream);
       if (!captured_) watchdog_->add({message, deadline, ends.back().end});
     }
     naming([&] { return describe(messages.front()); },
@@ -430,11 +450,12 @@ Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage
     for (const Enqueued& enqueued : ends) enqueued.end->record(enqueued.stream, captured_);
     if (ends.size() == 1) return ends.back();
     // A caller that waits for all messages waits for one stream.
-    const Enqueued all{event_pool_.take(), ends.back().stream};
+    const Enqueued all{take_event(timing), ends.back().stream, ends.back().start};
     for (const Enqueued& enqueued : ends) {
       if (enqueued.stream != all.stream) enqueued.end->make_wait(all.stream);
     }
     all.end->record(all.stream, captured_);
+    if (!captured_) watchdog_->confirm_later(all.end);
     return all;
   });
 }
@@ -443,6 +464,7 @@ Enqueued Communicator::end_of_all() {
   return guarded([&] {
     const Enqueued enqueued{event_pool_.take(), stream()};
     enqueued.end->record(stream(), captured_);
+    if (!captured_) watchdog_->confirm_later(enqueued.end);
     return enqueued;
   });
 }

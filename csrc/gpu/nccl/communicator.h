@@ -61,13 +61,15 @@ class Communicator : private streams::DeviceCollectives {
   void connect(Timeout timeout);
 
   // Calls body(collectives). What it enqueues, through them or by itself on stream(), runs behind
-  // what is on `user` now.
-  Enqueued enqueue_behind(cudaStream_t user, const std::function<void(Collectives&)>& body);
+  // what is on `user` now. What is captured in a graph is not timed.
+  Enqueued enqueue_behind(cudaStream_t user, const std::function<void(Collectives&)>& body,
+                          Timing timing = Timing::kOff);
 
   // Enqueues one or more messages that belong together: none of them waits for another. after(i,
   // stream) may enqueue more behind message i.
   Enqueued exchange(cudaStream_t user, const std::vector<PeerMessage>& messages, Timeout timeout,
-                    const std::function<void(std::size_t i, cudaStream_t stream)>& after);
+                    const std::function<void(std::size_t i, cudaStream_t stream)>& after,
+                    Timing timing = Timing::kOff);
 
   // The end of all collectives that were enqueued so far.
   Enqueued end_of_all();
@@ -90,6 +92,8 @@ class Communicator : private streams::DeviceCollectives {
 
   // The resources of a channel.
   struct ChannelResources {
+    explicit ChannelResources(Priority priority) : communication(priority), reduction(priority) {}
+
     std::shared_ptr<void> scratch;
     Stream communication, reduction;
     Event communicated;
@@ -129,6 +133,8 @@ class Communicator : private streams::DeviceCollectives {
   // Records the failure, reports it to the other ranks and ends what is under way. `under_way`:
   // results of calls that have returned are lost.
   void fail(const Error& error, bool under_way = false);
+  std::shared_ptr<EventHandle> take_event(Timing timing);
+  std::shared_ptr<EventHandle> record_start(Timing timing, cudaStream_t stream);
   void end();
   void leave();
   bool close_together(const Deadline& deadline);
@@ -160,6 +166,7 @@ class Communicator : private streams::DeviceCollectives {
   Api api_;
   Event began_, stopped_;
   EventPool event_pool_;
+  EventPool timed_pool_{Timing::kOn};
   Captures captures_;
   std::vector<ChannelResources> channels_;
   Connections connections_;

@@ -44,7 +44,7 @@ void Messages::begin_setup(int peer) {
   const bool is_lower = group_.rank < peer;
   const DeviceBoard::UniqueId own =
       is_lower ? CommunicatorSetup::new_id() : DeviceBoard::UniqueId{};
-  Pair& pair = pairs_[peer];
+  Pair& pair = pairs_.try_emplace(peer, priority_).first->second;
   pair.setup = std::make_unique<CommunicatorSetup>(
       CommunicatorSetup::Party{is_lower ? 0 : 1, 2, device_, kMessageCtas, {is_lower ? 1 : 0}}, 2,
       [this, peer, is_lower, own] {

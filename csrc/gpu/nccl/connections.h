@@ -35,8 +35,12 @@ std::string describe(const PeerMessage& message);
 // The methods are called one at a time, with `device` as the current one.
 class Messages {
  public:
-  Messages(Group& group, int device, Allocator allocator)
-      : group_(group), board_(group.board()), device_(device), allocator_(std::move(allocator)) {}
+  Messages(Group& group, int device, Priority priority, Allocator allocator)
+      : group_(group),
+        board_(group.board()),
+        device_(device),
+        priority_(priority),
+        allocator_(std::move(allocator)) {}
 
   // Whether messages can be exchanged with the peer. If not, begins to connect with it.
   bool ready(int peer);
@@ -65,6 +69,8 @@ class Messages {
   // Up is from the lower rank to the higher one.
   enum Direction { kUp, kDown };
   struct Pair {
+    explicit Pair(Priority priority) : streams{Stream(priority), Stream(priority)} {}
+
     Stream streams[2];                         // by direction, as are the communicators
     std::unique_ptr<Comms> comms;              // once they are connected
     std::unique_ptr<CommunicatorSetup> setup;  // until then
@@ -77,6 +83,7 @@ class Messages {
   Group& group_;
   DeviceBoard& board_;
   const int device_;
+  const Priority priority_;
   const Allocator allocator_;
   std::map<int, Pair> pairs_;
 };
@@ -85,8 +92,8 @@ class Messages {
 // any thread may call.
 class Connections {
  public:
-  Connections(Group& group, int device, Allocator allocator)
-      : group_(group), device_(device), messages_(group, device, std::move(allocator)) {}
+  Connections(Group& group, int device, Priority priority, Allocator allocator)
+      : group_(group), device_(device), messages_(group, device, priority, std::move(allocator)) {}
 
   Messages& messages() { return messages_; }
   void set_channels(std::unique_ptr<Comms> channels);

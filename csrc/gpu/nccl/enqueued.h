@@ -20,6 +20,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,8 @@ namespace ringcomm::nccl {
 
 class EventHandle {
  public:
+  explicit EventHandle(Timing timing = Timing::kOff) : event_(timing) {}
+
   // Records the event behind what is on the stream now. `captured`: the stream is being captured in
   // a graph, so the host can never ask whether the event happened.
   void record(cudaStream_t stream, bool captured) {
@@ -57,6 +60,16 @@ class EventHandle {
     RINGCOMM_CHECK(cudaStreamWaitEvent(stream, event_.get(), 0));
   }
 
+  // The time on the device from `start`, which was recorded before this event on the same stream.
+  // Both are timed. Nothing: this event has not happened. It waits for nothing.
+  std::optional<float> milliseconds_since(const EventHandle& start) const {
+    if (!happened()) return std::nullopt;
+    const RelaxedCapture relaxed;
+    float milliseconds = 0;
+    RINGCOMM_CHECK(cudaEventElapsedTime(&milliseconds, start.event_.get(), event_.get()));
+    return milliseconds;
+  }
+
  private:
   friend class EventPool;
   enum State { kUnrecorded, kRecorded, kCaptured, kConfirmed };
@@ -67,6 +80,8 @@ class EventHandle {
 // Events that are used again as soon as only the pool holds them.
 class EventPool {
  public:
+  explicit EventPool(Timing timing = Timing::kOff) : timing_(timing) {}
+
   std::shared_ptr<EventHandle> take() {
     for (std::size_t tried = 0; tried < kTries && tried < all_.size(); ++tried) {
       next_ = (next_ + 1) % all_.size();
@@ -74,12 +89,13 @@ class EventPool {
       all_[next_]->state_.exchange(EventHandle::kUnrecorded, std::memory_order_acq_rel);
       return all_[next_];
     }
-    return all_.emplace_back(std::make_shared<EventHandle>());
+    return all_.emplace_back(std::make_shared<EventHandle>(timing_));
   }
 
  private:
   // The event after the last taken one is the oldest, and most likely free.
   static constexpr std::size_t kTries = 4;
+  const Timing timing_;
   std::vector<std::shared_ptr<EventHandle>> all_;
   std::size_t next_ = 0;
 };
@@ -88,6 +104,7 @@ class EventPool {
 struct Enqueued {
   std::shared_ptr<EventHandle> end;
   cudaStream_t stream;
+  std::shared_ptr<const EventHandle> start = nullptr;  // null: it is not timed
 };
 
 // ---- Memory that is kept until then -------------------------------------------------------------

@@ -53,13 +53,17 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// A stream of the current device that does not wait for the legacy default stream. It has the
-// highest priority, so that messages, which peers wait for, run before the user's kernels.
+// The highest priority lets messages, which peers wait for, run before the user's kernels.
+enum class Priority { kNormal, kHighest };
+
+// A stream of the current device that does not wait for the legacy default stream.
 class Stream {
  public:
-  Stream() {
+  explicit Stream(Priority priority = Priority::kHighest) {
     int least = 0, greatest = 0;
-    RINGCOMM_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    if (priority == Priority::kHighest) {
+      RINGCOMM_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    }
     RINGCOMM_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest));
   }
   ~Stream() {
@@ -73,9 +77,15 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+// A timed event takes the device longer to record.
+enum class Timing { kOff, kOn };
+
 class Event {
  public:
-  Event() { RINGCOMM_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  explicit Event(Timing timing = Timing::kOff) {
+    const unsigned flags = timing == Timing::kOn ? cudaEventDefault : cudaEventDisableTiming;
+    RINGCOMM_CHECK(cudaEventCreateWithFlags(&event_, flags));
+  }
   ~Event() {
     if (event_ != nullptr) cudaEventDestroy(event_);
   }

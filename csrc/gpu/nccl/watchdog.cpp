@@ -55,6 +55,11 @@ void Watchdog::add(Pending pending) {
   pending_.push_back(std::move(pending));
 }
 
+void Watchdog::confirm_later(std::shared_ptr<EventHandle> end) {
+  std::lock_guard lock(mutex_);
+  unconfirmed_.push_back(std::move(end));
+}
+
 void Watchdog::forget_unrecorded() {
   std::lock_guard lock(mutex_);
   std::erase_if(pending_, [](const Pending& pending) { return !pending.end->is_recorded(); });
@@ -62,8 +67,7 @@ void Watchdog::forget_unrecorded() {
 
 void Watchdog::abandon() noexcept {
   std::lock_guard lock(mutex_);
-  if (!failed_)
-    error_of([this] { std::erase_if(pending_, [this](auto& p) { return is_done(p); }); });
+  if (!failed_) error_of([this] { forget_done(); });
   failed_ = true;
   drained_.notify_all();
 }
@@ -73,7 +77,7 @@ bool Watchdog::drain(const Deadline& deadline) {
   draining_ = true;
   changed_.notify_all();
   return drained_.wait_until(lock, deadline.start + deadline.timeout, [&] {
-    return pending_.empty() || failed_;
+    return (pending_.empty() && unconfirmed_.empty()) || failed_;
   }) && !failed_;
 }
 
@@ -109,10 +113,19 @@ void Watchdog::fail(std::unique_lock<std::mutex>& lock, const Error& error) {
   on_failure_(error, under_way);
 }
 
-void Watchdog::look() {
+void Watchdog::forget_done() {
   if (std::erase_if(pending_, [this](const Pending& pending) { return is_done(pending); }) > 0) {
     missed_since_ = {};
   }
+  std::erase_if(unconfirmed_, [](const std::shared_ptr<EventHandle>& end) {
+    if (!end->happened()) return false;
+    end->confirm();
+    return true;
+  });
+}
+
+void Watchdog::look() {
+  forget_done();
   if (pending_.empty()) {
     drained_.notify_all();
     if (group_.broken()) group_.check("an idle group on device " + std::to_string(device_));

@@ -77,6 +77,8 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   void add(Pending pending);
+  // Confirms the end when it has happened. It is behind operations that were added.
+  void confirm_later(std::shared_ptr<EventHandle> end);
   // Forgets the operations that were not enqueued.
   void forget_unrecorded();
 
@@ -91,6 +93,7 @@ class Watchdog {
   void fail(std::unique_lock<std::mutex>& lock, const Error& error);
   // Forgets what is done. Throws an error that it finds in the rest.
   void look();
+  void forget_done();
   bool is_done(const Pending& pending);
   void check_deadline(const Pending& pending);
   void check_agreement(const Pending& pending);
@@ -111,6 +114,7 @@ class Watchdog {
   std::condition_variable changed_;
   std::condition_variable drained_;
   std::vector<Pending> pending_;  // in the order they were added
+  std::vector<std::shared_ptr<EventHandle>> unconfirmed_;
   bool draining_ = false;
   bool failed_ = false;
   bool stop_ = false;

@@ -60,6 +60,8 @@ struct DeviceOptions {
   // kernels of groups that run at once wait for peers. All of them must fit on the device, or they
   // may wait for each other.
   bool shares_device = true;
+  // The group's streams have the highest priority of the device, or that of other streams.
+  bool is_high_priority_stream = true;
 };
 
 }  // namespace ringcomm::streams
