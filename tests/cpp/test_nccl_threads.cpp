@@ -485,7 +485,7 @@ TEST(what_cannot_be_asked_about_any_more_stays_held) {
   CHECK(watched.expired());
 }
 
-// Of several messages, and of several collectives: works ask whether that is confirmed.
+// Works ask whether the end of several messages, or of several collectives, is confirmed.
 TEST(the_end_of_what_belongs_together_is_confirmed) {
   with_devices(2, [&](DeviceRank& rank) {
     const int peer = 1 - rank.rank;
