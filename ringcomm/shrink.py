@@ -1,8 +1,7 @@
 """Going on without ranks that died: a new group of those that live.
 
-The ranks agree in the shared memory of the old group (csrc/shm/shrink.cpp says how, and why they
-cannot disagree) or, where it spans hosts, in its store (csrc/hosts/shrink_hosts.h), and make the
-new group with its store. Here torch.distributed gets to know the new group.
+The ranks agree in the store of the old group (csrc/shm/shrink.cpp says how, and why they cannot
+disagree), and make the new group there. Here torch.distributed gets to know the new group.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ def shrink(
         torch.distributed.DistBackendError: a living rank did not call it in time, which is named;
             the ranks exclude different ones; the store of the group does not answer, since it lived
             in a rank that died or on a host that is cut off; or the others have gone on without
-            this rank. Where the group spans hosts, what one rank raises all do. It can be called
-            again.
+            this rank. What one rank raises all do. It can be called again.
     """
     old = _ring(group)
     members = dist.get_process_group_ranks(old)

@@ -4,7 +4,6 @@
 
 #include "hosts/remote_mailbox.h"
 #include "hosts/remote_slices.h"
-#include "hosts/shrink_hosts.h"
 #include "shm/group.h"
 
 namespace ringcomm::hosts {
@@ -22,15 +21,6 @@ std::unique_ptr<RemoteSlices> LinkedHosts::make_slices(int num_lanes) {
 
 std::unique_ptr<RemoteMailbox> LinkedHosts::make_mailbox() {
   return std::make_unique<LinkedMailbox>(group_, *engine_);
-}
-
-Survivors LinkedHosts::shrink(Store& store, const ShrinkCall& call, const MakeGroup& make) {
-  return shrink_hosts(group_, store, call, make);
-}
-
-void LinkedHosts::decline_to_shrink(Store& store, const ShrinkCall& call,
-                                    const std::exception_ptr& error) {
-  decline_to_shrink_hosts(group_, store, call, error);
 }
 
 ConnectHosts connect(links::MakeEngine make_engine) {

@@ -39,10 +39,6 @@ class LinkedHosts final : public RemoteHosts {
     if (heartbeat_) heartbeat_->leave();
   }
 
-  Survivors shrink(Store& store, const ShrinkCall& call, const MakeGroup& make) override;
-  void decline_to_shrink(Store& store, const ShrinkCall& call,
-                         const std::exception_ptr& error) override;
-
  private:
   Group& group_;
   const std::unique_ptr<links::Engine> engine_;

@@ -96,9 +96,8 @@ struct alignas(kLine) GroupHeader {
   ErrorKind kind;
   std::int32_t reporter;
   FailureText text;
-  std::atomic<std::uint64_t> shrink_verdict;  // shm/shrink.cpp
-  std::atomic<std::int64_t> shrink_turn;      // hosts/shrink_hosts.cpp; nanoseconds of Clock
-  std::atomic<std::uint32_t> dump_request;    // shm/dump_listener.h
+  std::atomic<std::int64_t> shrink_turn;    // shm/shrink.cpp; nanoseconds of Clock
+  std::atomic<std::uint32_t> dump_request;  // shm/dump_listener.h
 };
 
 enum class Closed : std::uint32_t {
@@ -156,7 +155,7 @@ struct alignas(kLine) RankState {
     std::atomic<DeviceBoard::Closing> closing;
   } device;
   struct Shrink {  // shm/shrink.cpp
-    std::atomic<std::uint64_t> joined, built, gave_up, call, key;
+    std::atomic<std::uint64_t> joined, built, call;
   } shrink;
   struct Dump {                           // shm/dump_listener.h
     std::atomic<std::uint32_t> listens;   // the rank has a thread that answers requests

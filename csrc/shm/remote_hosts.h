@@ -1,11 +1,10 @@
-// What a group needs of its ranks on other hosts, as one interface: announcements, slices, mail,
-// liveness, and shrinking. csrc/hosts/ implements it; a group on one host has none.
+// What a group needs of its ranks on other hosts, as one interface: announcements, slices, mail
+// and liveness. csrc/hosts/ implements it; a group on one host has none.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -13,18 +12,10 @@
 #include <vector>
 
 #include "plan/program.h"
-#include "setup/store.h"
 
 namespace ringcomm::shm {
 
 class Group;
-struct ShrinkCall;
-struct Survivors;
-
-// Makes this rank's part of a new group of `survivors`. It may wait for them, and calls `watch` all
-// the while, at least every few milliseconds: that throws when the new group has become useless.
-using MakeGroup =
-    std::function<void(const Survivors& survivors, const std::function<void()>& watch)>;
 
 // The slices that an executor sends to ranks on other hosts, and gets from them.
 class RemoteSlices {
@@ -72,7 +63,7 @@ class RemoteMailbox {
   virtual bool is_empty() const = 0;
 };
 
-// Any thread may call any method. Only sleep(), leave() and shrink() block.
+// Any thread may call any method. Only sleep() and leave() block.
 class RemoteHosts {
  public:
   virtual ~RemoteHosts() = default;
@@ -99,11 +90,6 @@ class RemoteHosts {
 
   // Liveness. This rank sends its last status message, and reports nothing more to other hosts.
   virtual void leave() = 0;
-
-  // As shm::shrink and shm::decline_to_shrink (shm/shrink.h); the latter throws if the store fails.
-  virtual Survivors shrink(Store& store, const ShrinkCall& call, const MakeGroup& make) = 0;
-  virtual void decline_to_shrink(Store& store, const ShrinkCall& call,
-                                 const std::exception_ptr& error) = 0;
 };
 
 // Makes it, while the group is being made. Throws Error.

@@ -74,10 +74,9 @@ std::chrono::milliseconds store_patience(std::chrono::milliseconds timeout) {
 }
 
 // Throws Error if the store does not answer in time: it may have lived in a rank that is gone.
-void check_store_answers(const c10::intrusive_ptr<c10d::Store>& store,
-                         std::chrono::milliseconds patience) {
+void check_store_answers(Store& store) {
   try {
-    PatientStore(std::make_shared<C10dStore>(store), patience).find("answers");
+    store.find("answers");
   } catch (const std::exception& error) {
     throw Error(ErrorKind::kSystem,
                 "the group's store does not answer: it may have lived in a rank that is gone. "
@@ -219,25 +218,25 @@ RingBackend::Shrunk RingBackend::shrink_to_living(
   Shrunk made;
   shm::ShrinkCall call{{}, exact, timeout.value_or(options_->timeout)};
   const auto patience = store_patience(call.timeout);
-  std::optional<PatientStore> old_meeting;
+  std::optional<PatientStore> meeting;
+  const auto open_meeting = [&]() -> Store& {
+    return meeting ? *meeting : meeting.emplace(std::make_shared<C10dStore>(met_in_), patience);
+  };
   shm::MakeGroup make;
   const auto prepare = [&] {
     call.excluded = members_to_exclude(excluded);
     make = [&](const auto& survivors, const auto& watch) {
       made.backend = successor(survivors, opts, call.timeout, watch);
     };
-    check_store_answers(store_, patience);
-    old_meeting.emplace(std::make_shared<C10dStore>(met_in_), patience);
+    check_store_answers(open_meeting());
   };
   const auto run = [&] {
     if (const std::exception_ptr error = error_of(prepare)) {
-      at_the_end([&] {
-        PatientStore meeting(std::make_shared<C10dStore>(met_in_), patience);
-        shm::decline_to_shrink(communicator_->group(), meeting, call, error);
-      });
+      at_the_end(
+          [&] { shm::decline_to_shrink(communicator_->group(), open_meeting(), call, error); });
       std::rethrow_exception(error);
     }
-    made.survivors = shm::shrink(communicator_->group(), *old_meeting, call, make);
+    made.survivors = shm::shrink(communicator_->group(), *meeting, call, make);
   };
   with_torch_errors([&] { without_gil(std::ref(run)); });  // without an allocation
   // The new group is there: nothing may keep this rank from it.
@@ -330,7 +329,8 @@ RingBackend::WorkPtr RingBackend::reconfigure(const c10d::ReconfigureOptions& op
     options_->selection.host_of.clear();
     options_->relative.reset();
     with_torch_errors([&] {
-      check_store_answers(store_, store_patience(timeout));
+      PatientStore asked(std::make_shared<C10dStore>(store_), store_patience(timeout));
+      check_store_answers(asked);
       met_in_ = c10::make_intrusive<c10d::PrefixStore>(key_of(opts.uuid, handles), store_);
       C10dStore meeting(met_in_);
       GroupConfig config = group_config(rank, world_size, *options_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <functional>
 #include <map>
@@ -47,6 +48,7 @@ class World {
   int world_size() const { return static_cast<int>(host_of.size()); }
 
   const Ranks host_of;
+  std::atomic<bool> has_store{true};  // it answers
 
  private:
   std::mutex mutex_;
@@ -99,7 +101,8 @@ class Mortal {
     const shm::ShrinkCall call{std::move(excluded), exact, timeout};
     const shm::MakeGroup make = [&](const shm::Survivors& found,
                                     const std::function<void()>& watch) {
-      if (fails_to_make) throw Error(ErrorKind::kSystem, "no memory");
+      if (leaves_to_make) old.close("the end");
+      if (leaves_to_make || fails_to_make) throw Error(ErrorKind::kSystem, "no memory");
       drop_new_groups();
       watch_ = watch;
       join(global(found.ranks), found.key);
@@ -117,6 +120,12 @@ class Mortal {
     return global(survivors.ranks);
   }
 
+  void decline(const std::string& why) {
+    View view(*this, groups_.back().meeting->store, nullptr);
+    shm::decline_to_shrink(group().group(), view, {{}, false, kPatience},
+                           std::make_exception_ptr(Error(ErrorKind::kSystem, why)));
+  }
+
   // As if its process had been killed; its group's memory remains.
   void die() {
     is_dead_ = true;
@@ -132,6 +141,7 @@ class Mortal {
 
   const int rank;
   bool fails_to_make = false;
+  bool leaves_to_make = false;
   bool counts = false;  // the calls to stores
 
  private:
@@ -165,6 +175,7 @@ class Mortal {
 
   void call() {
     if (is_dead_) throw Death();
+    if (!world_.has_store) throw Error(ErrorKind::kSystem, "the store is gone");
     if (counts && ++calls_ == last_call_) {
       die();
       throw Death();
@@ -183,6 +194,13 @@ class Mortal {
   std::vector<Made> groups_;
   Ranks members_;
 };
+
+// The same survivors on all, and these.
+inline void expect(const Ranks& found, const Ranks& expected, const std::string& context) {
+  const Members names;
+  CHECK_WITH(found == expected,
+             context + ": " + names.names(found) + ", not " + names.names(expected));
+}
 
 inline Ranks all_of(const World& world) {
   Ranks ranks;

@@ -1,13 +1,14 @@
 // Going on without the dead: the ranks agree on which live, whichever die or give up, and when.
+// What only groups of several hosts have is in test_shrink_hosts_threads.cpp.
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
 #include <random>
 #include <set>
 #include <thread>
@@ -15,140 +16,276 @@
 #include "check.h"
 #include "errors.h"
 #include "file_store.h"
-#include "memory_store.h"
-#include "shm/shrink.h"
+#include "mortal_ranks.h"
 
 namespace {
 
 using namespace ringcomm;
+using namespace mortal;
 using namespace std::chrono_literals;
 using check::check_error;
-using ranks::kPatience;
 
-ranks::MemoryStore no_store;  // on one host none is used
+// Each test's, of the same ranks on one host and on two.
+const std::vector<Ranks> kTwoWays = {{0, 0, 0, 0}, {0, 0, 1, 1}};
 
-void make_nothing(const shm::Survivors&, const std::function<void()>&) {}
-
-shm::Survivors shrink(Communicator& c, std::vector<int> excluded = {}, bool exact = false,
-                      std::chrono::milliseconds timeout = kPatience) {
-  return shm::shrink(c.group(), no_store, {std::move(excluded), exact, timeout}, make_nothing);
+TEST(all_that_live_go_on) {
+  std::vector<Ranks> placements = ranks::kPlacements;
+  placements.insert(placements.end(), {{0}, {0, 0, 0, 0, 0}});
+  for (const Ranks& host_of : placements) {
+    World world(host_of);
+    with_world(world, [&](Mortal& rank) { expect(go_on(rank), all_of(world), "all live"); });
+  }
 }
 
-TEST(the_living_go_on_with_the_same_ranks_and_key) {
-  std::mutex mutex;
-  std::set<std::string> keys;
-  ranks::with_group(5, "ring", [&](Communicator& c) {
-    if (c.rank() == 0 || c.rank() == 3) return;
-    const shm::Survivors survivors = shrink(c);
-    CHECK(survivors.ranks == (std::vector<int>{1, 2, 4}));
-    std::lock_guard lock(mutex);
-    keys.insert(survivors.key);
+TEST(a_death_before) {
+  for (const Ranks& host_of : {Ranks{0, 0, 0, 0, 0}, Ranks{0, 0, 1, 1, 2}}) {
+    for (const Ranks& dead : {Ranks{1}, Ranks{0}, Ranks{4}, Ranks{0, 4}, Ranks{0, 2}}) {
+      World world(host_of);
+      Ranks living;
+      std::ranges::set_difference(all_of(world), dead, std::back_inserter(living));
+      with_world(world, [&](Mortal& rank) {
+        if (std::ranges::binary_search(dead, rank.rank)) return rank.die();
+        expect(go_on(rank), living, Members{}.names(dead) + " died");
+      });
+    }
+  }
+}
+
+// Each of them at each step: at every call to the store. As they mostly wait, many at once.
+void die_at_every_step(const Ranks& host_of) {
+  constexpr int kOneShot = 12;
+  ranks::on_threads(kOneShot, [&](int i) {
+    const int dying = i % 4;
+    for (int step = i / 4; step < 15; step += kOneShot / 4) {
+      const int last_call = step < 12 ? 1 + step : 8 * step - 76;  // 1, 2 ... 12, 20, 28, 36
+      const std::string context =
+          "rank " + std::to_string(dying) + " dies at call " + std::to_string(last_call);
+      World world(host_of);
+      Ranks living = all_of(world);
+      living.erase(living.begin() + dying);
+      const std::set<Ranks> found =
+          found_by_all(world, [&](int rank) { return rank == dying ? last_call : -1; });
+      CHECK_WITH(found.size() == 1, context);
+      if (found.size() == 1 && *found.begin() != all_of(world)) {  // it died too late otherwise
+        expect(*found.begin(), living, context);
+      }
+    }
   });
-  CHECK_EQ(keys.size(), std::size_t{1});
+}
+
+TEST(a_death_at_every_step_on_one_host) { die_at_every_step({0, 0, 0, 0}); }
+TEST(a_death_at_every_step_on_three_hosts) { die_at_every_step({0, 0, 1, 2}); }
+
+TEST(two_deaths_at_some_steps) {
+  constexpr std::pair<int, int> kDying[] = {{0, 2}, {1, 0}, {2, 3}, {3, 4}};
+  for (const Ranks& host_of : {Ranks{0, 0, 0, 0, 0}, Ranks{0, 0, 1, 1, 2}}) {
+    ranks::on_threads(std::ssize(kDying), [&](int i) {
+      const auto [first, second] = kDying[i];
+      for (int step = 2; step <= 20; step += 9) {
+        const std::string context = "ranks " + std::to_string(first) + " and " +
+                                    std::to_string(second) + " die at " + std::to_string(step);
+        World world(host_of);
+        const std::set<Ranks> found =
+            found_by_all(world, [&, first = first, second = second](int rank) {
+              return rank == first ? step : rank == second ? 2 * step : -1;
+            });
+        CHECK_WITH(found.size() == 1, context);
+      }
+    });
+  }
 }
 
 TEST(excluded_ranks_are_not_awaited_and_raise) {
-  std::atomic<int> returned = 0;
-  ranks::with_group(4, "ring", [&](Communicator& c) {
-    if (c.rank() == 2) {
-      while (returned < 3) std::this_thread::sleep_for(1ms);
-      check_error(ErrorKind::kClosed, {"rank 2", "gone on without this one"}, [&] { shrink(c); });
-      return;
-    }
-    CHECK(shrink(c, {2}, /*exact=*/true).ranks == (std::vector<int>{0, 1, 3}));
-    ++returned;
-  });
+  for (const Ranks& host_of : kTwoWays) {
+    World world(host_of);
+    std::atomic<int> returned = 0;
+    with_world(world, [&](Mortal& rank) {
+      if (rank.rank == 2) {
+        while (returned < 3) std::this_thread::sleep_for(1ms);
+        check_error(ErrorKind::kClosed,
+                    {"rank 2", "ranks 0, 1 and 3 have gone on without this one"},
+                    [&] { rank.shrink(); });
+        return;
+      }
+      expect(rank.shrink({2}, /*exact=*/true), {0, 1, 3}, "rank 2 is excluded");
+      ++returned;
+    });
+  }
 }
 
 TEST(with_exact_a_further_dead_rank_is_an_error_on_all) {
-  ranks::with_group(4, "ring", [&](Communicator& c) {
-    if (c.rank() == 1 || c.rank() == 2) return;
-    check_error(ErrorKind::kPeerDied, {"rank 2 is gone, too"}, [&] { shrink(c, {1}, true); });
-    CHECK(shrink(c, {1, 2}, true).ranks == (std::vector<int>{0, 3}));
-  });
+  for (const Ranks& host_of : kTwoWays) {
+    World world(host_of);
+    with_world(world, [&](Mortal& rank) {
+      if (rank.rank == 1 || rank.rank == 2) return rank.die();
+      check_error(ErrorKind::kPeerDied, {"rank 2 is gone, too"}, [&] { rank.shrink({1}, true); });
+      expect(rank.shrink({1, 2}, true), {0, 3}, "both are excluded");
+    });
+  }
 }
 
 TEST(a_rank_that_does_not_come_is_named_and_can_then_be_excluded) {
-  std::atomic<int> returned = 0;
-  ranks::with_group(3, "ring", [&](Communicator& c) {
-    if (c.rank() == 1) {
-      while (returned < 2) std::this_thread::sleep_for(1ms);
-      return;
-    }
-    if (c.rank() == 0) {
-      check_error(ErrorKind::kTimeout, {"rank 0", "Timed out after", "waiting for rank 1"},
-                  [&] { shrink(c, {}, false, 200ms); });
-    } else {
-      CHECK_THROWS(shrink(c, {}, false, 200ms), Error);
-    }
-    CHECK(shrink(c, {1}).ranks == (std::vector<int>{0, 2}));
-    ++returned;
-  });
+  for (const Ranks& host_of : kTwoWays) {
+    World world(host_of);
+    std::barrier together(3);
+    with_world(world, [&](Mortal& rank) {
+      if (rank.rank == 3) return;
+      check_error(ErrorKind::kTimeout, {"Timed out after", "waiting for rank 3 to call it, too"},
+                  [&] { rank.shrink({}, false, rank.rank == 0 ? 300ms : kPatience); });
+      together.arrive_and_wait();
+      expect(rank.shrink({3}), {0, 1, 2}, "rank 3 is excluded");
+    });
+  }
 }
 
 TEST(ranks_that_exclude_different_ones_raise) {
-  std::atomic<int> num_raised = 0;
-  ranks::with_group(3, "ring", [&](Communicator& c) {
-    check_error(ErrorKind::kMismatch, {"rank " + std::to_string(c.rank()) + " in shrink"},
-                [&] { shrink(c, c.rank() == 0 ? std::vector<int>{2} : std::vector<int>{}); });
-    for (++num_raised; num_raised < 3;)
-      std::this_thread::sleep_for(1ms);  // a rank that leaves no longer disagrees
-  });
+  for (const Ranks& host_of : {Ranks{0, 0, 0}, Ranks{0, 1, 1}}) {
+    World world(host_of);
+    with_world(world, [&](Mortal& rank) {
+      if (rank.rank == 2) return rank.die();
+      check_error(ErrorKind::kMismatch,
+                  {"rank " + std::to_string(rank.rank) + " in shrink",
+                   "not with the same ranks to exclude"},
+                  [&] { rank.shrink(rank.rank == 0 ? Ranks{2} : Ranks{}); });
+    });
+  }
+}
+
+// Whoever gives up first, and though rank 0 does not heed rank 2.
+TEST(a_rank_that_is_excluded_by_some_and_calls_is_an_error_on_all) {
+  for (const Ranks& host_of : {Ranks{0, 0, 0}, Ranks{0, 1, 1}}) {
+    for (const int first : {0, 1, 2}) {
+      World world(host_of);
+      with_world(world, [&](Mortal& rank) {
+        if (rank.rank != first) std::this_thread::sleep_for(200ms);
+        check_error(ErrorKind::kMismatch, {"not with the same ranks to exclude"},
+                    [&] { rank.shrink(rank.rank == 0 ? Ranks{2} : Ranks{}); });
+      });
+    }
+  }
+}
+
+// A rank that hangs, and no more, does not keep the others from going on without it.
+TEST(an_excluded_rank_that_gives_up_ends_the_call_for_itself) {
+  for (const Ranks& host_of : kTwoWays) {
+    World world(host_of);
+    std::barrier has_raised(2);
+    with_world(world, [&](Mortal& rank) {
+      if (rank.rank == 2) {
+        CHECK_THROWS(rank.shrink({}, false, 300ms), Error);
+        has_raised.arrive_and_wait();
+        return;
+      }
+      if (rank.rank == 1) has_raised.arrive_and_wait();
+      expect(rank.shrink({2}), {0, 1, 3}, "rank 2 is excluded");
+    });
+  }
 }
 
 // A group that one rank could not make is no group, and all its ranks raise that rank's reason.
-TEST(a_group_that_cannot_be_made_is_given_up) {
-  ranks::with_group(3, "ring", [&](Communicator& c) {
-    const shm::ShrinkCall call{{}, false, kPatience};
-    if (c.rank() == 1) {
-      check_error(ErrorKind::kSystem, {"no memory"}, [&] {
-        shm::shrink(c.group(), no_store, call,
-                    [](const shm::Survivors&, const std::function<void()>&) {
-                      throw Error(ErrorKind::kSystem, "no memory");
-                    });
-      });
-      return;
-    }
-    const shm::Survivors survivors = shm::shrink(c.group(), no_store, call, make_nothing);
-    CHECK(survivors.ranks == (std::vector<int>{0, 2}));  // rank 1 has left, then
-  });
-}
-
-// A rank that dies between joining and voting is a survivor of that round, which is aborted.
-TEST(a_death_while_the_group_is_made_begins_another_round) {
-  std::set<std::string> keys;
-  std::mutex mutex;
-  ranks::with_group(4, "ring", [&](Communicator& c) {
-    auto make = [&](const shm::Survivors& survivors, const std::function<void()>& watch) {
-      if (c.rank() == 2) {
-        c.close("died");
-        throw std::runtime_error("died");
-      }
-      while (survivors.ranks.size() == 4) {
-        watch();
-        std::this_thread::sleep_for(1ms);
-      }
-      std::lock_guard lock(mutex);
-      keys.insert(survivors.key);
-    };
-    try {
-      const shm::Survivors survivors =
-          shm::shrink(c.group(), no_store, {{}, false, kPatience}, make);
-      CHECK(survivors.ranks == (std::vector<int>{0, 1, 3}));
-    } catch (const Error& error) {
-      CHECK_EQ(c.rank(), 2);
-      CHECK(error.kind() == ErrorKind::kClosed);
-    }
-  });
-  CHECK_EQ(keys.size(), std::size_t{1});
-}
-
-// A rank that sees the round end sees how: that it is over and that it made the group are one word.
-TEST(all_ranks_that_have_voted_are_in_the_group) {
-  for (int trial = 0; trial < 1000; ++trial) {
-    ranks::with_group(4, "ring", [&](Communicator& c) {
-      CHECK(shrink(c).ranks == (std::vector<int>{0, 1, 2, 3}));
+TEST(a_group_that_one_rank_cannot_make_is_given_up_by_all) {
+  for (const Ranks& host_of : {Ranks{0, 0, 0}, Ranks{0, 0, 1}}) {
+    World world(host_of);
+    std::barrier together(3);
+    with_world(world, [&](Mortal& rank) {
+      rank.fails_to_make = rank.rank == 1;
+      check_error(ErrorKind::kSystem, {"no memory"}, [&] { rank.shrink(); });
+      together.arrive_and_wait();
+      rank.fails_to_make = false;
+      expect(rank.shrink(), {0, 1, 2}, "again");
     });
+  }
+}
+
+// Those that wait for it, and those that come later.
+TEST(what_a_rank_declines_for_is_raised_by_all) {
+  for (const Ranks& host_of : kTwoWays) {
+    World world(host_of);
+    std::barrier declined(3);
+    with_world(world, [&](Mortal& rank) {
+      if (rank.rank == 1) {
+        std::this_thread::sleep_for(100ms);
+        rank.decline("it has no time");
+      }
+      if (rank.rank != 0) declined.arrive_and_wait();
+      if (rank.rank != 1) {
+        check_error(ErrorKind::kSystem, {"rank 1 gave up: it has no time"}, [&] { rank.shrink(); });
+      }
+    });
+  }
+}
+
+TEST(a_rank_that_has_left_cannot_go_on) {
+  for (const Ranks& host_of : {Ranks{0, 0}, Ranks{0, 1}}) {
+    World world(host_of);
+    with_world(world, [&](Mortal& rank) {
+      if (rank.rank == 1) {
+        rank.group().close("the end");
+        check_error(ErrorKind::kClosed, {"rank 1", "this rank has left the group"},
+                    [&] { rank.shrink(); });
+        return;
+      }
+      expect(rank.shrink(), {0}, "rank 1 has left");
+    });
+  }
+}
+
+// The others see it as a death: the round is over, and the next one goes without that rank.
+TEST(a_rank_may_leave_while_the_group_is_made) {
+  for (const Ranks& host_of : kTwoWays) {
+    World world(host_of);
+    with_world(world, [&](Mortal& rank) {
+      if (rank.rank == 2) {
+        rank.leaves_to_make = true;
+        check_error(ErrorKind::kClosed, {"rank 2", "this rank has left the group"},
+                    [&] { rank.shrink(); });
+        return;
+      }
+      expect(rank.shrink(), {0, 1, 3}, "rank 2 left");
+    });
+  }
+}
+
+TEST(a_store_that_fails_is_said_at_once) {
+  for (const Ranks& host_of : kTwoWays) {
+    World world(host_of);
+    std::atomic<int> calling = 0;
+    with_world(world, [&](Mortal& rank) {
+      if (rank.rank == 0) {
+        while (calling < 3) std::this_thread::sleep_for(1ms);
+        std::this_thread::sleep_for(100ms);
+        world.has_store = false;
+      }
+      ++calling;
+      const auto start = Clock::now();
+      check_error(ErrorKind::kSystem, {"the store is gone"}, [&] { rank.shrink(); });
+      CHECK(Clock::now() - start < kPatience / 2);
+    });
+  }
+}
+
+// A rank that sees the round end sees how: one key says that it is over and that it made the group.
+TEST(all_ranks_that_have_voted_are_in_the_group) {
+  for (int trial = 0; trial < 100; ++trial) {
+    World world({0, 0, 0, 0});
+    with_world(world, [&](Mortal& rank) { expect(rank.shrink(), all_of(world), "all live"); });
+  }
+}
+
+// Of each round, but for what the new group has put there.
+TEST(few_keys_remain_in_the_store) {
+  for (const Ranks& host_of : kTwoWays) {
+    World world(host_of);
+    MemoryStore& store = world.meeting("").store;
+    std::vector<std::string> before;
+    std::barrier together(4);
+    with_world(world, [&](Mortal& rank) {
+      if (rank.rank == 0) before = store.keys();
+      together.arrive_and_wait();
+      rank.shrink();
+    });
+    const int num_reports = Placement{host_of}.num_hosts() > 1 ? 2 : 0;
+    CHECK_EQ(static_cast<int>(store.keys().size() - before.size()), 2 + num_reports);
   }
 }
 
@@ -190,7 +327,7 @@ std::string get(ranks::FileStore& store, const std::string& key) {
 
 // One rank: shrinks until no rank dies any more, which all know then, and writes which ranks are in
 // its group.
-void go_on(const std::filesystem::path& folder, int me, int world_size) {
+void go_on_in(const std::filesystem::path& folder, int me, int world_size) {
   ranks::FileStore store(folder);
   auto group =
       std::make_unique<Communicator>(store, ranks::group_config(me, world_size), Selection{});
@@ -247,7 +384,7 @@ TEST(deaths_at_random) {
       children.push_back(fork());
       if (children.back() != 0) continue;
       try {
-        go_on(folder, r, n);
+        go_on_in(folder, r, n);
       } catch (const std::exception& error) {
         ranks::FileStore(folder).set("end " + std::to_string(r), error.what());
       }

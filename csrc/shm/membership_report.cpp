@@ -1,11 +1,11 @@
-#include "hosts/membership_report.h"
+#include "shm/membership_report.h"
 
 #include <algorithm>
 #include <set>
 
 #include "core/text.h"
 
-namespace ringcomm::hosts {
+namespace ringcomm::shm {
 
 std::string MembershipReport::text() const {
   TextWriter text;
@@ -86,4 +86,4 @@ std::vector<int> MembershipReports::largest_partition(const std::vector<int>& ra
   return largest;
 }
 
-}  // namespace ringcomm::hosts
+}  // namespace ringcomm::shm

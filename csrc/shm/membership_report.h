@@ -1,5 +1,5 @@
-// What hosts write for each other to a store while their group is shrunk (hosts/shrink_hosts.h),
-// and what follows from all reports.
+// What hosts write for each other to a store while their group is shrunk (shm/shrink.cpp), and
+// what follows from all reports.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "core/deadline.h"
 #include "core/group.h"
 
-namespace ringcomm::hosts {
+namespace ringcomm::shm {
 
 // The state of a rank.
 enum class MemberState : char {
@@ -74,4 +74,4 @@ class MembershipReports {
   std::vector<std::optional<Last>> last_;  // by host
 };
 
-}  // namespace ringcomm::hosts
+}  // namespace ringcomm::shm
