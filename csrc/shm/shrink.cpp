@@ -1,4 +1,4 @@
-// How the living agree on who goes on, on one host and on several.
+// How the living ranks agree on which of them go on, on one host and on several.
 //
 // No memory reaches all living ranks, and the links of a host end with its leader. What does reach
 // them is the store in which the group has met, and a rank that cannot reach that cannot make a new
@@ -45,9 +45,9 @@
 // the store does not answer. If what they see differs, the first to propose goes on.
 //
 // Why no rank hangs: a rank that waits too long gives up, and so ends the round, or finds that the
-// group was made after all. One that is not among the survivors leaves the round to them. What ends
-// a round for some and not for others, that R gave up whom only some exclude, says which calls had
-// been made: those that are left find there that the others' were different, and raise that.
+// group was made after all. One that is not among the survivors leaves the round to them. If R
+// gives up and only some ranks exclude R, the others raise that, and those must not wait for them:
+// they find in the verdict that there were different calls, and raise that.
 #include "shm/shrink.h"
 
 #include <algorithm>

@@ -142,6 +142,7 @@ class Mortal {
   const int rank;
   bool fails_to_make = false;
   bool leaves_to_make = false;
+  std::function<void(const std::string& key)> before_set_once = [](const std::string&) {};
   bool counts = false;  // the calls to stores
 
  private:
@@ -160,6 +161,7 @@ class Mortal {
     }
     std::string set_once(const std::string& key, const std::string& value) override {
       rank.call();
+      rank.before_set_once(key);
       return store.set_once(key, value);
     }
     std::int64_t add(const std::string& key, std::int64_t amount) override {

@@ -197,6 +197,23 @@ TEST(a_group_that_one_rank_cannot_make_is_given_up_by_all) {
   }
 }
 
+// It finds that the others have begun the next round, where they would wait for it.
+TEST(a_rank_that_gives_up_when_its_round_is_over_ends_the_next) {
+  for (const Ranks& host_of : {Ranks{0, 0, 0}, Ranks{0, 0, 1}}) {
+    World world(host_of);
+    MemoryStore& store = world.meeting("").store;
+    with_world(world, [&](Mortal& rank) {
+      rank.fails_to_make = rank.rank == 1;
+      if (rank.rank == 1) {
+        rank.before_set_once = [&](const std::string& key) {
+          if (key.ends_with("/0/verdict")) store.set_once(key, "again");
+        };
+      }
+      check_error(ErrorKind::kSystem, {"no memory"}, [&] { rank.shrink(); });
+    });
+  }
+}
+
 // Those that wait for it, and those that come later.
 TEST(what_a_rank_declines_for_is_raised_by_all) {
   for (const Ranks& host_of : kTwoWays) {
@@ -272,7 +289,7 @@ TEST(all_ranks_that_have_voted_are_in_the_group) {
   }
 }
 
-// Of each round, but for what the new group has put there.
+// Two for a round, and each host's report; the new group's are elsewhere.
 TEST(few_keys_remain_in_the_store) {
   for (const Ranks& host_of : kTwoWays) {
     World world(host_of);
