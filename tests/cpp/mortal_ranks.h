@@ -142,7 +142,7 @@ class Mortal {
   const int rank;
   bool fails_to_make = false;
   bool leaves_to_make = false;
-  std::function<void(const std::string& key)> before_set_once = [](const std::string&) {};
+  std::function<void(const std::string& key)> before_write = [](const std::string&) {};
   bool counts = false;  // the calls to stores
 
  private:
@@ -152,6 +152,7 @@ class Mortal {
         : rank(rank), store(store), watch(std::move(watch)) {}
     void set(const std::string& key, const std::string& value) override {
       rank.call();
+      rank.before_write(key);
       store.set(key, value);
     }
     std::optional<std::string> find(const std::string& key) override {
@@ -161,7 +162,7 @@ class Mortal {
     }
     std::string set_once(const std::string& key, const std::string& value) override {
       rank.call();
-      rank.before_set_once(key);
+      rank.before_write(key);
       return store.set_once(key, value);
     }
     std::int64_t add(const std::string& key, std::int64_t amount) override {

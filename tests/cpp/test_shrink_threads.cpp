@@ -205,7 +205,7 @@ TEST(a_rank_that_gives_up_when_its_round_is_over_ends_the_next) {
     with_world(world, [&](Mortal& rank) {
       rank.fails_to_make = rank.rank == 1;
       if (rank.rank == 1) {
-        rank.before_set_once = [&](const std::string& key) {
+        rank.before_write = [&](const std::string& key) {
           if (key.ends_with("/0/verdict")) store.set_once(key, "again");
         };
       }
@@ -287,6 +287,20 @@ TEST(all_ranks_that_have_voted_are_in_the_group) {
     World world({0, 0, 0, 0});
     with_world(world, [&](Mortal& rank) { expect(rank.shrink(), all_of(world), "all live"); });
   }
+}
+
+// Some know already that the round is over when one rank finds that the group is made.
+TEST(the_first_verdict_stands) {
+  World world({0, 0, 0, 0});
+  MemoryStore& store = world.meeting("").store;
+  with_world(world, [&](Mortal& rank) {
+    rank.before_write = [&](const std::string& key) {
+      if (!key.ends_with("/0/verdict")) return;
+      store.set_once(key, "again");
+      std::this_thread::sleep_for(100ms);
+    };
+    expect(go_on(rank), all_of(world), "all live");
+  });
 }
 
 // Two for a round, and each host's report; the new group's are elsewhere.
