@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -314,6 +315,21 @@ def misuse(rank: Rank) -> None:
 
 def test_misuse() -> None:
     on_processes(misuse, 2, backend="ring")
+
+
+def meets_in_a_file(rank: Rank, path: Path) -> None:
+    store = dist.FileStore(str(path), rank.world_size)
+    dist.init_process_group("ring", store=store, rank=rank.rank, world_size=rank.world_size)
+    dist.barrier()
+    if rank.rank == 0:
+        die()
+    ringcomm.shrink()
+    check_group([1, 2])
+
+
+def test_a_store_in_a_file(tmp_path: Path) -> None:
+    _, *survivors = outcomes(meets_in_a_file, 3, tmp_path / "store")
+    assert [r.ended for r in survivors] == ["returned"] * 2, survivors
 
 
 STORE_IN_RANK_0 = """
