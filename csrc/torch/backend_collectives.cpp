@@ -5,13 +5,10 @@
 //   carry_out   by a Work: tensors are brought into shape, and the queue or a device has the rest
 //
 // Those of several tensors per rank: backend_lists.cpp.
-#include "core/collectives.h"
-#include "core/status.h"
-#include "reduce/float_mode.h"
 #include "torch/announced.h"
 #include "torch/arguments.h"
 #include "torch/python.h"
-#include "torch/tensors.h"
+#include "torch/sparse.h"
 
 namespace ringcomm {
 namespace {
@@ -184,81 +181,7 @@ auto prepare_all_to_all(const at::Tensor& output, const at::Tensor& input,
       }};
 }
 
-// ---- The sum of sparse COO tensors: every rank gathers all indices and values -------------------
-
-// The collectives of which one sparse all-reduce is made.
-constexpr int kSparseCalls = 3;
-
-// What the ranks exchange first: the number of nonzeros, then what must agree.
-std::vector<int64_t> shape_record(const at::Tensor& tensor) {
-  std::vector<int64_t> record{tensor._nnz(), tensor.sparse_dim(),
-                              static_cast<int64_t>(tensor.scalar_type())};
-  record.insert(record.end(), tensor.sizes().begin(), tensor.sizes().end());
-  return record;
-}
-
-// all_gather of tensors that differ in dimension `along`, by counts[r] on rank r; joined there.
-at::Tensor gather_and_join(Collectives& collectives, const at::Tensor& own,
-                           const std::vector<int64_t>& counts, int64_t along,
-                           std::chrono::milliseconds timeout) {
-  const Elements elements = elements_to_move(own.scalar_type());
-  std::vector<at::Tensor> parts;
-  std::vector<Output> outputs;
-  for (const int64_t count : counts) {
-    std::vector<int64_t> sizes = own.sizes().vec();
-    sizes[along] = count;
-    parts.push_back(at::empty(sizes, own.options()));
-    outputs.push_back({parts.back().data_ptr(), elements.count(parts.back())});
-  }
-  const at::Tensor flat = readable(own);
-  collectives.all_gather(flat.const_data_ptr(), outputs, elements, timeout);
-  return at::cat(parts, along);
-}
-
-// Throws ValueError unless `tensor` is a sparse CPU tensor and the op is SUM.
-void check_sparse(const at::Tensor& tensor, const c10d::ReduceOp& op) {
-  TORCH_CHECK_VALUE(tensor.is_sparse(), "ring: all_reduce: got a tensor of layout ",
-                    tensor.layout(), "; wanted sparse COO");
-  TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().is_cpu(), "ring: all_reduce: got a sparse tensor on ",
-                              tensor.device(), "; sparse tensors are reduced on the CPU only");
-  TORCH_CHECK_VALUE(op.op_ == c10d::ReduceOp::SUM,
-                    "ring: all_reduce: sparse tensors can only be reduced with op=sum");
-}
-
-// In place. All ranks must give tensors of the same shape, dtype and number of sparse dimensions.
-void all_reduce_sparse(Collectives& collectives, at::Tensor tensor,
-                       std::chrono::milliseconds timeout) {
-  at::AutoDispatchBelowADInplaceOrView no_autograd;
-  const at::Tensor own = tensor.coalesce();
-  const std::vector<int64_t> record = shape_record(own);
-  const std::size_t n = collectives.world_size();
-  std::vector<std::vector<int64_t>> records(n, std::vector<int64_t>(record.size()));
-  std::vector<Output> outputs;
-  for (auto& r : records) outputs.push_back({r.data(), r.size()});
-  collectives.all_gather(record.data(), outputs, DType::kInt64, timeout);
-
-  std::vector<int64_t> nonzeros;
-  for (std::size_t r = 0; r < n; ++r) {
-    nonzeros.push_back(records[r][0]);
-    if (!std::equal(record.begin() + 1, record.end(), records[r].begin() + 1)) {
-      throw Error(ErrorKind::kMismatch,
-                  "rank " + std::to_string(collectives.rank()) +
-                      " of the group in a sparse all_reduce: rank " + std::to_string(r) +
-                      "'s tensor has another shape, dtype or number of sparse dimensions");
-    }
-  }
-  const at::Tensor indices = gather_and_join(collectives, own._indices(), nonzeros, 1, timeout);
-  const at::Tensor values = gather_and_join(collectives, own._values(), nonzeros, 0, timeout);
-  const DefaultFloatMode mode;  // torch adds them here, on each rank by itself
-  const at::Tensor sum = at::_sparse_coo_tensor_unsafe(indices, values, own.sizes(),
-                                                       values.options().layout(at::kSparse))
-                             .coalesce();
-  tensor.copy_(sum);
-}
-
 }  // namespace
-
-// ---- The drivers --------------------------------------------------------------------------------
 
 template <typename Body>
 bool RingBackend::at_once(c10d::OpType type, const at::Tensor* input, const at::Tensor* output,
@@ -323,8 +246,6 @@ RingBackend::WorkPtr RingBackend::carry_out(Call call, const CallOptions& opts) 
                   if (writes) data.commit();
                 });
 }
-
-// ---- The methods --------------------------------------------------------------------------------
 
 RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   return announced("all_reduce", first(tensors), 1, [&] {
