@@ -1,6 +1,5 @@
 #include "torch/observer.h"
 
-#include <ATen/record_function.h>
 #include <Python.h>
 #include <c10/core/ScalarType.h>
 
@@ -230,8 +229,6 @@ std::uint64_t Observer::next_completion_key() {
   static std::atomic<std::uint64_t> last = 0;
   return ++last;
 }
-
-bool Observer::is_profiled() { return at::hasCallbacks(); }
 
 void start_flight_recorder(std::size_t capacity, bool stacks, bool dump_failures) {
   static std::once_flag once;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 #include <torch/version.h>
@@ -178,7 +179,7 @@ class Observer : public std::enable_shared_from_this<Observer> {
   void aborted() const { hooks.abort.call(); }
 
   // Whether a profiler, or something else of torch's, listens to this thread's operations.
-  static bool is_profiled();
+  static bool is_profiled() { return at::hasCallbacks(); }
   // Whether operations that begin from now on know how long they took.
   bool times_calls() const { return times_calls_; }
   void time_calls() { times_calls_ = true; }

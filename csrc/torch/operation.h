@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -83,11 +84,18 @@ inline constexpr OperationKind kOperationKinds[] = {
     {c10d::OpType::ALLTOALL, "all_to_all", Collective::kAllToAll},
     {c10d::OpType::ALLTOALL_BASE, "all_to_all", Collective::kAllToAll},
 };
-inline const OperationKind& kind_of(c10d::OpType type) {
+// By torch's number of the type, as each call asks for its own.
+inline constexpr auto kKindOf = [] {
+  std::array<const OperationKind*, 256> kinds{};
   for (const OperationKind& kind : kOperationKinds) {
-    if (kind.type == type) return kind;
+    kinds[static_cast<std::uint8_t>(kind.type)] = &kind;
   }
-  TORCH_INTERNAL_ASSERT(false, "ring: no collective is a ", c10d::opTypeToString(type));
+  return kinds;
+}();
+inline const OperationKind& kind_of(c10d::OpType type) {
+  const OperationKind* const kind = kKindOf[static_cast<std::uint8_t>(type)];
+  TORCH_INTERNAL_ASSERT(kind != nullptr, "ring: no collective is a ", c10d::opTypeToString(type));
+  return *kind;
 }
 
 struct Operation {
