@@ -61,6 +61,7 @@
 #include "core/deadline.h"
 #include "core/poll.h"
 #include "core/text.h"
+#include "core/thread.h"
 #include "setup/record.h"
 #include "shm/membership_report.h"
 
@@ -128,6 +129,9 @@ class Shrinking {
       own_state().shrink.call.store(digest_);
       for (find_round(); !take_part(); ++round_) {
       }
+    } catch (const NoThread& error) {  // what all raise, this rank cannot call again alone
+      at_the_end([&] { give_up(error.for_good()); });
+      if (!is_made()) throw error.for_good();
     } catch (const Error& error) {
       at_the_end([&] { give_up(error); });
       if (!is_made()) throw;

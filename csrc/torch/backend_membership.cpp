@@ -11,6 +11,7 @@
 
 #include "core/call.h"
 #include "core/process.h"
+#include "core/thread.h"
 #include "hosts/address.h"
 #include "hosts/linked_hosts.h"
 #include "setup/bootstrap.h"
@@ -77,6 +78,8 @@ std::chrono::milliseconds store_patience(std::chrono::milliseconds timeout) {
 void check_store_answers(Store& store) {
   try {
     store.find("answers");
+  } catch (const NoThread& error) {  // all ranks raise it
+    throw error.for_good();
   } catch (const std::exception& error) {
     throw Error(ErrorKind::kSystem,
                 "the group's store does not answer: it may have lived in a rank that is gone. "

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "check.h"
+#include "core/thread.h"
 #include "fault_points.h"
 #include "hosts.h"
 #include "shm/shrink.h"
@@ -103,6 +104,7 @@ class Mortal {
                                     const std::function<void()>& watch) {
       if (leaves_to_make) old.close("the end");
       if (leaves_to_make || fails_to_make) throw Error(ErrorKind::kSystem, "no memory");
+      if (has_no_thread_to_make) throw NoThread("no thread");
       drop_new_groups();
       watch_ = watch;
       join(global(found.ranks), found.key);
@@ -142,6 +144,7 @@ class Mortal {
   const int rank;
   bool fails_to_make = false;
   bool leaves_to_make = false;
+  bool has_no_thread_to_make = false;
   std::function<void(const std::string& key)> before_write = [](const std::string&) {};
   bool counts = false;  // the calls to stores
 

@@ -197,6 +197,18 @@ TEST(a_group_that_one_rank_cannot_make_is_given_up_by_all) {
   }
 }
 
+// A rank that lacks a thread for another call makes that again by itself.
+TEST(a_rank_without_a_thread_is_not_told_to_call_again_alone) {
+  World world({0, 0, 0});
+  with_world(world, [&](Mortal& rank) {
+    rank.has_no_thread_to_make = rank.rank == 1;
+    const std::exception_ptr error = error_of([&] { rank.shrink(); });
+    CHECK(error != nullptr);
+    CHECK(what_of(error).find("makes no further thread") != std::string::npos);
+    CHECK(what_of(error).find("again") == std::string::npos);
+  });
+}
+
 // It finds that the others have begun the next round, where they would wait for it.
 TEST(a_rank_that_gives_up_when_its_round_is_over_ends_the_next) {
   for (const Ranks& host_of : {Ranks{0, 0, 0}, Ranks{0, 0, 1}}) {
