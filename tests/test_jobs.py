@@ -24,6 +24,8 @@ def running(*command: str) -> Iterator[int]:
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     assert process.stdin is not None
     try:
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            time.sleep(0.001)  # the kernel is still loading the program
         yield process.pid
     finally:
         process.stdin.close()
