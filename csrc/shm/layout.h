@@ -91,6 +91,10 @@ struct alignas(kLine) GroupHeader {
   SizeClass size_classes[kMostSizeClasses];
   std::atomic<std::uint32_t> num_size_classes;
   std::atomic<Setup> setup;
+  // Why the group was refused, if it was; written before setup says so. It has a place of its own,
+  // as a rank that cannot go on may record a failure at the same time.
+  ErrorKind refusal_kind;
+  FailureText refusal;
   // 0: no rank failed; 1: a rank is writing the record; 2: it can be read.
   std::atomic<std::uint32_t> failed;
   ErrorKind kind;

@@ -141,8 +141,8 @@ InterHostConfig SegmentSetup::inter_host() { return segment_.header().inter_host
 void SegmentSetup::declare_refused(const Error& error) {
   if (!is_first()) return;
   GroupHeader& shared = segment_.header();
-  shared.kind = error.kind();
-  shared.text.assign(error.what());
+  shared.refusal_kind = error.kind();
+  shared.refusal.assign(error.what());
   shared.setup.store(Setup::kRefused, std::memory_order_release);
 }
 
@@ -169,7 +169,7 @@ std::optional<Placement> SegmentSetup::verdict() {
       leave();
       return std::nullopt;
     case Setup::kRefused:
-      throw Error(shared.kind, shared.text.str());
+      throw Error(std::min(read_once(shared.refusal_kind), ErrorKind::kLibrary), shared.refusal.str());
     case Setup::kMade:
       await_first();
       break;
