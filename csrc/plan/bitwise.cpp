@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
@@ -11,12 +12,30 @@
 namespace ringcomm {
 namespace {
 
+// How the inputs of one step are added.
+enum class Order : std::uint8_t {
+  kLeftToRight,     // and rounded once
+  kPairs,           // and rounded once
+  kRoundedInPairs,  // and rounded each time: every sum is of two
+};
+
 // Symbols for sums as they are computed: equal expressions have equal symbols. Each is kept once,
 // and compared as a whole, so that no two are mistaken for each other.
 class Sums : public Symbols {
  public:
+  explicit Sums(Order order) : order_(order) {}
+
   Symbol input(int rank) override;
   Symbol sum(const Addition& addition) override;
+  // All ranks' inputs, added in one step.
+  Symbol canonical(int world_size);
+
+  bool is_input(Symbol symbol) const {
+    return expressions_[symbol].first == expressions_[symbol].last;
+  }
+  // None, of an input. Of the first two, the one with the lower rank comes first.
+  std::vector<Symbol> terms(Symbol symbol) const;
+  int lowest_rank(Symbol symbol) const { return expressions_[symbol].lowest_rank; }
 
   // "(rank 0 + rank 1) + rank 2": what parentheses hold is added in one step, and rounded. Some
   // terms of a large sum are "...".
@@ -29,16 +48,19 @@ class Sums : public Symbols {
     std::uint32_t first, last;
   };
 
+  Symbol add(std::vector<Symbol> operands);
   Symbol symbol_of(const std::vector<Symbol>& operands);
-  void append(Symbol symbol, bool is_part, int& budget, std::string& text) const;
+  void append(Symbol symbol, int depth, int& budget, std::string& text) const;
 
-  std::vector<Expression> expressions_{{-1, 0, 0}};  // by symbol
+  const Order order_;
+  std::vector<Expression> expressions_{{-1, 0, 0}};  // by symbol; its operands come before it
   std::vector<Symbol> operands_;
   std::unordered_multimap<std::uint64_t, Symbol> symbols_;  // of sums, by hash
   std::vector<Symbol> inputs_;                              // by rank
 };
 
 constexpr int kMostNamed = 24;  // ranks and sums, of an expression that is shown
+constexpr int kDeepest = 7;     // parentheses in each other, there
 
 std::uint64_t hash_of(const std::vector<Symbol>& operands) {
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
@@ -49,6 +71,21 @@ std::uint64_t hash_of(const std::vector<Symbol>& operands) {
   }
   return hash;
 }
+
+// Sums of equally many operands change places where they are added to each other.
+void sort_pairs(std::vector<Symbol>& operands) {
+  const std::ptrdiff_t size = std::ssize(operands);
+  for (std::ptrdiff_t width = 1; 2 * width <= size; width *= 2) {
+    for (auto first = operands.begin(); operands.end() - first >= 2 * width; first += 2 * width) {
+      const auto middle = first + width, last = middle + width;
+      if (std::lexicographical_compare(middle, last, first, middle)) {
+        std::swap_ranges(first, middle, middle);
+      }
+    }
+  }
+}
+
+std::vector<Symbol> sorted(Symbol a, Symbol b) { return {std::min(a, b), std::max(a, b)}; }
 
 Symbol Sums::input(int rank) {
   if (rank >= std::ssize(inputs_)) inputs_.resize(rank + 1, kNothing);
@@ -70,7 +107,36 @@ Symbol Sums::sum(const Addition& addition) {
     operands.push_back(arrival.symbol);
   }
   if (!own_added) operands.push_back(addition.held);
-  if (operands[0] > operands[1]) std::swap(operands[0], operands[1]);
+  return add(std::move(operands));
+}
+
+Symbol Sums::canonical(int world_size) {
+  std::vector<Symbol> inputs(world_size);
+  for (int rank = 0; rank < world_size; ++rank) inputs[rank] = input(rank);
+  return world_size == 1 ? inputs[0] : add(std::move(inputs));
+}
+
+// As a + b is b + a, operands are put into an order that depends on nothing else.
+Symbol Sums::add(std::vector<Symbol> operands) {
+  switch (order_) {
+    case Order::kLeftToRight:
+      if (operands[0] > operands[1]) std::swap(operands[0], operands[1]);
+      break;
+    case Order::kPairs:
+      sort_pairs(operands);
+      break;
+    case Order::kRoundedInPairs:
+      while (operands.size() > 2) {
+        std::size_t kept = 0;
+        for (std::size_t i = 0; i < operands.size(); i += 2) {
+          operands[kept++] = i + 1 < operands.size()
+                                 ? symbol_of(sorted(operands[i], operands[i + 1]))
+                                 : operands[i];
+        }
+        operands.resize(kept);
+      }
+      return symbol_of(sorted(operands[0], operands[1]));
+  }
   return symbol_of(operands);
 }
 
@@ -87,47 +153,105 @@ Symbol Sums::symbol_of(const std::vector<Symbol>& operands) {
   const auto symbol = static_cast<Symbol>(expressions_.size());
   const auto first = static_cast<std::uint32_t>(operands_.size());
   operands_.insert(operands_.end(), operands.begin(), operands.end());
-  int lowest = expressions_[operands[0]].lowest_rank;
-  for (const Symbol operand : operands) {
-    lowest = std::min(lowest, expressions_[operand].lowest_rank);
-  }
+  int lowest = lowest_rank(operands[0]);
+  for (const Symbol operand : operands) lowest = std::min(lowest, lowest_rank(operand));
   expressions_.push_back({lowest, first, static_cast<std::uint32_t>(operands_.size())});
   symbols_.emplace(hash, symbol);
   return symbol;
 }
 
+std::vector<Symbol> Sums::terms(Symbol symbol) const {
+  const Expression& expression = expressions_[symbol];
+  std::vector<Symbol> operands(operands_.begin() + expression.first,
+                               operands_.begin() + expression.last);
+  if (!operands.empty() && lowest_rank(operands[0]) > lowest_rank(operands[1])) {
+    std::swap(operands[0], operands[1]);
+  }
+  return operands;
+}
+
 std::string Sums::to_string(Symbol symbol) const {
   std::string text;
   int budget = kMostNamed;
-  append(symbol, /*is_part=*/false, budget, text);
+  append(symbol, /*depth=*/0, budget, text);
   return text;
 }
 
-// The budget bounds how deep this goes, too.
-void Sums::append(Symbol symbol, bool is_part, int& budget, std::string& text) const {
-  const Expression& expression = expressions_[symbol];
-  if (--budget < 0) {
+void Sums::append(Symbol symbol, int depth, int& budget, std::string& text) const {
+  if (--budget < 0 || (depth > kDeepest && !is_input(symbol))) {
     text += "...";
     return;
   }
-  if (expression.first == expression.last) {
-    text += "rank " + std::to_string(expression.lowest_rank);
+  if (is_input(symbol)) {
+    text += "rank " + std::to_string(lowest_rank(symbol));
     return;
   }
-  std::vector<Symbol> operands(operands_.begin() + expression.first,
-                               operands_.begin() + expression.last);
-  const auto lowest = [&](Symbol operand) { return expressions_[operand].lowest_rank; };
-  if (lowest(operands[0]) > lowest(operands[1])) std::swap(operands[0], operands[1]);
-  if (is_part) text += "(";
+  const std::vector<Symbol> operands = terms(symbol);
+  if (depth > 0) text += "(";
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (i > 0) text += " + ";
-    append(operands[i], /*is_part=*/true, budget, text);
+    append(operands[i], depth + 1, budget, text);
     if (budget < 0) {
       if (i + 1 < operands.size() && !text.ends_with("...")) text += " + ...";
       break;
     }
   }
-  if (is_part) text += ")";
+  if (depth > 0) text += ")";
+}
+
+// A collective that is promised by the plans of all ranks, which are within bounds.
+Contract contract_of(Collective collective, const std::vector<Plan>& plans, int root) {
+  const int world_size = static_cast<int>(plans.size());
+  check_root(root, world_size);
+  const Contract contract(collective, world_size, plans[0].num_chunks, root);
+  check_bounds(contract, plans);
+  return contract;
+}
+
+// Plans, carried out on sums.
+struct SymbolicExecution {
+  SymbolicExecution(const Contract& contract, const std::vector<Plan>& plans, Order order)
+      : traffic(match(
+            contract.world_size(), [&](int rank) { return plans[rank]; },
+            [](const Transfer&) { return true; })),
+        followed(Followed::all(contract.num_chunks())),
+        sums(order),
+        rendezvous(contract, traffic.pairings, followed, sums) {
+    rendezvous.run();
+  }
+
+  Symbol sum(int rank, int chunk) const { return rendezvous.contents(rank, chunk); }
+
+  const Traffic traffic;
+  const Followed followed;
+  Sums sums;
+  Rendezvous rendezvous;
+};
+
+// The sums that the table's chunks are and all that they are made of, and nothing else.
+SumTable table_of(const Sums& sums, const std::vector<std::pair<int, Symbol>>& of_chunks) {
+  Symbol last = 0;
+  for (const auto& [chunk, symbol] : of_chunks) last = std::max(last, symbol);
+  std::vector<bool> wanted(last + 1);
+  for (const auto& [chunk, symbol] : of_chunks) wanted[symbol] = true;
+  std::vector<bool> is_whole = wanted;
+  for (Symbol symbol = last; symbol > kNothing; --symbol) {
+    if (!wanted[symbol]) continue;
+    for (const Symbol term : sums.terms(symbol)) wanted[term] = true;
+  }
+  SumTable table;
+  std::vector<int> places(last + 1);
+  for (Symbol symbol = 1; symbol <= last; ++symbol) {
+    if (!wanted[symbol] || (sums.is_input(symbol) && !is_whole[symbol])) continue;
+    places[symbol] = static_cast<int>(table.sums.size());
+    std::vector<int>& terms = table.sums.emplace_back();
+    if (sums.is_input(symbol)) terms.push_back(sums.lowest_rank(symbol));
+    for (const Symbol term : sums.terms(symbol)) {
+      terms.push_back(sums.is_input(term) ? sums.lowest_rank(term) : ~places[term]);
+    }
+  }
+  for (const auto& [chunk, symbol] : of_chunks) table.of_chunks.emplace_back(chunk, places[symbol]);
+  return table;
 }
 
 }  // namespace
@@ -139,27 +263,67 @@ std::string BitwiseDifference::to_string() const {
 
 std::optional<BitwiseDifference> bitwise_difference(Collective collective,
                                                     const std::vector<Plan>& plans, int root) {
-  const int world_size = static_cast<int>(plans.size());
-  check_root(root, world_size);
-  const Contract contract(collective, world_size, plans[0].num_chunks, root);
-  check_bounds(contract, plans);
+  const Contract contract = contract_of(collective, plans, root);
   if (collective != Collective::kAllReduce)
     return std::nullopt;  // no chunk is summed for two ranks
-  const Traffic traffic = match(
-      world_size, [&](int rank) { return plans[rank]; }, [](const Transfer&) { return true; });
-  Sums sums;
-  const Followed followed = Followed::all(contract.num_chunks());
-  Rendezvous rendezvous(contract, traffic.pairings, followed, sums);
-  rendezvous.run();
+  const SymbolicExecution executed(contract, plans, Order::kLeftToRight);
   for (int chunk = 0; chunk < contract.num_chunks(); ++chunk) {
-    const Symbol first = rendezvous.contents(0, chunk);
-    for (int rank = 1; rank < world_size; ++rank) {
-      const Symbol other = rendezvous.contents(rank, chunk);
+    const Symbol first = executed.sum(0, chunk);
+    for (int rank = 1; rank < contract.world_size(); ++rank) {
+      const Symbol other = executed.sum(rank, chunk);
       if (first == other) continue;
-      return BitwiseDifference{chunk, {0, rank}, {sums.to_string(first), sums.to_string(other)}};
+      return BitwiseDifference{
+          chunk, {0, rank}, {executed.sums.to_string(first), executed.sums.to_string(other)}};
     }
   }
   return std::nullopt;
+}
+
+std::string AssociationDifference::to_string() const {
+  return "rank " + std::to_string(rank) + " ends with " + sum + " in chunk " +
+         std::to_string(chunk) + ", and not with " + canonical;
+}
+
+std::optional<AssociationDifference> association_difference(Collective collective,
+                                                            const std::vector<Plan>& plans,
+                                                            Rounding rounding, int root) {
+  const Contract contract = contract_of(collective, plans, root);
+  if (!is_reduction(collective)) return std::nullopt;
+  SymbolicExecution executed(
+      contract, plans,
+      rounding == Rounding::kEveryAddition ? Order::kRoundedInPairs : Order::kPairs);
+  const Symbol canonical = executed.sums.canonical(contract.world_size());
+  std::optional<std::pair<int, int>> first;  // chunk, rank
+  for (int rank = 0; rank < contract.world_size(); ++rank) {
+    for (const int chunk : contract.promised_chunks(rank)) {
+      if (executed.sum(rank, chunk) == canonical) continue;
+      if (!first || chunk < first->first) first = {chunk, rank};
+      break;
+    }
+  }
+  if (!first) return std::nullopt;
+  const auto [chunk, rank] = *first;
+  return AssociationDifference{chunk, rank, executed.sums.to_string(executed.sum(rank, chunk)),
+                               executed.sums.to_string(canonical)};
+}
+
+SumTable sums_of_chunks(Collective collective, const std::vector<Plan>& plans,
+                        std::optional<int> rank, int root) {
+  const Contract contract = contract_of(collective, plans, root);
+  if (!is_reduction(collective)) {
+    throw std::invalid_argument(std::string(ringcomm::to_string(collective)) + " adds nothing");
+  }
+  if (rank) check_rank(*rank, contract.world_size());
+  const SymbolicExecution executed(contract, plans, Order::kLeftToRight);
+  std::vector<std::pair<int, Symbol>> of_chunks;
+  const int last = rank ? *rank + 1 : contract.world_size();
+  for (int of = rank.value_or(0); of < last; ++of) {
+    for (const int chunk : contract.promised_chunks(of)) {
+      of_chunks.emplace_back(chunk, executed.sum(of, chunk));
+    }
+    if (collective == Collective::kAllReduce) break;  // which promises the first rank all chunks
+  }
+  return table_of(executed.sums, of_chunks);
 }
 
 }  // namespace ringcomm

@@ -1,4 +1,5 @@
-// Whether all ranks end with the same bits.
+// Which sums ranks end with: whether all have the same bits, and whether these are the same for
+// every reproducible plan.
 //
 // A sum of floating-point numbers depends on its parentheses. Where two ranks compute the sum of a
 // chunk on their own, as recursive doubling has them do, they must put the same parentheses, or the
@@ -21,12 +22,27 @@
 // the same bits: where a sum is exact, as of integers, or where the type of the elements is that of
 // the accumulation, which rounds after every addition.
 //
+// A group that is reproducible adds what comes together in one step in pairs instead of from left
+// to right: adjacent ones, then adjacent sums; an odd last one goes up as it is. The canonical sum
+// is that of all ranks in one step:
+//
+//      5 ranks     ((0 + 1) + (2 + 3)) + 4
+//      6 ranks     ((0 + 1) + (2 + 3)) + (4 + 5)
+//      7 ranks     ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)
+//
+// A plan is reproducible if every sum that it promises has the bits of this one. How much that asks
+// of it depends on when sums are rounded to the type of the elements (Rounding): with every
+// addition, several steps may build the same tree; with every step, one step must add all. Integers
+// ask for nothing, as their sums are exact.
+//
 // What is said of a sum holds for avg, which divides where the sum is complete, before it is
 // rounded, and for premul_sum, to which a contribution is rounded before it is added.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/collective.h"
@@ -49,5 +65,45 @@ struct BitwiseDifference {
 // does, except for what ranks end with.
 std::optional<BitwiseDifference> bitwise_difference(Collective collective,
                                                     const std::vector<Plan>& plans, int root = 0);
+
+// When the sum of a step is rounded to the type of the elements.
+enum class Rounding : std::uint8_t {
+  kEveryAddition,  // float64, float32: what they are added in is their own type
+  kEveryStep,      // floats of 16 and 8 bits, which are added in float32
+};
+
+// A rank that is promised a chunk and ends with another sum than the canonical one. Parentheses
+// hold what is rounded.
+struct AssociationDifference {
+  int chunk;
+  int rank;
+  std::string sum, canonical;
+
+  // "rank 2 ends with rank 0 + (rank 1 + rank 2) in chunk 0, and not with (rank 0 + rank 1) + ..."
+  std::string to_string() const;
+};
+
+// Nothing if the plans are reproducible: every promised sum is the canonical one in a group that
+// adds in pairs, as in every collective that only moves data. Otherwise the first chunk that is
+// not, and its first rank. The plans are such that verify() accepts them; throws as
+// bitwise_difference.
+std::optional<AssociationDifference> association_difference(Collective collective,
+                                                            const std::vector<Plan>& plans,
+                                                            Rounding rounding, int root = 0);
+
+// The sums that chunks are. A sum has the terms that are added to it in one step, in the order of
+// their ranks; of the first two, the lower rank comes first. A term t >= 0 is rank t's input, and
+// ~t the place of an earlier sum. An input that is no part of a sum is a sum of one term.
+struct SumTable {
+  std::vector<std::vector<int>> sums;          // equal ones are one
+  std::vector<std::pair<int, int>> of_chunks;  // chunk, and the place of its sum
+};
+
+// What `rank` ends with in each chunk that it is promised; without a rank, what the first rank ends
+// with that is promised the chunk. The plans are such that verify() accepts them; throws as
+// bitwise_difference, and std::invalid_argument for a rank outside of the group and for a
+// collective that adds nothing.
+SumTable sums_of_chunks(Collective collective, const std::vector<Plan>& plans,
+                        std::optional<int> rank = std::nullopt, int root = 0);
 
 }  // namespace ringcomm

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -194,6 +195,22 @@ void bind_verify(py::module_& m) {
         return found ? found->to_string() : std::string();
       },
       py::arg("collective"), py::arg("plans"), py::arg("root") = 0, Unlocked());
+  py::enum_<Rounding>(m, "Rounding")
+      .value("EVERY_ADDITION", Rounding::kEveryAddition)
+      .value("EVERY_STEP", Rounding::kEveryStep);
+  m.def(
+      "association_difference",
+      [](Collective collective, const std::vector<Plan>& plans, Rounding rounding, int root) {
+        const auto found = association_difference(collective, plans, rounding, root);
+        return found ? found->to_string() : std::string();
+      },
+      py::arg("collective"), py::arg("plans"), py::arg("rounding"), py::arg("root") = 0,
+      Unlocked());
+  py::class_<SumTable>(m, "SumTable")
+      .def_readonly("sums", &SumTable::sums)
+      .def_readonly("of_chunks", &SumTable::of_chunks);
+  m.def("sums_of_chunks", sums_of_chunks, py::arg("collective"), py::arg("plans"),
+        py::arg("rank") = std::nullopt, py::arg("root") = 0, Unlocked());
 }
 
 void bind_simulator(py::module_& m) {

@@ -7,6 +7,8 @@ The plans here are the ones that the executors carry out; they come from the sam
     >>> print(plans)  # a table: step, rank, what is sent, what is received
     >>> plans.verify()  # proves that every rank ends with the sum, and that nothing can deadlock
     >>> plans.bitwise_difference()  # where ranks end with different bits of the sum: nowhere, ""
+    >>> plans.association()  # the sum that each chunk is, with its parentheses
+    >>> plans.association_difference()  # where that is not the sum of reproducible groups
     >>> plans[2].steps[0].sends  # rank 2's sends in step 0, its first
 
     >>> network = ringcomm.plan.Network(ringcomm.plan.LINKS["nvlink4"])
@@ -24,6 +26,7 @@ The algorithms, of which ``csrc/plan/`` has a page each, for n ranks, or H hosts
 
 from ringcomm._C.plan import Plan, PlanError, Step, Transfer
 from ringcomm.plan.algorithms import listing as _listing
+from ringcomm.plan.association import Sum
 from ringcomm.plan.at_scale import simulate
 from ringcomm.plan.generate import (
     all_gather,
@@ -52,6 +55,7 @@ __all__ = [
     "Plans",
     "Simulation",
     "Step",
+    "Sum",
     "Transfer",
     "all_gather",
     "all_reduce",

@@ -7,8 +7,11 @@ import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import SupportsIndex, overload
 
+import torch
+
 from ringcomm._C import plan as _plan
 from ringcomm._C.plan import Plan, Step
+from ringcomm.plan.association import Sum, sums_of
 from ringcomm.plan.network import Network
 from ringcomm.plan.program import Program
 from ringcomm.plan.simulator import Simulation, Simulator
@@ -141,6 +144,58 @@ class Plans(Sequence[Plan]):
         """
         self.verify()
         return _plan.bitwise_difference(COLLECTIVES[self.collective], self._plans, self.root)
+
+    def association(self, rank: int | None = None) -> dict[int, Sum]:
+        """The sum that each chunk is, with its parentheses, by the chunk's number.
+
+        A `Sum` has what is added in one step, in the order of the ranks; of the first two terms the
+        one with the lower rank comes first, since a + b is b + a. Chunks with the same sum have the
+        same object.
+
+            >>> print(ringcomm.plan.all_reduce("ring", world_size=3).association()[0])
+            (rank 1 + rank 2) + rank 0
+
+        Args:
+            rank: what this rank ends with; by default, what the first rank ends with that is
+                promised the chunk. If `bitwise_difference` is "", all ranks end with the same.
+
+        Raises:
+            PlanError, ValueError: as `verify`; or the rank is none of the group, or the collective
+                adds nothing.
+        """
+        if rank is not None:
+            rank = integer("rank", rank, 0, len(self) - 1)
+        self.verify()
+        table = _plan.sums_of_chunks(COLLECTIVES[self.collective], self._plans, rank, self.root)
+        sums = sums_of(table.sums)
+        return {chunk: sums[place] for chunk, place in table.of_chunks}
+
+    def association_difference(self, dtype: torch.dtype = torch.float32) -> str:
+        """Where a sum is not the canonical one of reproducible groups; "" if nowhere.
+
+        The canonical sum of n ranks adds neighbours, then neighbouring sums, and an odd last one
+        goes up as it is: ((0 + 1) + (2 + 3)) + 4. Groups with ``reproducible="ranks"`` add what
+        comes together in one step in this way.
+
+            >>> ringcomm.plan.all_reduce("ring", world_size=3).association_difference()
+            'rank 0 ends with rank 0 + (rank 1 + rank 2) in chunk 0, and not with (rank 0 + ...'
+
+        Args:
+            dtype: of the elements. float32 and float64 are rounded with every addition, floats of
+                16 and 8 bits only at the end of a step: for these, one step must add all. Integers
+                have the same sum whatever the order.
+
+        Raises:
+            PlanError, ValueError: as `verify`.
+        """
+        self.verify()
+        if not (dtype.is_floating_point or dtype.is_complex):
+            return ""
+        is_wide = dtype.itemsize >= (8 if dtype.is_complex else 4)
+        rounding = _plan.Rounding.EVERY_ADDITION if is_wide else _plan.Rounding.EVERY_STEP
+        return _plan.association_difference(
+            COLLECTIVES[self.collective], self._plans, rounding, self.root
+        )
 
     def program(self, rank: int) -> Program:
         """What `rank` does when the plans are carried out: print it to see how they are fused.

@@ -1,4 +1,4 @@
-// Whether all ranks end with the same bits: what the plans say of it against sums of numbers.
+// Which sums ranks end with: what the plans say of it against sums of numbers.
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -20,6 +20,28 @@ Step recvs(std::vector<Transfer> transfers) { return {{}, std::move(transfers)};
 std::string difference(const std::vector<Plan>& plans) {
   const auto found = bitwise_difference(Collective::kAllReduce, plans);
   return found ? found->to_string() : "";
+}
+
+std::string not_canonical(const std::vector<Plan>& plans, Rounding rounding) {
+  const auto found = association_difference(Collective::kAllReduce, plans, rounding);
+  return found ? found->to_string() : "";
+}
+
+std::vector<Plan> of_algorithm(const char* name, int world_size) {
+  return plans_of(*find_algorithm(Collective::kAllReduce, name), {.world_size = world_size});
+}
+
+// Each rank first takes over the input of another one, and then all exchange what they have.
+std::vector<Plan> shuffled_one_shot(const std::vector<int>& input_of) {
+  const auto world_size = static_cast<int>(input_of.size());
+  std::vector<Plan> plans = of_algorithm("one_shot", world_size);
+  for (Plan& plan : plans) plan.steps.insert(plan.steps.begin(), Step{});
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (input_of[rank] == rank) continue;
+    plans[rank].steps[0].recvs.push_back({input_of[rank], 0, 1, false});
+    plans[input_of[rank]].steps[0].sends.push_back({rank, 0, 1, false});
+  }
+  return plans;
 }
 
 // The first chunk in which ranks end with different bits of a bfloat16 sum of random numbers, or
@@ -192,4 +214,98 @@ TEST(large_sums_are_shortened) {
   const std::string text = difference(two_sums(40, random));
   CHECK_WITH(text.find("...") != std::string::npos, text);
   CHECK_WITH(text.size() < 1000, text);
+  // Of parentheses in each other, the outer ones are shown.
+  CHECK_EQ(association_difference(Collective::kAllReduce, of_algorithm("ring", 100),
+                                  Rounding::kEveryAddition)
+               ->sum,
+           "rank 0 + (((((((... + rank 94) + rank 95) + rank 96) + rank 97) + rank 98) + rank 99)");
+}
+
+TEST(the_canonical_sum_adds_pairs) {
+  using enum Rounding;
+  for (const char* name : {"one_shot", "direct"}) {
+    for (int n = 1; n <= 40; ++n) {
+      CHECK_EQ(not_canonical(of_algorithm(name, n), kEveryAddition), "");
+      CHECK_EQ(not_canonical(of_algorithm(name, n), kEveryStep), "");
+    }
+  }
+  const auto canonical = [](int n, Rounding rounding) {
+    return association_difference(Collective::kAllReduce, of_algorithm("ring", n), rounding)
+        ->canonical;
+  };
+  CHECK_EQ(canonical(3, kEveryAddition), "(rank 0 + rank 1) + rank 2");
+  CHECK_EQ(canonical(5, kEveryAddition), "((rank 0 + rank 1) + (rank 2 + rank 3)) + rank 4");
+  CHECK_EQ(canonical(6, kEveryAddition),
+           "((rank 0 + rank 1) + (rank 2 + rank 3)) + (rank 4 + rank 5)");
+  CHECK_EQ(canonical(7, kEveryAddition),
+           "((rank 0 + rank 1) + (rank 2 + rank 3)) + ((rank 4 + rank 5) + rank 6)");
+  CHECK_EQ(canonical(5, kEveryStep), "rank 0 + rank 1 + rank 2 + rank 3 + rank 4");
+}
+
+TEST(steps_that_build_the_canonical_tree_round_in_between) {
+  using enum Rounding;
+  const std::vector<Plan> plans = of_algorithm("recursive_doubling", 4);
+  CHECK_EQ(not_canonical(plans, kEveryAddition), "");
+  CHECK_EQ(not_canonical(plans, kEveryStep),
+           "rank 0 ends with (rank 0 + rank 1) + (rank 2 + rank 3) in chunk 0, and not with "
+           "rank 0 + rank 1 + rank 2 + rank 3");
+  CHECK_EQ(not_canonical(of_algorithm("recursive_doubling", 2), kEveryStep), "");
+}
+
+TEST(the_first_chunk_and_its_first_rank_are_named) {
+  CHECK_EQ(not_canonical(drifting(), Rounding::kEveryAddition),
+           "rank 1 ends with rank 0 + (rank 1 + rank 2) in chunk 0, and not with "
+           "(rank 0 + rank 1) + rank 2");
+  // Only the owner of a chunk counts, and there the first ring of three is as it is to be.
+  const std::vector<Plan> ring =
+      plans_of(*find_algorithm(Collective::kReduceScatter, "ring"), {.world_size = 3});
+  const auto found =
+      association_difference(Collective::kReduceScatter, ring, Rounding::kEveryAddition);
+  CHECK(found.has_value());
+  CHECK_EQ(found->chunk, found->rank);
+  CHECK_EQ(found->sum, "rank 0 + (rank 1 + rank 2)");
+}
+
+TEST(operands_of_the_same_pair_may_change_places) {
+  using enum Rounding;
+  const std::vector<std::vector<int>> same = {{1, 0, 2, 3}, {2, 3, 0, 1},    {3, 2, 0, 1},
+                                              {1, 0, 2},    {1, 0, 3, 2, 4}, {4, 5, 0, 1, 2, 3}};
+  for (std::size_t i = 0; i < same.size(); ++i) {
+    const bool swaps_pairs_only = i + 1 < same.size();  // the last has 0 to 3 behind 4 and 5
+    for (const Rounding rounding : {kEveryAddition, kEveryStep}) {
+      CHECK_EQ(not_canonical(shuffled_one_shot(same[i]), rounding).empty(), swaps_pairs_only);
+    }
+  }
+  CHECK_EQ(not_canonical(shuffled_one_shot({0, 2, 1}), kEveryStep),
+           "rank 0 ends with rank 0 + rank 2 + rank 1 in chunk 0, and not with "
+           "rank 0 + rank 1 + rank 2");
+  CHECK_EQ(not_canonical(shuffled_one_shot({0, 2, 1}), kEveryAddition),
+           "rank 0 ends with (rank 0 + rank 2) + rank 1 in chunk 0, and not with "
+           "(rank 0 + rank 1) + rank 2");
+}
+
+TEST(what_moves_only_is_reproducible) {
+  for (const Algorithm& algorithm : algorithms()) {
+    if (is_reduction(algorithm.collective)) continue;
+    const std::vector<Plan> plans =
+        plans_of(algorithm, {.world_size = 5, .root = 0, .host_of = equal_hosts(5, 1)});
+    CHECK(!association_difference(algorithm.collective, plans, Rounding::kEveryStep));
+    CHECK_EQ(
+        message_of<std::invalid_argument>([&] { sums_of_chunks(algorithm.collective, plans); }),
+        std::string(to_string(algorithm.collective)) + " adds nothing");
+  }
+}
+
+TEST(a_table_of_sums_has_each_once) {
+  const SumTable of_0 = sums_of_chunks(Collective::kAllReduce, drifting(), 0);
+  CHECK(of_0.sums == (std::vector<std::vector<int>>{{0, 1}, {~0, 2}}));
+  CHECK(of_0.of_chunks == (std::vector<std::pair<int, int>>{{0, 1}}));
+  const SumTable of_1 = sums_of_chunks(Collective::kAllReduce, drifting(), 1);
+  CHECK(of_1.sums == (std::vector<std::vector<int>>{{1, 2}, {0, ~0}}));
+  const SumTable alone = sums_of_chunks(Collective::kAllReduce, {Plan{2, {}}});
+  CHECK(alone.sums == (std::vector<std::vector<int>>{{0}}));
+  CHECK(alone.of_chunks == (std::vector<std::pair<int, int>>{{0, 0}, {1, 0}}));
+  CHECK_EQ(message_of<std::invalid_argument>(
+               [&] { sums_of_chunks(Collective::kAllReduce, drifting(), 3); }),
+           "rank must be between 0 and 2 in a group of 3, got 3");
 }

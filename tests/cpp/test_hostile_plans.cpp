@@ -4,6 +4,7 @@
 #include <limits>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -267,6 +268,11 @@ TEST(what_is_wrong_or_too_large_is_refused_with_what_would_do) {
                std::string(hostile.what) + ": " + text);
     // Others look at less than verify does, and come to some end, too.
     outcome_of([&] { bitwise_difference(hostile.collective, plans, hostile.root); });
+    for (const Rounding rounding : {Rounding::kEveryAddition, Rounding::kEveryStep}) {
+      outcome_of(
+          [&] { association_difference(hostile.collective, plans, rounding, hostile.root); });
+    }
+    outcome_of([&] { sums_of_chunks(hostile.collective, plans, std::nullopt, hostile.root); });
     const auto world_size = static_cast<int>(plans.size());
     const auto plan_of = [&](int rank) { return plans[rank]; };
     std::vector<int> ranks(world_size);
