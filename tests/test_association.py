@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import test_random_plans as random_plans
 import torch
+from documents import blocks, page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -220,6 +221,12 @@ def test_what_a_sum_looks_like() -> None:
     assert str(ringcomm.plan.reduce("direct", world_size=1).association()[0]) == "rank 0"
 
 
+def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = blocks(page("design/algorithms.md"), "python")
+    exec(program, {"ringcomm": ringcomm})
+    assert capsys.readouterr().out.strip() == program.rstrip().split("# ")[1]
+
+
 def test_a_deep_sum_is_compared_and_shown() -> None:
     n = 5000
     (deep,) = ringcomm.plan.reduce("chain", world_size=n).association().values()
@@ -240,6 +247,81 @@ def test_what_has_no_association_is_refused() -> None:
             ask()
     for plans in (ringcomm.plan.all_gather(world_size=3), ringcomm.plan.barrier(world_size=3)):
         assert plans.association_difference() == ""
+
+
+def is_power_of_two(number: int) -> bool:
+    return number.bit_count() == 1
+
+
+def is_run_of_ones(number: int) -> bool:
+    """Whether the number is 2^a - 2^b."""
+    return is_power_of_two(number + (number & -number))
+
+
+def is_even(hosts: Sequence[int]) -> bool:
+    """Whether all have as many ranks, but for fewer on the last."""
+    return set(hosts[:-1]) <= {hosts[0]} and hosts[-1] <= hosts[0]
+
+
+def doubles(hosts: Sequence[int]) -> bool:
+    return is_even(hosts) and is_power_of_two(hosts[0]) and is_run_of_ones(len(hosts))
+
+
+def two_hosts(hosts: Sequence[int], first: bool, most: int) -> bool:
+    return len(hosts) == 2 and first and hosts[1] <= most
+
+
+# What the table of the page says, for n ranks, a root and the sizes of hosts.
+WORDS: dict[str, Callable[[int, int, Sequence[int]], bool]] = {
+    "any n": lambda n, root, hosts: True,
+    "n ≤ 2": lambda n, root, hosts: n <= 2,
+    "n ≤ 3": lambda n, root, hosts: n <= 3,
+    "n = 3 to root 2": lambda n, root, hosts: n == 3 and root == 2,
+    "n = 2ᵃ - 2ᵇ, such as 3, 4, 6, 7, 8, 12": lambda n, root, hosts: is_run_of_ones(n),
+    "one host": lambda n, root, hosts: len(hosts) == 1,
+    "two hosts, 2 ranks on the first, 1 or 2 on the second": lambda n, root, hosts: two_hosts(
+        hosts, hosts[0] == 2, 2
+    ),
+    "two hosts, 2ᵃ ranks on the first, no more on the second": lambda n, root, hosts: two_hosts(
+        hosts, is_power_of_two(hosts[0]), hosts[0]
+    ),
+    "2ᵃ - 2ᵇ hosts of 2ᶜ ranks, of which the last may have fewer": lambda n, root, hosts: doubles(
+        hosts
+    ),
+}
+
+
+def documented() -> dict[tuple[str, str], tuple[str, str]]:
+    """The cells of both kinds of types, by collective and algorithm."""
+    text = page("design/algorithms.md")
+    table = text[text.index("| algorithm | of | float64, float32 |") :].split("\n\n")[0]
+    found = {}
+    for line in table.splitlines()[2:]:
+        algorithms, collectives, *cells = line.strip("| ").split(" | ")
+        for algorithm in re.findall(r"`(\w+)`", algorithms):
+            for collective in collectives.split(", "):
+                found[collective.replace("-", "_"), algorithm] = (cells[0], cells[1])
+    return found
+
+
+def test_the_table_has_all_reductions() -> None:
+    assert set(documented()) == set(NAMES)
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), NAMES)
+def test_the_table_of_reproducible_plans(collective: str, algorithm: str) -> None:
+    """By the numbers, not by what is said of the plans."""
+    for dtype, cell in zip(
+        (torch.float32, torch.bfloat16), documented()[collective, algorithm], strict=True
+    ):
+        for n in WORLD_SIZES:
+            for setting in settings_of(collective, algorithm, n):
+                hosts, root = setting.get("ranks_per_host", []), setting.get("root", 0)
+                if algorithm == "hierarchical_doubling" and not is_even(hosts):
+                    continue  # as the page says
+                plans = getattr(ringcomm.plan, collective)(algorithm, world_size=n, **setting)
+                said = any(WORDS[words](n, root, hosts) for words in cell.split("; "))
+                assert said == (not differs(plans, dtype)), (setting, n, dtype)
 
 
 def shuffled(order: Sequence[int]) -> Plans:

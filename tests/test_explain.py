@@ -298,6 +298,55 @@ def test_stripes_are_the_ranks_in_a_cell() -> None:
     assert (image == 255).all()
 
 
+def test_the_page_has_the_sums() -> None:
+    text = page(ringcomm.plan.all_reduce(world_size=3))
+    assert "<dt>chunk 1</dt><dd>(rank 0 + rank 2) + rank 1</dd>" in text
+    assert text.count("<dd>") == 3
+    shared = page(ringcomm.plan.all_reduce("direct", world_size=3))
+    assert "<dt>chunks 0-2</dt><dd>rank 0 + rank 1 + rank 2</dd>" in shared
+    assert 'id="sums"' not in page(ringcomm.plan.all_gather(world_size=3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "verdict"),
+    [
+        ("--algorithm direct", "reproducible for every dtype"),
+        (
+            "--algorithm recursive_doubling",
+            "reproducible, but not for floats of 16 and 8 bits: rank 0 ends with (rank 0 + rank 1) "
+            "+ (rank 2 + rank 3) in chunk 0, and not with rank 0 + rank 1 + rank 2 + rank 3",
+        ),
+        (
+            "--algorithm chain",
+            "not reproducible: rank 0 ends with rank 0 + ((rank 1 + rank 2) + rank 3)",
+        ),
+        ("--algorithm ring", "not reproducible: rank 0 ends with rank 0 + "),
+    ],
+)
+def test_command_says_whether_sums_are_reproducible(
+    arguments: str, verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collective = "reduce" if "chain" in arguments else "all_reduce"
+    what = ["explain", collective, "--world-size", "4", *arguments.split()]
+    assert main([*what, "-o", str(tmp_path / "plan.html")]) == 0
+    *sums, said, written = capsys.readouterr().out.splitlines()
+    assert said.startswith(verdict)
+    assert written.startswith("wrote ")
+    assert [line.split(":")[0] for line in sums] == {
+        "direct": ["chunks 0-3"],
+        "recursive_doubling": ["chunk 0"],
+        "chain": ["chunk 0"],
+        "ring": ["chunk 0", "chunk 1", "chunk 2", "chunk 3"],
+    }[arguments.split()[1]]
+
+
+def test_command_shows_few_sums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--world-size", "40", "-o", str(tmp_path / "plan.html")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 11 and lines[8] == "... and 32 more sums"
+    assert all(len(line) < 500 for line in lines)
+
+
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.html"
     what = ["explain", "broadcast", "--world-size", "4", "--algorithm", "chain", "--root", "2"]

@@ -33,7 +33,7 @@ class Sums : public Symbols {
   bool is_input(Symbol symbol) const {
     return expressions_[symbol].first == expressions_[symbol].last;
   }
-  // None, of an input. Of the first two, the one with the lower rank comes first.
+  // An input has none. The one with the lower rank is first of the first two.
   std::vector<Symbol> terms(Symbol symbol) const;
   int lowest_rank(Symbol symbol) const { return expressions_[symbol].lowest_rank; }
 

@@ -108,6 +108,10 @@ def _write(options: argparse.Namespace, output: Path, suffixes: Sequence[str]) -
     plans = generate(world_size=options.world_size, **arguments)
     if different := plans.bitwise_difference():
         print(f"not the same bits on all ranks: {different}", file=sys.stderr)
+    from ringcomm.explain.sums import lines
+
+    for line in lines(plans):
+        print(line)
     if output.suffix not in suffixes:
         one_of = "one of " if len(suffixes) > 1 else ""
         raise UsageError(f"-o must end in {one_of}{', '.join(suffixes)}, got {output}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from importlib import resources
 
 from ringcomm.explain.contributions import follow
+from ringcomm.explain.sums import sums
 from ringcomm.plan.plans import ROOTED, Plans
 
 MAX_CELLS = 1 << 14  # of all ranks; more would not be seen, nor drawn smoothly
@@ -17,6 +18,7 @@ def page(plans: Plans) -> str:
     """A self-contained HTML page that animates `plans`.
 
     Raises:
+        PlanError: the plans are wrong.
         ValueError: there are more than 16384 pairs of rank and chunk.
     """
     count = plans.world_size * plans.num_chunks
@@ -64,10 +66,22 @@ def page(plans: Plans) -> str:
         "@TITLE@": html.escape(title),
         "@STYLE@": files.joinpath("page.css").read_text("utf-8"),
         "@SCRIPT@": files.joinpath("page.js").read_text("utf-8"),
+        "@SUMS@": _list(sums(plans)),
         # A "<" could end the script element.
         "@DATA@": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     }
     return fill(files.joinpath("page.html").read_text("utf-8"), parts)
+
+
+def _list(sums_of_chunks: Mapping[str, str]) -> str:
+    if not sums_of_chunks:
+        return ""
+    items = "".join(f"<dt>{chunks}</dt><dd>{text}</dd>" for chunks, text in sums_of_chunks.items())
+    return f"""<section id="sums">
+    <h2>Sums</h2>
+    <p>Parentheses hold what is added in a step of its own, and then rounded.</p>
+    <dl>{items}</dl>
+  </section>"""
 
 
 def fill(text: str, parts: Mapping[str, str]) -> str:

@@ -28,6 +28,7 @@ COLLECTIVES = {
     "all_to_all": _plan.Collective.ALL_TO_ALL,
     "barrier": _plan.Collective.BARRIER,
 }
+REDUCTIONS = {"all_reduce", "reduce_scatter", "reduce"}
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 MAX_PLANNED_RANKS = 1 << 18  # a ring of so many is simulated in some ten seconds
 _REPR_LINES = 100

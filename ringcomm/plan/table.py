@@ -96,12 +96,17 @@ def _ranks(transfers: Iterable[Transfer]) -> str:
 
 def ranks(numbers: Iterable[int]) -> str:
     """Ranks with runs of them shortened: "rank 3", "ranks 0-2, 5"."""
-    peers = sorted(numbers)
+    return numbered("rank", numbers)
+
+
+def numbered(noun: str, numbers: Iterable[int]) -> str:
+    """Numbers of such things, with runs of them shortened."""
+    ordered = sorted(numbers)
     runs: list[list[int]] = []
-    for peer in peers:
-        if runs and peer == runs[-1][-1] + 1:
-            runs[-1].append(peer)
+    for number in ordered:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            runs.append([peer])
+            runs.append([number])
     text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
-    return f"rank {text}" if len(peers) == 1 else f"ranks {text}"
+    return f"{noun} {text}" if len(ordered) == 1 else f"{noun}s {text}"

@@ -214,11 +214,12 @@ TEST(large_sums_are_shortened) {
   const std::string text = difference(two_sums(40, random));
   CHECK_WITH(text.find("...") != std::string::npos, text);
   CHECK_WITH(text.size() < 1000, text);
-  // Of parentheses in each other, the outer ones are shown.
+  // The outer ones of many parentheses in each other are shown.
   CHECK_EQ(association_difference(Collective::kAllReduce, of_algorithm("ring", 100),
                                   Rounding::kEveryAddition)
                ->sum,
-           "rank 0 + (((((((... + rank 94) + rank 95) + rank 96) + rank 97) + rank 98) + rank 99)");
+           "rank 0 + (((((((... + rank 93) + rank 94) + rank 95) + rank 96) + rank 97) + rank 98) "
+           "+ rank 99)");
 }
 
 TEST(the_canonical_sum_adds_pairs) {
