@@ -348,6 +348,28 @@ def test_inputs_in_any_order(n: int) -> None:
             check(shuffled(order), dtype)
 
 
+def test_the_first_chunk_may_be_of_another_rank_than_the_first() -> None:
+    """Rank 0 ends with the canonical sum in chunk 0, and rank 1 does not; in chunk 1 none does."""
+    draft = random_plans.Draft(3, 2).step()
+    draft.send(1, 0, 0, add=True)
+    draft.send(2, 0, 0, add=True)
+    draft.send(0, 2, 0, add=False)
+    draft.send(2, 1, 0, 2, add=True)
+    draft.step()
+    draft.send(2, 1, 0, add=True)
+    draft.send(1, 0, 1, add=True)
+    draft.step()
+    draft.send(1, 2, 0, add=False)
+    draft.send(0, 1, 1, add=False)
+    draft.send(0, 2, 1, add=False)
+    plans = Plans("all_reduce", draft.plans())
+    assert plans.association_difference() == (
+        "rank 1 ends with rank 0 + (rank 1 + rank 2) in chunk 0, and not with "
+        "(rank 0 + rank 1) + rank 2"
+    )
+    check(plans, torch.float32)
+
+
 def adds_up(plans: Plans) -> bool:
     return plans.collective in REDUCTIONS
 
