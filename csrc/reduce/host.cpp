@@ -77,7 +77,9 @@ std::vector<HostIsa> supported_host_isas() {
 
 void reduce_host(const Reduction& reduction, const void* const* inputs, int num_inputs,
                  void* output, std::span<const Copy> copies, std::size_t count, Pass pass) {
-  if (num_inputs < 1) refuse(std::to_string(num_inputs) + " inputs; wants at least 1");
+  if (num_inputs < 1 || num_inputs >= kMostInputs) {
+    refuse(std::to_string(num_inputs) + " inputs; wants 1 to " + std::to_string(kMostInputs - 1));
+  }
   if (output == nullptr && copies.empty() && count > 0) refuse("nowhere to write to");
   if (!supports(reduction.dtype, reduction.op)) {
     refuse(std::string("op ") + name(reduction.op) + " is not defined for dtype " +

@@ -24,10 +24,13 @@ enum class Pass { kStraight, kInStrands, kStreaming };
 // Bytes that a call brings this rank: no cache holds the output for so long.
 inline constexpr std::size_t kLeastStreamed = 32 << 20;
 
+inline constexpr int kMostInputs = 1 << 16;
+
 // Writes `count` results to the output and to every copy; without an output, which is null then, to
 // the copies alone. The output is one of the inputs or overlaps none; copies overlap nothing.
 // num_inputs >= 1: a single input is copied (and scaled, and divided, as `reduction` says). Throws
-// std::invalid_argument if supports() is false, or without inputs, or with nowhere to write to.
+// std::invalid_argument if supports() is false, or without inputs, or with kMostInputs or more, or
+// with nowhere to write to.
 // The bits of a result (but for a NaN's sign and payload) do not depend on the machine's
 // instruction set, on alignment, on how the data is cut into calls, or on the thread's
 // floating-point mode (reduce/float_mode.h), which is as before afterwards.

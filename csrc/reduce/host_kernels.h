@@ -9,8 +9,12 @@
 //
 // so every input is read once, the output written once, and each result rounded once. The output
 // may be one of the inputs, because a block is stored only after all inputs have been read there.
+// Where pairs are added first, there is a block for each sum that waits for one of as many inputs.
 
 #pragma once
+
+#include <array>
+#include <bit>
 
 #include "reduce/host.h"
 #include "reduce/host_vectors.h"
@@ -181,25 +185,127 @@ RINGCOMM_TARGET void store_block(std::byte* out, const Accumulator<dtype, op>* b
   for (; i < n; ++i) store_at<dtype, op>(out, i, block[i]);
 }
 
+// What of the inputs is reduced into one block.
 template <DType dtype, ReduceOp op>
+struct BlockInputs {
+  using T = Accumulator<dtype, op>;
+
+  const Reduction& reduction;
+  const void* const* inputs;
+  int num_inputs;
+  std::size_t begin, count;
+
+  RINGCOMM_TARGET void add(int k, bool is_first, T* block) const {
+    const T factor = factor_of<op, T>(reduction);
+    const std::byte* const in = input_at<dtype>(inputs[k], begin);
+    if (op != ReduceOp::kPremulSum || k != reduction.scaled_input) {
+      add_block<dtype, op, Scaling::kNone>(block, {in, factor}, is_first, count);
+    } else if (num_inputs == 1) {
+      add_block<dtype, op, kScaling<op, Scaling::kProduct>>(block, {in, factor}, true, count);
+    } else {
+      add_block<dtype, op, kScaling<op, Scaling::kRoundedProduct>>(block, {in, factor}, is_first,
+                                                                   count);
+    }
+  }
+
+  bool is_any_scaled(int first, int last) const {
+    return op == ReduceOp::kPremulSum && first <= reduction.scaled_input &&
+           reduction.scaled_input < last;
+  }
+  // Four inputs of which none is scaled.
+  std::array<KernelInput<dtype, op, Scaling::kNone>, 4> plain(int first) const {
+    const auto at = [&](int k) { return input_at<dtype>(inputs[k], begin); };
+    return {{{at(first), {}}, {at(first + 1), {}}, {at(first + 2), {}}, {at(first + 3), {}}}};
+  }
+};
+
+// Sums that wait: at most one for each binary digit of the number of inputs, and one more.
+constexpr std::size_t kMostWaiting = std::bit_width(unsigned{kMostInputs - 1}) + 1;
+template <typename T>
+using WaitingSums = std::array<std::array<T, kBlock>, kMostWaiting>;
+
+template <DType dtype, ReduceOp op>
+RINGCOMM_TARGET void combine_blocks(Accumulator<dtype, op>* block,
+                                    const Accumulator<dtype, op>* added, std::size_t n) {
+  RINGCOMM_INDEPENDENT
+  for (std::size_t i = 0; i < n; ++i) block[i] = combine<dtype, op>(block[i], added[i]);
+}
+
+// block = (in[0] op in[1]) op (in[2] op in[3])
+template <DType dtype, ReduceOp op>
+RINGCOMM_TARGET void load_four(Accumulator<dtype, op>* block,
+                               const KernelInput<dtype, op, Scaling::kNone>* in, std::size_t n) {
+  const auto [a, b, c, d] = std::to_array({in[0], in[1], in[2], in[3]});
+  std::size_t i = 0;
+  constexpr std::size_t kWidth = Vector<dtype>::kWidth;
+  if constexpr (kWidth > 0) {
+    for (; i + kWidth <= n; i += kWidth) {
+      float w[kWidth], x[kWidth], y[kWidth], z[kWidth];
+      a.vector(w, i);
+      b.vector(x, i);
+      c.vector(y, i);
+      d.vector(z, i);
+      RINGCOMM_INDEPENDENT
+      for (std::size_t j = 0; j < kWidth; ++j) {
+        block[i + j] =
+            combine<dtype, op>(combine<dtype, op>(w[j], x[j]), combine<dtype, op>(y[j], z[j]));
+      }
+    }
+  }
+  RINGCOMM_INDEPENDENT
+  for (; i < n; ++i) {
+    block[i] = combine<dtype, op>(combine<dtype, op>(a.value(i), b.value(i)),
+                                  combine<dtype, op>(c.value(i), d.value(i)));
+  }
+}
+
+// Adds pairs first, and leaves the sum in waiting[0]. As a binary number is counted up: behind k
+// inputs, the sums that wait are of as many inputs as the digits of k stand for.
+template <DType dtype, ReduceOp op>
+RINGCOMM_TARGET void add_pairs(const BlockInputs<dtype, op>& in,
+                               WaitingSums<Accumulator<dtype, op>>& waiting) {
+  std::size_t num_waiting = 0;
+  const auto add = [&](int k, bool is_first) { in.add(k, is_first, waiting[num_waiting].data()); };
+  const auto join_last_two = [&] {
+    --num_waiting;
+    combine_blocks<dtype, op>(waiting[num_waiting - 1].data(), waiting[num_waiting].data(),
+                              in.count);
+  };
+  int k = 0;
+  for (; k + 4 <= in.num_inputs; k += 4) {
+    if (in.is_any_scaled(k, k + 4)) {
+      for (int pair = k; pair < k + 4; pair += 2, ++num_waiting) {
+        add(pair, true);
+        add(pair + 1, false);
+      }
+      join_last_two();
+    } else {
+      const auto four = in.plain(k);
+      load_four<dtype, op>(waiting[num_waiting++].data(), four.data(), in.count);
+    }
+    for (int fours = k / 4 + 1; fours % 2 == 0; fours /= 2) join_last_two();
+  }
+  for (; k < in.num_inputs; k += 2, ++num_waiting) {
+    add(k, true);
+    if (k + 1 < in.num_inputs) add(k + 1, false);
+  }
+  while (num_waiting > 1) join_last_two();
+}
+
+template <DType dtype, ReduceOp op, bool adds_pairs>
 RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const* inputs,
                                    int num_inputs, std::size_t begin, void* output,
                                    std::size_t count) {
   using T = Accumulator<dtype, op>;
-  alignas(64) T block[kBlock];
-  const T factor = factor_of<op, T>(reduction);
+  alignas(64) std::array<std::array<T, kBlock>, adds_pairs ? kMostWaiting : 1> blocks;
+  T* const block = blocks[0].data();
   for (std::size_t done = 0; done < count; done += kBlock) {
     const std::size_t n = std::min(kBlock, count - done);
-    for (int k = 0; k < num_inputs; ++k) {
-      const std::byte* const in = input_at<dtype>(inputs[k], begin + done);
-      if (op != ReduceOp::kPremulSum || k != reduction.scaled_input) {
-        add_block<dtype, op, Scaling::kNone>(block, {in, factor}, k == 0, n);
-      } else if (num_inputs == 1) {
-        add_block<dtype, op, kScaling<op, Scaling::kProduct>>(block, {in, factor}, true, n);
-      } else {
-        add_block<dtype, op, kScaling<op, Scaling::kRoundedProduct>>(block, {in, factor}, k == 0,
-                                                                     n);
-      }
+    const BlockInputs<dtype, op> in{reduction, inputs, num_inputs, begin + done, n};
+    if constexpr (adds_pairs) {
+      add_pairs(in, blocks);
+    } else {
+      for (int k = 0; k < num_inputs; ++k) in.add(k, k == 0, block);
     }
     if constexpr (op == ReduceOp::kAvg) finish_block<op>(block, n, reduction.divisor);
     std::byte* const out = static_cast<std::byte*>(output) + done * sizeof(Storage<dtype>);
@@ -210,8 +316,13 @@ RINGCOMM_TARGET void reduce_blocks(const Reduction& reduction, const void* const
 template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void reduce(const Reduction& reduction, const void* const* inputs, int num_inputs,
                             std::size_t begin, void* output, std::size_t count) {
+  if constexpr (depends_on_association(dtype, op)) {
+    if (reduction.association == Association::kPairs && num_inputs > 3) {
+      return reduce_blocks<dtype, op, true>(reduction, inputs, num_inputs, begin, output, count);
+    }
+  }
   if (num_inputs != 2) {
-    return reduce_blocks<dtype, op>(reduction, inputs, num_inputs, begin, output, count);
+    return reduce_blocks<dtype, op, false>(reduction, inputs, num_inputs, begin, output, count);
   }
   const int first = op == ReduceOp::kPremulSum && reduction.scaled_input == 1 ? 1 : 0;
   reduce_pair<dtype, op>(reduction, inputs[first], inputs[1 - first], begin, output, count);

@@ -102,26 +102,34 @@ bool is_less(double a, double b) {
   return a < b || (a == b && std::signbit(a) && !std::signbit(b));
 }
 
-double reduce_real(const Reduction& r, const std::vector<double>& values) {
-  double result = 0;
-  for (std::size_t k = 0; k < values.size(); ++k) {
-    double value = values[k];
-    if (r.op == ReduceOp::kPremulSum && static_cast<int>(k) == r.scaled_input) {
-      value = round_accumulator(r.dtype, value * round_accumulator(r.dtype, r.factor));
-      value = to_double(r.dtype, from_double(r.dtype, value));  // as others receive it
-    }
-    if (k == 0) {
-      result = value;
-    } else if (r.op == ReduceOp::kProduct) {
-      result = round_accumulator(r.dtype, result * value);
-    } else if (r.op == ReduceOp::kMin || r.op == ReduceOp::kMax) {
-      if (std::isnan(result)) continue;
-      const bool takes = r.op == ReduceOp::kMin ? is_less(value, result) : is_less(result, value);
-      if (std::isnan(value) || takes) result = value;
-    } else {
-      result = round_accumulator(r.dtype, result + value);
+double combined(const Reduction& r, double a, double b) {
+  if (r.op == ReduceOp::kProduct) return round_accumulator(r.dtype, a * b);
+  if (r.op == ReduceOp::kMin || r.op == ReduceOp::kMax) {
+    if (std::isnan(a)) return a;
+    const bool takes = r.op == ReduceOp::kMin ? is_less(b, a) : is_less(a, b);
+    return std::isnan(b) || takes ? b : a;
+  }
+  return round_accumulator(r.dtype, a + b);
+}
+
+double reduce_real(const Reduction& r, std::vector<double> values) {
+  if (r.op == ReduceOp::kPremulSum && r.scaled_input >= 0) {
+    double& value = values[r.scaled_input];
+    value = round_accumulator(r.dtype, value * round_accumulator(r.dtype, r.factor));
+    value = to_double(r.dtype, from_double(r.dtype, value));  // as others receive it
+  }
+  if (r.association == ringcomm::Association::kPairs) {
+    while (values.size() > 1) {
+      std::vector<double> next;
+      for (std::size_t k = 0; k + 1 < values.size(); k += 2) {
+        next.push_back(combined(r, values[k], values[k + 1]));
+      }
+      if (values.size() % 2 == 1) next.push_back(values.back());
+      values = next;
     }
   }
+  double result = values[0];
+  for (std::size_t k = 1; k < values.size(); ++k) result = combined(r, result, values[k]);
   if (r.op == ReduceOp::kAvg) {
     result = round_accumulator(r.dtype, result / round_accumulator(r.dtype, r.divisor));
   }

@@ -60,7 +60,8 @@ std::vector<std::byte> random_elements(DType dtype, std::size_t count, std::mt19
 
 std::string describe(const Reduction& r, const char* isa, int num_inputs, std::size_t count,
                      std::size_t index) {
-  return std::string(name(r.dtype)) + " " + name(r.op) + " " + isa + ", " +
+  const char* const association = r.association == Association::kPairs ? ", pairs, " : ", ";
+  return std::string(name(r.dtype)) + " " + name(r.op) + " " + isa + association +
          std::to_string(num_inputs) + " inputs, count " + std::to_string(count) + ", element " +
          std::to_string(index);
 }
@@ -71,8 +72,9 @@ struct Case {
   std::vector<std::uint64_t> expected;
 };
 
-Case make_case(DType dtype, ReduceOp op, int num_inputs, std::mt19937_64& random) {
-  Case c{{dtype, op}, {}, {}};
+Case make_case(DType dtype, ReduceOp op, Association association, int num_inputs,
+               std::mt19937_64& random) {
+  Case c{{.dtype = dtype, .op = op, .association = association}, {}, {}};
   if (op == ReduceOp::kAvg) c.reduction.divisor = num_inputs == 1 ? 3 : num_inputs;
   if (op == ReduceOp::kPremulSum) {
     c.reduction.scaled_input = static_cast<int>(random() % num_inputs);
@@ -122,21 +124,29 @@ void check_case(const Case& c, const HostIsa& isa, std::size_t begin, std::size_
   }
 }
 
-void check_dtype(DType dtype) {
+void check_all_isas(const Case& c) {
   constexpr std::size_t kCounts[] = {0,  1,  2,  3,  7,  8,   15,  16,  17,   31,
                                      32, 33, 63, 64, 65, 255, 256, 257, 1000, kMaxCount};
+  const std::size_t num_inputs = c.inputs.size();
+  for (const HostIsa& isa : supported_host_isas()) {
+    for (std::size_t count : kCounts) {
+      if (num_inputs == 64 && count > 1 && count % 16 != 1) continue;
+      for (std::size_t misalignment :
+           {std::size_t{0}, element_size(c.reduction.dtype), std::size_t{3}}) {
+        check_case(c, isa, 0, count, misalignment, false);
+        check_case(c, isa, misalignment + num_inputs % 3, count, misalignment, true);
+      }
+    }
+  }
+}
+
+void check_dtype(DType dtype) {
   std::mt19937_64 random(static_cast<int>(dtype));
   for (ReduceOp op : ops_of(dtype)) {
-    for (int num_inputs : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64}) {
-      const Case c = make_case(dtype, op, num_inputs, random);
-      for (const HostIsa& isa : supported_host_isas()) {
-        for (std::size_t count : kCounts) {
-          if (num_inputs == 64 && count > 1 && count % 16 != 1) continue;
-          for (std::size_t misalignment : {std::size_t{0}, element_size(dtype), std::size_t{3}}) {
-            check_case(c, isa, 0, count, misalignment, false);
-            check_case(c, isa, misalignment + num_inputs % 3, count, misalignment, true);
-          }
-        }
+    for (const Association association : {Association::kLeftToRight, Association::kPairs}) {
+      if (association == Association::kPairs && !depends_on_association(dtype, op)) continue;
+      for (int num_inputs : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64}) {
+        check_all_isas(make_case(dtype, op, association, num_inputs, random));
       }
     }
   }
@@ -332,6 +342,7 @@ TEST(meaningless_reductions_are_refused) {
   const void* inputs[] = {&input, &input};
   const Reduction sum{DType::kFloat32, ReduceOp::kSum};
   CHECK_THROWS(reduce_host(sum, inputs, 0, &output, {}, 1), std::invalid_argument);
+  CHECK_THROWS(reduce_host(sum, inputs, kMostInputs, &output, {}, 1), std::invalid_argument);
   CHECK_THROWS(reduce_host(sum, inputs, 2, nullptr, {}, 1), std::invalid_argument);
   reduce_host(sum, inputs, 2, nullptr, {}, 0);
   for (int d = 0; d < kNumDTypes; ++d) {
