@@ -25,6 +25,7 @@ NAMES = (
     "RINGCOMM_HOST_SILENCE",
     "RINGCOMM_LINKS",
     "RINGCOMM_RANKS_PER_HOST",
+    "RINGCOMM_REPRODUCIBLE",
     "RINGCOMM_TUNING",
 )
 # What builds, benchmarks and tests read, besides RINGCOMM_TEST_...

@@ -25,6 +25,7 @@ def init(
     *,
     algorithm: str | Mapping[str, str] | None = None,
     ranks_per_host: RanksPerHost | None = None,
+    reproducible: str | None = None,
 ) -> ProcessGroup:
     """Makes this process a rank of the default group; all ranks call it.
 
@@ -38,16 +39,19 @@ def init(
             that of the group it rides on, or torch.distributed's 30 minutes.
         algorithm: of the collectives; see `ringcomm.Options`.
         ranks_per_host: which ranks share a host; see `ringcomm.Options`.
+        reproducible: "ranks" if the bits of sums are to depend on values alone; see
+            `ringcomm.Options`.
 
     Returns:
         The default group if its CPU backend is "ring", else the group of "ring" that rides on it.
 
     Raises:
         ValueError: the environment is incomplete; the message names the missing variables. Or there
-            is a default group, or one of "ring" on it, and it is to have an algorithm or hosts.
+            is a default group, or one of "ring" on it, and it is to have an algorithm, hosts or
+            reproducible sums.
         torch.distributed.DistBackendError: not all ranks came in time.
     """
-    options = _options(algorithm, ranks_per_host)
+    options = _options(algorithm, ranks_per_host, reproducible)
     if not dist.is_initialized():
         found = rendezvous(timeout)
         dist.init_process_group("ring", timeout=timeout, pg_options=options, **found)
@@ -116,11 +120,13 @@ def _known(ring: ProcessGroup) -> ProcessGroup:
 
 
 def _options(
-    algorithm: str | Mapping[str, str] | None, ranks_per_host: RanksPerHost | None
+    algorithm: str | Mapping[str, str] | None,
+    ranks_per_host: RanksPerHost | None,
+    reproducible: str | None,
 ) -> Options | None:
-    if algorithm is None and ranks_per_host is None:
+    if algorithm is None and ranks_per_host is None and reproducible is None:
         return None
-    return Options(algorithm, ranks_per_host)
+    return Options(algorithm, ranks_per_host, reproducible=reproducible)
 
 
 def new_group(
@@ -135,6 +141,7 @@ def new_group(
     *,
     algorithm: str | Mapping[str, str] | None = None,
     ranks_per_host: RanksPerHost | None = None,
+    reproducible: str | None = None,
 ) -> ProcessGroup | Any:
     """torch.distributed.new_group with the backend "ring".
 
@@ -152,6 +159,8 @@ def new_group(
             Where torch has it, from 2.14 on.
         algorithm: of the collectives, instead of pg_options; see `ringcomm.Options`.
         ranks_per_host: which ranks share a host; see `ringcomm.Options`.
+        reproducible: "ranks" if the bits of sums are to depend on values alone; see
+            `ringcomm.Options`.
 
     Returns:
         The group; on ranks outside of it, torch.distributed's GroupMember.NON_GROUP_MEMBER. Its
@@ -159,9 +168,9 @@ def new_group(
 
     Raises:
         ValueError: there is no default group, ranks are repeated or out of range, there are both
-            pg_options and an algorithm or ranks_per_host, or group_desc holds a lone surrogate.
+            pg_options and an algorithm, ranks_per_host or reproducible, or group_desc holds a lone surrogate.
     """
-    options = _options(algorithm, ranks_per_host)
+    options = _options(algorithm, ranks_per_host, reproducible)
     if options is not None and pg_options is not None:
         raise ValueError(f"either pg_options or {options!r} can be given, got both")
     if ranks is not None and len(set(ranks)) < len(ranks):  # which old versions of torch let pass

@@ -16,7 +16,7 @@ from itertools import accumulate, chain
 
 from ringcomm._C import streams
 from ringcomm._C.plan import Collective, Plan
-from ringcomm.environment import MOST_RANKS, is_integer, shown, value_of
+from ringcomm.environment import MOST_RANKS, is_integer, one_of, shown, value_of
 from ringcomm.plan import registry
 from ringcomm.plan.algorithms import ALGORITHMS, RanksPerHost, host_of
 from ringcomm.plan.plans import COLLECTIVES, ROOTED
@@ -24,6 +24,8 @@ from ringcomm.usage import did_you_mean
 
 # A barrier sends no data, so a plan makes no difference to it.
 _SELECTABLE = tuple(collective for collective in COLLECTIVES if collective != "barrier")
+
+_REPRODUCIBLE = ("off", "ranks")
 
 # A collective, the name of its algorithm and, if that is registered, what makes the plans.
 Choice = tuple[Collective, str, Callable[[int, int], list[Plan]] | None]
@@ -52,6 +54,9 @@ class Options:
         is_high_priority_stream: GPUs: whether the group's streams have the highest priority, so
             that its kernels, which other ranks wait for, begin before others that wait for
             multiprocessors. Ranks may differ. Unlike torch's NCCL, true if not given.
+        reproducible: ``"ranks"`` if sums of floats are to depend on the ranks' values and their
+            number alone, to the bit, as the documentation's page "Reproducible sums" promises;
+            ``"off"`` if not. RINGCOMM_REPRODUCIBLE, or "off", if not given.
     """
 
     algorithm: str | Mapping[str, str] | None = None
@@ -60,6 +65,23 @@ class Options:
     slice_nbytes: int = streams.Layout().slice_nbytes
     max_ctas: int | None = None
     is_high_priority_stream: bool = True
+    reproducible: str | None = None
+
+
+def is_reproducible(options: Options) -> bool:
+    """Whether sums depend on the ranks' values and their number alone.
+
+    Raises:
+        ValueError: the options or RINGCOMM_REPRODUCIBLE say something else than "ranks" or "off".
+    """
+    if options.reproducible is None:
+        return one_of("RINGCOMM_REPRODUCIBLE", _REPRODUCIBLE) == "ranks"
+    if options.reproducible not in _REPRODUCIBLE:
+        raise ValueError(
+            f"reproducible of ringcomm.Options must be one of {', '.join(_REPRODUCIBLE)}, got "
+            f"{options.reproducible!r}"
+        )
+    return options.reproducible == "ranks"
 
 
 def on_devices(options: Options) -> tuple[int, int, int | None]:

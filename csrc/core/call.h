@@ -41,7 +41,8 @@ struct Call {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
-  std::uint8_t reduces = 0;    // whether op means anything
+  Association association = Association::kLeftToRight;
+  std::uint8_t reduces = 0;    // whether op and association mean anything
   std::uint8_t algorithm = 0;  // AlgorithmId, as chosen
   UsersDType users;            // what `dtype` and `count` stand for
   std::uint8_t eager = 0;      // all-to-all: the payload holds the data too; may differ by rank
@@ -52,7 +53,8 @@ struct Call {
     return !refused && !other.refused && counts_agree && layout == other.layout &&
            plan == other.plan && root == other.root && collective == other.collective &&
            dtype == other.dtype && users == other.users && op == other.op &&
-           reduces == other.reduces && algorithm == other.algorithm;
+           association == other.association && reduces == other.reduces &&
+           algorithm == other.algorithm;
   }
 };
 

@@ -8,19 +8,25 @@ Collectives::Collectives(int rank, int world_size, Selection selection)
     : rank_(rank),
       world_size_(world_size),
       programs_(rank, world_size, std::move(selection)),
-      policy_({.world_size = world_size, .choices = programs_.selection().choices}) {}
+      policy_({.world_size = world_size,
+               .choices = programs_.selection().choices,
+               .reproducible = programs_.selection().reproducible}) {}
 
 void Collectives::agree_on(GroupFacts facts) {
   facts.world_size = world_size_;
   facts.choices = programs_.selection().choices;
+  facts.reproducible = programs_.selection().reproducible;
   programs_.place(facts.host_of);
   policy_ = Policy(facts);
 }
 
 void Collectives::reduce_by(Call call, const Reduce& reduce, Timeout timeout) {
   prepare_choice(timeout);
+  call.association = policy_.association(reduce);
   call.algorithm = policy_.algorithm(call, executor_kind());
-  carry_out(call, reduction_of(reduce, world_size_), timeout);
+  Reduction reduction = reduction_of(reduce, world_size_);
+  reduction.association = call.association;
+  carry_out(call, reduction, timeout);
 }
 
 void Collectives::move_by(Call call, Timeout timeout) {

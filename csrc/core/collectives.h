@@ -26,6 +26,7 @@ class Collectives {
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
+  bool is_reproducible() const { return programs_.selection().reproducible; }
 
   void all_reduce(const void* input, void* output, std::size_t count, Reduce reduce,
                   Timeout timeout);
@@ -58,7 +59,7 @@ class Collectives {
   // or for an all-to-all each pair; and these cut into as many chunks as the plan has. They stay
   // until the next call.
   const Prepared& prepared(const Call& call) {
-    return programs_.find(call.collective, call.algorithm, call.root);
+    return programs_.find(call);
   }
   Chunks& blocks() { return blocks_; }
   std::span<const Chunk> chunks(const Call& call, int num_chunks);

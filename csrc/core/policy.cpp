@@ -61,6 +61,7 @@ ByFamily across_hosts(Collective collective, const Grid& grid) {
 
 Policy::Policy(const GroupFacts& facts)
     : world_size_(facts.world_size),
+      reproducible_(facts.reproducible),
       choices_(facts.choices),
       tuning_(facts.tuned),
       with_call_nbytes_(facts.with_call_nbytes) {
@@ -82,6 +83,13 @@ AlgorithmId Policy::algorithm(const Call& call, ExecutorKind executor) const {
   if (adds_at_once(call)) return id_of(*find_algorithm(call.collective, "direct"));
   const auto collective = static_cast<int>(call.collective);
   if (selected_[collective]) return *selected_[collective];
+  if (call.association == Association::kPairs) {
+    const auto family =
+        family_by_shm(call.collective, call.count, call.dtype, world_size_, is_on_one_host_);
+    const bool takes_one_step =
+        executor == ExecutorKind::kShm && family == AlgorithmFamily::kOneShot;
+    return id_of(*find_algorithm(call.collective, takes_one_step ? "one_shot" : "direct"));
+  }
   const std::size_t nbytes = call.count * element_size(call.dtype);
   if (const AlgorithmId* tuned = tuning_.find(call.collective, nbytes);
       tuned != nullptr && !rounds_often(call)) {
@@ -322,6 +330,7 @@ class Calls {
     call_.collective = collective;
     call_.dtype = dtype;
     call_.reduces = is_reduction(collective);
+    if (call_.reduces) call_.association = policy.association({dtype, call_.op});
     const bool sends_one_block =
         executor != ExecutorKind::kShm || collective == Collective::kAllGather;
     payload_blocks_ = sends_one_block ? 1 : num_blocks_;

@@ -59,6 +59,7 @@ struct Decision {
 struct GroupFacts {
   int world_size = 1;
   Selection::Choices choices = {};    // a user's
+  bool reproducible = false;          // Selection::reproducible
   std::vector<TunedRule> tuned = {};  // on one host, for groups of this size
   std::vector<int> host_of = {};      // by rank; empty: all ranks share one host
   Link link = {};                     // between hosts
@@ -89,6 +90,13 @@ class Policy {
 
   AlgorithmId algorithm(const Call& call, ExecutorKind executor) const;
 
+  // The order in which a call's contributions are added.
+  Association association(const Reduce& reduce) const {
+    return reproducible_ && depends_on_association(reduce.dtype, reduce.op)
+               ? Association::kPairs
+               : Association::kLeftToRight;
+  }
+
   // The path of a call that has an algorithm and a payload of so many bytes.
   Path path(const Call& call, ExecutorKind executor, std::size_t payload_nbytes) const {
     return path_of(call, executor, payload_nbytes, with_call_nbytes_);
@@ -117,6 +125,7 @@ class Policy {
 
   int world_size_;
   bool is_on_one_host_ = true;
+  bool reproducible_;
   Selection::Choices choices_;
   std::array<std::optional<AlgorithmId>, kNumCollectives> selected_{};
   std::array<std::array<AlgorithmId, kNumFamilies>, kNumCollectives> automatic_{};

@@ -33,33 +33,68 @@ std::uint64_t fingerprint_of(const std::vector<Plan>& plans) {
   return digest.value();
 }
 
+// How the sums of a call are rounded that are to be of pairs.
+std::optional<Rounding> rounding_of(const Call& call) {
+  if (call.association != Association::kPairs) return std::nullopt;
+  return element_size(call.dtype) < 4 ? Rounding::kEveryStep : Rounding::kEveryAddition;
+}
+
+void check_reproducible(Collective collective, const std::vector<Plan>& plans, Rounding rounding,
+                        int root) {
+  const auto difference = association_difference(collective, plans, rounding, root);
+  if (!difference) return;
+  throw PlanError(
+      "the sums of a group with reproducible=\"ranks\" are of pairs of ranks, then of "
+      "pairs of these, and " +
+      difference->to_string());
+}
+
 }  // namespace
 
 Programs::Programs(int rank, int world_size, Selection selection)
     : rank_(rank), world_size_(world_size), selection_(std::move(selection)) {}
 
-const Prepared& Programs::find(Collective collective, AlgorithmId algorithm, int root) {
-  const auto key = std::make_tuple(collective, algorithm, root);
+const Prepared& Programs::find(const Call& call) {
+  const auto key =
+      std::make_tuple(call.collective, AlgorithmId{call.algorithm}, call.root, rounding_of(call));
   const auto known = prepared_.find(key);
   if (known != prepared_.end()) return known->second;
-  return prepared_.emplace(key, prepare(collective, algorithm, root)).first->second;
+  return prepared_.emplace(key, prepare(call)).first->second;
 }
 
-Prepared Programs::prepare(Collective collective, AlgorithmId id, int root) const {
+std::vector<Plan> Programs::plans_of(Collective collective, AlgorithmId id, int root) const {
+  std::vector<Plan> plans;
+  if (id == kUsersPlans) {
+    plans = selection_.choices.at(collective).plans(world_size_, root);
+    if (static_cast<int>(plans.size()) != world_size_) {
+      throw PlanError("there are " + std::to_string(plans.size()) + " plans for " +
+                      std::to_string(world_size_) + " ranks");
+    }
+  } else {
+    const Setting setting{world_size_, root, selection_.host_of};
+    for (int r = 0; r < world_size_; ++r) plans.push_back(algorithms()[id].generate(r, setting));
+  }
+  return plans;
+}
+
+Prepared Programs::prepare(const Call& call) const {
   Prepared prepared;
-  const int from = std::max(root, 0);
+  const Collective collective = call.collective;
+  const AlgorithmId id = call.algorithm;
+  const int from = std::max(call.root, 0);
   try {
+    const std::optional<Rounding> rounding = rounding_of(call);
     if (id == kUsersPlans) {
-      const std::vector<Plan> plans = selection_.choices.at(collective).plans(world_size_, from);
-      if (static_cast<int>(plans.size()) != world_size_) {
-        throw PlanError("there are " + std::to_string(plans.size()) + " plans for " +
-                        std::to_string(world_size_) + " ranks");
-      }
+      const std::vector<Plan> plans = plans_of(collective, id, from);
       verify(collective, plans, from);
+      if (rounding) check_reproducible(collective, plans, *rounding, from);
       prepared.fingerprint = fingerprint_of(plans);
       prepared.program =
           compile(collective, world_size_, [&](int r) { return plans[r]; }, rank_, from);
     } else {
+      if (rounding && selection_.choices.contains(collective)) {
+        check_reproducible(collective, plans_of(collective, id, from), *rounding, from);
+      }
       const Algorithm& algorithm = algorithms()[id];
       const Setting setting{world_size_, from, selection_.host_of};
       if (algorithm.two_level) {

@@ -4,11 +4,14 @@
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <vector>
 
+#include "core/call.h"
 #include "core/selection.h"
 #include "plan/algorithms.h"
+#include "plan/bitwise.h"
 #include "plan/program.h"
 
 namespace ringcomm {
@@ -35,15 +38,18 @@ class Programs {
 
   const Selection& selection() const { return selection_; }
 
-  const Prepared& find(Collective collective, AlgorithmId algorithm, int root);
+  // A selected plan is refused if it does not add as the call wants.
+  const Prepared& find(const Call& call);
 
  private:
-  Prepared prepare(Collective collective, AlgorithmId algorithm, int root) const;
+  Prepared prepare(const Call& call) const;
+  std::vector<Plan> plans_of(Collective collective, AlgorithmId algorithm, int root) const;
 
   const int rank_;
   const int world_size_;
   Selection selection_;
-  std::map<std::tuple<Collective, AlgorithmId, int>, Prepared> prepared_;
+  // By what a program depends on: the last is how sums of pairs are rounded, if they are wanted.
+  std::map<std::tuple<Collective, AlgorithmId, int, std::optional<Rounding>>, Prepared> prepared_;
 };
 
 }  // namespace ringcomm

@@ -68,6 +68,9 @@ struct Selection {
 
   // What is not in here is chosen call by call.
   Choices choices = {};
+  // Sums of floats have bits that depend on nothing but the ranks' values: every call adds all of
+  // them in one step, as pairs (reduce/types.h).
+  bool reproducible = false;
   std::vector<int> host_of = {};      // as in plan/algorithms.h
   Link link = {};                     // between hosts; rank 0's counts
   std::vector<TunedRule> tuned = {};  // on one host; for groups of any size

@@ -130,6 +130,8 @@ constexpr bool supports(DType dtype, ReduceOp op) {
 // computed apart.
 enum class Association : std::uint8_t { kLeftToRight, kPairs };
 
+constexpr bool is_valid(Association association) { return association <= Association::kPairs; }
+
 constexpr bool depends_on_association(DType dtype, ReduceOp op) {
   return is_floating_point(dtype) && (op == ReduceOp::kSum || op == ReduceOp::kAvg ||
                                       op == ReduceOp::kProduct || op == ReduceOp::kPremulSum);

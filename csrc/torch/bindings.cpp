@@ -78,8 +78,9 @@ CallTimes times_of(const std::vector<Time>& times) {
 
 Selection selection_of(const std::vector<Choice>& choices, std::vector<int> host_of,
                        const Link& link, const std::vector<Tuned>& tuned,
-                       const std::string& tuned_by) {
+                       const std::string& tuned_by, bool reproducible) {
   Selection selection{.choices = {},
+                      .reproducible = reproducible,
                       .host_of = std::move(host_of),
                       .link = link,
                       .tuned = rules_of(tuned),
@@ -116,11 +117,12 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const std::optional<Link>& link, const std::vector<Tuned>& tuned,
     std::chrono::milliseconds heartbeat_timeout, const std::vector<Time>& times,
     const std::string& tuned_by, const py::object& made, const std::string& async_errors,
-    bool is_high_priority_stream) {
+    bool is_high_priority_stream, bool reproducible) {
   const auto make_options = [&] {
     auto options = c10::make_intrusive<RingBackend::Options>(timeout);
     options->selection =
-        selection_of(algorithms, std::move(host_of), link.value_or(Link{}), tuned, tuned_by);
+        selection_of(algorithms, std::move(host_of), link.value_or(Link{}), tuned, tuned_by,
+                     reproducible);
     options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
     options->device.shares_device = !max_ctas;
     options->device.max_ctas = max_ctas.value_or(options->device.max_ctas);
@@ -270,7 +272,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("tuned") = std::vector<Tuned>{}, py::arg("heartbeat_timeout") = kHeartbeatTimeout,
         py::arg("times") = std::vector<Time>{}, py::arg("tuned_by") = "",
         py::arg("made") = py::none(), py::arg("async_errors") = "exit",
-        py::arg("is_high_priority_stream") = true,
+        py::arg("is_high_priority_stream") = true, py::arg("reproducible") = false,
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("decline_group", &decline_group, py::arg("store"), py::arg("rank"), py::arg("world_size"),
         py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"), py::arg("reason"),

@@ -21,15 +21,15 @@ namespace ringcomm {
 inline constexpr int kSparseCalls = 3;
 
 // What the ranks exchange first: the number of nonzeros, then what must agree.
-inline std::vector<int64_t> shape_record(const at::Tensor& tensor) {
+inline std::vector<int64_t> shape_record(const at::Tensor& tensor, bool is_reproducible) {
   std::vector<int64_t> record{tensor._nnz(), tensor.sparse_dim(),
-                              static_cast<int64_t>(tensor.scalar_type())};
+                              static_cast<int64_t>(tensor.scalar_type()), is_reproducible ? 1 : 0};
   record.insert(record.end(), tensor.sizes().begin(), tensor.sizes().end());
   return record;
 }
 
-// all_gather of tensors that differ in dimension `along`, by counts[r] on rank r; joined there.
-inline at::Tensor gather_and_join(Collectives& collectives, const at::Tensor& own,
+// all_gather of tensors that differ in dimension `along`, by counts[r] on rank r.
+inline std::vector<at::Tensor> gather(Collectives& collectives, const at::Tensor& own,
                                   const std::vector<int64_t>& counts, int64_t along,
                                   std::chrono::milliseconds timeout) {
   const Elements elements = elements_to_move(own.scalar_type());
@@ -43,7 +43,30 @@ inline at::Tensor gather_and_join(Collectives& collectives, const at::Tensor& ow
   }
   const at::Tensor flat = readable(own);
   collectives.all_gather(flat.const_data_ptr(), outputs, elements, timeout);
-  return at::cat(parts, along);
+  return parts;
+}
+
+// Adds neighbours first, then neighbouring pairs, and so on (reduce/types.h), and rounds once.
+inline at::Tensor sum_in_pairs(const std::vector<at::Tensor>& indices,
+                               const std::vector<at::Tensor>& values, const at::Tensor& own) {
+  const at::ScalarType dtype = own.scalar_type();
+  const bool is_narrow = at::isFloatingType(dtype) && own.element_size() < 4;
+  std::vector<at::Tensor> sums;
+  for (std::size_t r = 0; r < indices.size(); ++r) {
+    const at::Tensor wide = is_narrow ? values[r].to(at::kFloat) : values[r];
+    sums.push_back(at::_sparse_coo_tensor_unsafe(indices[r], wide, own.sizes(),
+                                                 wide.options().layout(at::kSparse))
+                       ._coalesced_(true));
+  }
+  while (sums.size() > 1) {
+    std::vector<at::Tensor> next;
+    for (std::size_t r = 0; r + 1 < sums.size(); r += 2) {
+      next.push_back(at::add(sums[r], sums[r + 1]).coalesce());
+    }
+    if (sums.size() % 2 == 1) next.push_back(sums.back());
+    sums = std::move(next);
+  }
+  return is_narrow ? sums[0].to(dtype) : sums[0];
 }
 
 // Throws ValueError unless `tensor` is a sparse CPU tensor and the op is SUM.
@@ -61,7 +84,7 @@ inline void all_reduce_sparse(Collectives& collectives, at::Tensor tensor,
                               std::chrono::milliseconds timeout) {
   at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor own = tensor.coalesce();
-  const std::vector<int64_t> record = shape_record(own);
+  const std::vector<int64_t> record = shape_record(own, collectives.is_reproducible());
   const std::size_t n = collectives.world_size();
   std::vector<std::vector<int64_t>> records(n, std::vector<int64_t>(record.size()));
   std::vector<Output> outputs;
@@ -75,16 +98,21 @@ inline void all_reduce_sparse(Collectives& collectives, at::Tensor tensor,
       throw Error(ErrorKind::kMismatch,
                   "rank " + std::to_string(collectives.rank()) +
                       " of the group in a sparse all_reduce: rank " + std::to_string(r) +
-                      "'s tensor has another shape, dtype or number of sparse dimensions");
+                      "'s tensor has another shape, dtype or number of sparse dimensions, or its "
+                      "group another `reproducible`");
     }
   }
-  const at::Tensor indices = gather_and_join(collectives, own._indices(), nonzeros, 1, timeout);
-  const at::Tensor values = gather_and_join(collectives, own._values(), nonzeros, 0, timeout);
+  const std::vector<at::Tensor> indices = gather(collectives, own._indices(), nonzeros, 1, timeout);
+  const std::vector<at::Tensor> values = gather(collectives, own._values(), nonzeros, 0, timeout);
   const DefaultFloatMode mode;  // torch adds them here, on each rank by itself
-  const at::Tensor sum = at::_sparse_coo_tensor_unsafe(indices, values, own.sizes(),
-                                                       values.options().layout(at::kSparse))
-                             .coalesce();
-  tensor.copy_(sum);
+  if (collectives.is_reproducible()) {
+    tensor.copy_(sum_in_pairs(indices, values, own));
+    return;
+  }
+  const at::Tensor joined = at::cat(values, 0);
+  tensor.copy_(at::_sparse_coo_tensor_unsafe(at::cat(indices, 1), joined, own.sizes(),
+                                             joined.options().layout(at::kSparse))
+                   .coalesce());
 }
 
 }  // namespace ringcomm

@@ -39,6 +39,7 @@ def create_backend(
     made: Callable[[int], None] | None = None,
     async_errors: str = "exit",
     is_high_priority_stream: bool = True,
+    reproducible: bool = False,
 ) -> Backend: ...
 def decline_group(
     store: Store,

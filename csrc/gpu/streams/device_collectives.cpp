@@ -1,12 +1,16 @@
 #include "gpu/streams/device_collectives.h"
 
 #include <exception>
+#include <string>
 
 #include "core/status.h"
 #include "gpu/streams/cost.h"
 #include "plan/collective.h"
 
 namespace ringcomm::streams {
+
+// Kernels add from left to right, which is the same for so many.
+constexpr int kMostInPairs = 3;
 
 static_assert(kLeastMessageSlice == kMinSliceNbytes, "it follows from the costs in cost.h");
 
@@ -37,6 +41,13 @@ void DeviceCollectives::carry_out(Call call, const Reduction& reduction, Timeout
         ErrorKind::kInvalidArgument,
         "all_to_all on a device: in this plan ranks pass on chunks of others, whose counts they do "
         "not know there. The algorithm \"direct\" sends each to its rank.");
+  }
+  if (!refusal && call.association == Association::kPairs && world_size() > kMostInPairs) {
+    refusal = make_error(ErrorKind::kInvalidArgument,
+                         std::string(to_string(call.collective)) +
+                             " on a device: reproducible=\"ranks\" is for at most " +
+                             std::to_string(kMostInPairs) + " ranks there, and this group has " +
+                             std::to_string(world_size()) + "; on CPUs it is for any number");
   }
   if (refusal) {
     call.plan = Prepared::kNoProgram;

@@ -1,0 +1,233 @@
+"""With reproducible="ranks", the bits of sums depend on the ranks' values and their number alone.
+
+Random cases, of any collective that adds, length, offset, layout of memory, dtype, op, path,
+algorithm, hosts and numbers of ranks, are compared bit for bit with sums that NumPy adds here in
+the promised order: neighbouring ranks first, then neighbouring pairs. Payloads and signs of NaNs
+may differ. A plain run has 300 cases, and one with --long 10,000.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import Rank, on_processes
+from test_same_bits import (
+    LAYOUTS,
+    LIMITS,
+    SIDES,
+    SPECIAL,
+    TIMEOUT,
+    Call,
+    Reference,
+    described,
+    factor_of,
+    fits,
+    without_payloads,
+)
+from values import FLOATS
+
+import ringcomm
+from ringcomm.options import Options
+
+PLACEMENTS = [(2,), (3,), (4,), (5,), (7,), (8,), (12,), (17,), (1, 1), (2, 1), (2, 2), (3, 2)]
+PLACEMENTS += [(1, 4), (1, 1, 1), (1, 2, 3), (4, 4), (2, 2, 1, 2)]
+ALGORITHMS = {
+    "all_reduce": ["auto", "direct", "one_shot"],
+    "reduce_scatter": ["auto", "direct"],
+    "reduce": ["auto", "direct"],
+}
+DTYPES = [*FLOATS, torch.complex64, torch.complex128]
+FACTORS: dict[str, list[Any]] = {
+    "placement": PLACEMENTS,
+    "algorithm": [(name, each) for name, algorithms in ALGORITHMS.items() for each in algorithms],
+    "dtype": DTYPES,
+    "op": ["SUM", "AVG", "PRODUCT", "PREMUL_SUM"],
+    "limit": [SPECIAL, *LIMITS],
+    "side": SIDES,
+    "layout": LAYOUTS,
+    "path": ["direct", "dist", "direct async", "dist async", "coalesced", "sparse"],
+    "flush": ["no rank"],
+}
+MOST_NBYTES = 4 << 20  # of all ranks together
+_AS_INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def is_one(case: dict[str, Any]) -> bool:
+    n = sum(case["placement"])
+    if case["limit"] != SPECIAL and n * LIMITS[case["limit"]](n) > MOST_NBYTES:
+        return False
+    if case["dtype"].is_complex and case["op"] == "PRODUCT":
+        return False
+    names = list(case)
+    return all(
+        fits(first, case[first], second, case[second])
+        for i, first in enumerate(names)
+        for second in names[i + 1 :]
+        if "flush" not in (first, second)
+    )
+
+
+def sample(count: int) -> list[dict[str, Any]]:
+    rng = random.Random(1)
+    cases: list[dict[str, Any]] = []
+    while len(cases) < count:
+        case = {name: rng.choice(values) for name, values in FACTORS.items()}
+        if is_one(case):
+            cases.append(case)
+    return cases
+
+
+# ---- The reference
+
+
+def in_pairs(values: list[np.ndarray], op: str) -> np.ndarray:
+    combine = np.multiply if op == "PRODUCT" else np.add
+    while len(values) > 1:
+        paired = [combine(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
+        values = paired + values[len(paired) * 2 :]
+    return values[0]
+
+
+def expected(inputs: list[torch.Tensor], op: str) -> torch.Tensor:
+    """What is promised, of inputs of one dtype by rank."""
+    dtype = inputs[0].dtype
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    values = [each.to(wide) for each in inputs]
+    with np.errstate(all="ignore"):
+        if op == "PREMUL_SUM":
+            factors = [torch.tensor(factor_of(rank), dtype=wide) for rank in range(len(inputs))]
+            values = [(x * f).to(dtype).to(wide) for x, f in zip(values, factors, strict=True)]
+        total = in_pairs([each.numpy() for each in values], op)
+        if op == "AVG":
+            total = total / total.dtype.type(len(inputs))
+    return torch.from_numpy(np.asarray(total)).to(dtype)
+
+
+def complaint_of(result: torch.Tensor, reference: Reference, op: str) -> str:
+    inputs = list(reference.inputs)
+    if result.dtype.is_complex:
+        result, inputs = torch.view_as_real(result), [torch.view_as_real(x) for x in inputs]
+    wanted = expected([x.reshape(-1) for x in inputs], op)
+    integer = _AS_INTEGER[wanted.dtype.itemsize]
+    got = without_payloads(result.reshape(-1)).view(integer)
+    wrong = (got != without_payloads(wanted).view(integer)).nonzero().flatten().tolist()
+    if not wrong:
+        return ""
+    at = wrong[0]
+    of = [x.reshape(-1)[at].item() for x in inputs]
+    return (
+        f"{len(wrong)} of {len(wanted)} differ from the promised sum, element {at} of {of} is "
+        f"{result.reshape(-1)[at].item()} and not {wanted[at].item()}"
+    )
+
+
+# ---- The comparison
+
+
+def compare(rank: Rank, cases: list[dict[str, Any]]) -> list[str]:
+    hosts = cases[0]["placement"]
+    host_of = [host for host, size in enumerate(hosts) for _ in range(size)]
+    if len(hosts) > 1:
+        os.environ.update(RINGCOMM_HOSTID=f"host{host_of[rank.rank]}", RINGCOMM_LINKS="gloo")
+    dist.init_process_group(
+        "ring", store=rank.store, rank=rank.rank, world_size=rank.world_size, timeout=TIMEOUT
+    )
+    complaints: list[str] = []
+    groups: dict[str, Any] = {}
+    for case in cases:
+        print(described(case), flush=True)  # the last line is what a crash was in
+        collective, algorithm = case["algorithm"]
+        key = f"{collective}={algorithm}"
+        if key not in groups:
+            groups[key] = ringcomm.new_group(
+                algorithm=key, reproducible="ranks", ranks_per_host=list(hosts), timeout=TIMEOUT
+            )
+        for name, result, reference, _ in Call(case, rank.rank, groups[key]).run():
+            if not isinstance(reference, Reference) or result.numel() == 0:
+                continue
+            if complaint := complaint_of(result, reference, case["op"]):
+                complaints.append(f"rank {rank.rank}, {described(case)}: {name}: {complaint}")
+    dist.destroy_process_group()
+    return complaints
+
+
+def test_sums_are_the_promised_ones(request: pytest.FixtureRequest) -> None:
+    by_placement = defaultdict(list)
+    for case in sample(10_000 if request.config.getoption("long") else 300):
+        by_placement[case["placement"]].append(case)
+    complaints = [
+        line
+        for placement, cases in by_placement.items()
+        for result in on_processes(compare, sum(placement), cases, timeout=1200)
+        for line in result
+    ]
+    assert not complaints, f"{len(complaints)} complaints:\n" + "\n".join(complaints[:20])
+
+
+# ---- What is asked for
+
+
+def adds(rank: Rank) -> list[float]:
+    """The sum of 2^24, 1, 1 and 1, which is 2^24 from left to right."""
+    os.environ["RINGCOMM_REPRODUCIBLE"] = "ranks"
+    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    value = [2.0**24, 1.0, 1.0, 1.0][rank.rank]
+    results = []
+    for count in (1, 100_000):
+        for group in (None, ringcomm.new_group(), ringcomm.new_group(reproducible="off")):
+            tensor = torch.full((count,), value)
+            ringcomm.all_reduce(tensor, group=group)
+            results.append(tensor.unique().item())
+    dist.destroy_process_group()
+    return results
+
+
+def test_environment_is_for_groups_without_options() -> None:
+    promised, otherwise = 2.0**24 + 2, 2.0**24
+    assert on_processes(adds, 4) == [[promised, promised, otherwise] * 2] * 4
+
+
+def raises(rank: Rank) -> list[str]:
+    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    by_ring = ringcomm.new_group(algorithm="ring", reproducible="ranks")
+    by_doubling = ringcomm.new_group(algorithm="recursive_doubling", reproducible="ranks")
+    apart = ringcomm.new_group(reproducible="ranks" if rank.rank == 0 else "off")
+    errors = []
+    for group, dtype in [
+        (by_ring, torch.float32),
+        (by_ring, torch.int32),
+        (by_doubling, torch.float32),
+        (by_doubling, torch.bfloat16),
+        (apart, torch.float32),
+    ]:
+        try:
+            ringcomm.all_reduce(torch.ones(100_000, dtype=dtype), group=group)
+            errors.append("")
+        except (RuntimeError, ringcomm.plan.PlanError) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+    dist.destroy_process_group()
+    return errors
+
+
+def test_other_sums_are_refused() -> None:
+    for ring, integers, doubling, narrow, apart in on_processes(raises, 4):
+        assert ring.startswith('PlanError: all_reduce by the plan "ring" on 4 ranks')
+        assert "in chunk 0, and not with (rank 0 + rank 1) + (rank 2 + rank 3)" in ring
+        assert integers == doubling == ""
+        assert "recursive_doubling" in narrow
+        assert "another order of addition (is reproducible= the same on every rank?)" in apart
+
+
+def test_wrong_values_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="must be one of off, ranks, got 'yes'"):
+        ringcomm.options.is_reproducible(Options(reproducible="yes"))
+    monkeypatch.setenv("RINGCOMM_REPRODUCIBLE", "1")
+    with pytest.raises(ValueError, match="RINGCOMM_REPRODUCIBLE is '1'; it must be one of"):
+        ringcomm.options.is_reproducible(Options())
