@@ -168,7 +168,8 @@ def new_group(
 
     Raises:
         ValueError: there is no default group, ranks are repeated or out of range, there are both
-            pg_options and an algorithm, ranks_per_host or reproducible, or group_desc holds a lone surrogate.
+            pg_options and an algorithm, ranks_per_host or reproducible, or group_desc holds a lone
+            surrogate.
     """
     options = _options(algorithm, ranks_per_host, reproducible)
     if options is not None and pg_options is not None:

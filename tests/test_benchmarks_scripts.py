@@ -220,6 +220,23 @@ def test_flight_record() -> None:
     assert re.search(r"^dist\.all_reduce( +\d+){3}$", result.stdout, re.M), result.stdout
 
 
+def test_reproducible(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    result = run(
+        *("benchmarks/reproducible.py", "--nproc", "4", "--sizes", "64,64K", "--rounds", "3"),
+        *("--dtypes", "bfloat16", "--output", str(output)),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads(output.with_suffix(".json").read_text())["rows"]
+    assert [(row["world_size"], row["dtype"], row["nbytes"]) for row in rows] == [
+        (4, "bfloat16", 64),
+        (4, "bfloat16", 65536),
+    ]
+    assert all(row["off"] > 0 and row["ranks"] > 0 for row in rows)
+    pattern = r"^\| 4 \| bfloat16 \| 64 KiB( \| [\d.]+ [µm]s){2} \| [\d.]+ \|$"
+    assert re.search(pattern, result.stdout, re.M)
+
+
 def test_late_rank(tmp_path: Path) -> None:
     output = tmp_path / "out"
     result = run(

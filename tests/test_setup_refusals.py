@@ -30,6 +30,7 @@ BAD = {
     "RINGCOMM_HOST_SILENCE": "0",
     "RINGCOMM_LINKS": "string",
     "RINGCOMM_RANKS_PER_HOST": "0",
+    "RINGCOMM_REPRODUCIBLE": "perhaps",
     "RINGCOMM_TUNING": "/none/such",
 }
 

@@ -58,9 +58,7 @@ class Collectives {
   // For carry_out: the plan of the call; its blocks, one for the whole buffer or one for each rank,
   // or for an all-to-all each pair; and these cut into as many chunks as the plan has. They stay
   // until the next call.
-  const Prepared& prepared(const Call& call) {
-    return programs_.find(call);
-  }
+  const Prepared& prepared(const Call& call) { return programs_.find(call); }
   Chunks& blocks() { return blocks_; }
   std::span<const Chunk> chunks(const Call& call, int num_chunks);
 

@@ -120,9 +120,8 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     bool is_high_priority_stream, bool reproducible) {
   const auto make_options = [&] {
     auto options = c10::make_intrusive<RingBackend::Options>(timeout);
-    options->selection =
-        selection_of(algorithms, std::move(host_of), link.value_or(Link{}), tuned, tuned_by,
-                     reproducible);
+    options->selection = selection_of(algorithms, std::move(host_of), link.value_or(Link{}), tuned,
+                                      tuned_by, reproducible);
     options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
     options->device.shares_device = !max_ctas;
     options->device.max_ctas = max_ctas.value_or(options->device.max_ctas);

@@ -30,8 +30,8 @@ inline std::vector<int64_t> shape_record(const at::Tensor& tensor, bool is_repro
 
 // all_gather of tensors that differ in dimension `along`, by counts[r] on rank r.
 inline std::vector<at::Tensor> gather(Collectives& collectives, const at::Tensor& own,
-                                  const std::vector<int64_t>& counts, int64_t along,
-                                  std::chrono::milliseconds timeout) {
+                                      const std::vector<int64_t>& counts, int64_t along,
+                                      std::chrono::milliseconds timeout) {
   const Elements elements = elements_to_move(own.scalar_type());
   std::vector<at::Tensor> parts;
   std::vector<Output> outputs;

@@ -62,7 +62,8 @@ struct Line {
 void check_lines(const GroupFacts& facts, ExecutorKind executor, const std::vector<Line>& lines) {
   const Policy policy(facts);
   for (const Line& line : lines) {
-    const Call call = call_of(line.collective, line.dtype, line.nbytes);
+    Call call = call_of(line.collective, line.dtype, line.nbytes);
+    if (call.reduces) call.association = policy.association({line.dtype, call.op});
     const bool is_parts = line.collective == kAllGather;
     const std::size_t payload = is_parts ? line.nbytes / facts.world_size : line.nbytes;
     const std::string found = said(policy, executor, call, payload);
@@ -167,6 +168,35 @@ TEST(what_a_user_has_selected_comes_first_and_then_what_was_measured) {
   facts.choices[kAllReduce] = {"chain"};
   CHECK_EQ(check::error_of(ErrorKind::kInvalidArgument, [&] { const Policy refused(facts); }),
            "all_reduce has no algorithm \"chain\"");
+}
+
+TEST(reproducible_sums_are_added_at_once) {
+  GroupFacts facts = one_host(17);
+  facts.reproducible = true;
+  facts.tuned = {{1 * kMiB, 17, kAllReduce, id_of(*find_algorithm(kAllReduce, "ring"))}};
+  check_lines(facts, kShm,
+              {{kAllReduce, kFloat32, 16 * kKiB, "with call"},
+               {kAllReduce, kFloat32, 1 * kMiB, "direct, zero copy"},
+               {kAllReduce, DType::kInt32, 1 * kMiB, "ring, zero copy"},
+               {kReduceScatter, kFloat32, 1 * kMiB, "direct, zero copy"},
+               {kReduce, kFloat32, 1 * kMiB, "direct, zero copy"},
+               {kBroadcast, kFloat32, 1 * kMiB, "chain, zero copy"}});
+  for (const ExecutorKind executor : {kMessages, kFused}) {
+    check_lines(facts, executor, {{kAllReduce, kFloat32, 64 * kMiB, "direct"}});
+  }
+  GroupFacts hosts = on_hosts({0, 0, 1, 1});
+  hosts.reproducible = true;
+  check_lines(
+      hosts, kShm,
+      {{kAllReduce, kFloat32, 16, "with call"}, {kAllReduce, kFloat32, 1 * kMiB, "direct"}});
+  GroupFacts two = one_host(2);
+  two.reproducible = true;
+  check_lines(two, kShm, {{kAllReduce, kFloat32, 512 * kKiB, "one_shot, zero copy"}});
+
+  const Policy policy(facts);
+  CHECK(policy.association({kFloat32, ReduceOp::kSum}) == Association::kPairs);
+  CHECK(policy.association({kFloat32, ReduceOp::kMax}) == Association::kLeftToRight);
+  CHECK(Policy(one_host(17)).association({kFloat32, ReduceOp::kSum}) == Association::kLeftToRight);
 }
 
 TEST(the_operation_counts) {

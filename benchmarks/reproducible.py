@@ -1,0 +1,106 @@
+"""What reproducible="ranks" costs: an all-reduce with it, and without.
+
+    python benchmarks/reproducible.py --nproc 4
+
+Two groups of the same ranks take turns, so that both meet the same machine. The table shows the
+median time of each, on the slowest rank, and the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from common import listed, report, rotated, run_on_ranks
+
+import ringcomm
+from ringcomm.arguments import nbytes, number
+from ringcomm.units import readable_nbytes, readable_seconds
+from ringcomm.usage import Parser
+
+SETTINGS = ("off", "ranks")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TURN = 2e-3  # seconds that the calls of a turn take together
+
+
+@dataclass(frozen=True)
+class Row:
+    world_size: int
+    dtype: str
+    nbytes: int
+    off: float  # seconds
+    ranks: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ranks / self.off
+
+
+def seconds(tensor: torch.Tensor, group: Any, repeats: int) -> float:
+    """A call takes so long on the slowest rank."""
+    ringcomm.barrier()
+    started = time.perf_counter()
+    for _ in range(repeats):
+        ringcomm.all_reduce(tensor, group=group)
+    took = torch.tensor((time.perf_counter() - started) / repeats, dtype=torch.float64)
+    ringcomm.all_reduce(took, ringcomm.ReduceOp.MAX)
+    return float(took)
+
+
+def measure(groups: dict[str, Any], dtype: str, size: int, rounds: int) -> Row:
+    tensor = torch.zeros(max(1, size // DTYPES[dtype].itemsize), dtype=DTYPES[dtype])
+    once = max(seconds(tensor, group, 3) for group in groups.values())
+    repeats = max(1, int(TURN / once))
+    samples: dict[str, list[float]] = {setting: [] for setting in SETTINGS}
+    for r in range(rounds):
+        for setting in rotated(SETTINGS, r):
+            samples[setting].append(seconds(tensor, groups[setting], repeats))
+    medians = {setting: statistics.median(samples[setting]) for setting in SETTINGS}
+    return Row(dist.get_world_size(), dtype, size, medians["off"], medians["ranks"])
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| ranks | dtype | nbytes | off | ranks | ranks / off |", "|---:|---|---:|---:|---:|---:|"]
+    lines += [
+        f"| {row.world_size} | {row.dtype} | {readable_nbytes(row.nbytes)} | "
+        f"{readable_seconds(row.off)} | {readable_seconds(row.ranks)} | {row.ratio:.2f} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def rank_main(options: argparse.Namespace) -> None:
+    groups = {setting: ringcomm.new_group(reproducible=setting) for setting in SETTINGS}
+    rows = [
+        measure(groups, dtype, size, options.rounds)
+        for dtype in options.dtypes
+        for size in options.sizes
+    ]
+    if dist.get_rank() == 0:
+        note = "Seconds of an all-reduce in place, medians."
+        report(options.output, Row, rows, note, table(rows))
+
+
+def main() -> int:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nproc", type=number(1), default=4, help="ranks, without torchrun")
+    parser.add_argument(
+        "--sizes",
+        type=listed(nbytes),
+        default=[64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20],
+        help="of the tensor, such as 1K,64K,1M",
+    )
+    parser.add_argument("--dtypes", type=listed(str), default=list(DTYPES), help=", ".join(DTYPES))
+    parser.add_argument("--rounds", type=number(1), default=101, help="of each setting")
+    parser.add_argument("-o", "--output", type=Path, help="without ending: .csv, .json and .md")
+    return run_on_ranks(rank_main, parser.parse_args())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
