@@ -66,7 +66,10 @@ def measure(groups: dict[str, Any], dtype: str, size: int, rounds: int) -> Row:
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| ranks | dtype | nbytes | off | ranks | ranks / off |", "|---:|---|---:|---:|---:|---:|"]
+    lines = [
+        "| world size | dtype | nbytes | off | ranks | ranks / off |",
+        "|---:|---|---:|---:|---:|---:|",
+    ]
     lines += [
         f"| {row.world_size} | {row.dtype} | {readable_nbytes(row.nbytes)} | "
         f"{readable_seconds(row.off)} | {readable_seconds(row.ranks)} | {row.ratio:.2f} |"
