@@ -85,7 +85,7 @@ void with_group(const Placement& placement, const std::string& algorithm,
 // From one point to the next that is tried. All take minutes: 1 is for changes of what may fail.
 long stride() {
   const char* const value = std::getenv("RINGCOMM_TEST_STRIDE");
-  return value == nullptr ? 3 : std::max(1L, std::atol(value));
+  return value == nullptr ? 11 : std::max(1L, std::atol(value));
 }
 
 // body(communicator) is carried out by all ranks of a new group for points at which the victim can
