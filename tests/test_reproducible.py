@@ -37,7 +37,7 @@ import ringcomm
 from ringcomm.options import Options
 
 PLACEMENTS = [(2,), (3,), (4,), (5,), (7,), (8,), (12,), (17,), (1, 1), (2, 1), (2, 2), (3, 2)]
-PLACEMENTS += [(1, 4), (1, 1, 1), (1, 2, 3), (4, 4), (2, 2, 1, 2)]
+PLACEMENTS += [(1, 4), (1, 1, 1), (1, 2, 3), (4, 4), (2, 2, 2, 2), (2, 2, 1, 2)]
 ALGORITHMS = {
     "all_reduce": ["auto", "direct", "one_shot"],
     "reduce_scatter": ["auto", "direct"],

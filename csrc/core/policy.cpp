@@ -6,6 +6,7 @@
 
 #include "core/chunks.h"
 #include "core/status.h"
+#include "plan/bitwise.h"
 #include "plan/grid.h"
 
 namespace ringcomm {
@@ -57,6 +58,31 @@ ByFamily across_hosts(Collective collective, const Grid& grid) {
           id_of(*direct)};
 }
 
+// Whether the sums of an algorithm are those of pairs, if every addition is rounded. To find out
+// takes too long for very many ranks, which then send to each other.
+bool adds_pairs(const Algorithm& algorithm, Collective collective, const GroupFacts& facts) {
+  std::vector<Plan> plans;
+  for (int r = 0; r < facts.world_size; ++r) {
+    plans.push_back(algorithm.generate(r, {facts.world_size, 0, facts.host_of}));
+  }
+  try {
+    return !association_difference(collective, plans, Rounding::kEveryAddition);
+  } catch (const PlanError&) {
+    return false;
+  }
+}
+
+// The first adds inside hosts and then along a ring of them, the second doubles.
+std::optional<AlgorithmId> reproducible_across_hosts(Collective collective,
+                                                     const GroupFacts& facts) {
+  if (!is_reduction(collective)) return std::nullopt;
+  for (const char* const name : {"hierarchical_direct", "hierarchical_doubling"}) {
+    const Algorithm* const found = find_algorithm(collective, name);
+    if (found != nullptr && adds_pairs(*found, collective, facts)) return id_of(*found);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Policy::Policy(const GroupFacts& facts)
@@ -75,6 +101,11 @@ Policy::Policy(const GroupFacts& facts)
     automatic_[c] = is_on_one_host_ ? on_one_host(collective) : across_hosts(collective, grid);
   }
   if (is_on_one_host_) return;
+  if (reproducible_) {
+    for (int c = 0; c < kNumCollectives; ++c) {
+      in_pairs_[c] = reproducible_across_hosts(static_cast<Collective>(c), facts);
+    }
+  }
   doubling_ = id_of(*find_algorithm(Collective::kAllReduce, "hierarchical_doubling"));
   doubling_most_ = grid.num_columns() * doubling_pays_up_to(grid.num_hosts(), facts.link);
 }
@@ -83,13 +114,7 @@ AlgorithmId Policy::algorithm(const Call& call, ExecutorKind executor) const {
   if (adds_at_once(call)) return id_of(*find_algorithm(call.collective, "direct"));
   const auto collective = static_cast<int>(call.collective);
   if (selected_[collective]) return *selected_[collective];
-  if (call.association == Association::kPairs) {
-    const auto family =
-        family_by_shm(call.collective, call.count, call.dtype, world_size_, is_on_one_host_);
-    const bool takes_one_step =
-        executor == ExecutorKind::kShm && family == AlgorithmFamily::kOneShot;
-    return id_of(*find_algorithm(call.collective, takes_one_step ? "one_shot" : "direct"));
-  }
+  if (call.association == Association::kPairs) return reproducible_algorithm(call, executor);
   const std::size_t nbytes = call.count * element_size(call.dtype);
   if (const AlgorithmId* tuned = tuning_.find(call.collective, nbytes);
       tuned != nullptr && !rounds_often(call)) {
@@ -110,6 +135,15 @@ AlgorithmId Policy::algorithm(const Call& call, ExecutorKind executor) const {
     return family_by_shm(call.collective, call.count, call.dtype, world_size_, is_on_one_host_);
   };
   return automatic_[collective][static_cast<int>(family())];
+}
+
+AlgorithmId Policy::reproducible_algorithm(const Call& call, ExecutorKind executor) const {
+  const std::optional<AlgorithmId>& across_hosts = in_pairs_[static_cast<int>(call.collective)];
+  if (across_hosts && !rounds_often(call)) return *across_hosts;
+  const auto family =
+      family_by_shm(call.collective, call.count, call.dtype, world_size_, is_on_one_host_);
+  const bool takes_one_step = executor == ExecutorKind::kShm && family == AlgorithmFamily::kOneShot;
+  return id_of(*find_algorithm(call.collective, takes_one_step ? "one_shot" : "direct"));
 }
 
 // If every rank scales its input by a factor of its own, no other rank can.

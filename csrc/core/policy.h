@@ -122,6 +122,7 @@ class Policy {
            call.count * element_size(call.dtype) < kLeastInPlace * world_size_;
   }
   bool may_be_zero_copy(const Call& call) const;
+  AlgorithmId reproducible_algorithm(const Call& call, ExecutorKind executor) const;
 
   int world_size_;
   bool is_on_one_host_ = true;
@@ -129,6 +130,9 @@ class Policy {
   Selection::Choices choices_;
   std::array<std::optional<AlgorithmId>, kNumCollectives> selected_{};
   std::array<std::array<AlgorithmId, kNumFamilies>, kNumCollectives> automatic_{};
+  // Across hosts, of reproducible sums that are rounded with every addition: what sends less than
+  // all ranks to each other do.
+  std::array<std::optional<AlgorithmId>, kNumCollectives> in_pairs_{};
   Tuning tuning_;
   // Across hosts, of an all-reduce of at most so many bytes.
   AlgorithmId doubling_ = 0;

@@ -169,7 +169,8 @@ std::optional<Placement> SegmentSetup::verdict() {
       leave();
       return std::nullopt;
     case Setup::kRefused:
-      throw Error(std::min(read_once(shared.refusal_kind), ErrorKind::kLibrary), shared.refusal.str());
+      throw Error(std::min(read_once(shared.refusal_kind), ErrorKind::kLibrary),
+                  shared.refusal.str());
     case Setup::kMade:
       await_first();
       break;

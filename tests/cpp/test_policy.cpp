@@ -184,11 +184,21 @@ TEST(reproducible_sums_are_added_at_once) {
   for (const ExecutorKind executor : {kMessages, kFused}) {
     check_lines(facts, executor, {{kAllReduce, kFloat32, 64 * kMiB, "direct"}});
   }
-  GroupFacts hosts = on_hosts({0, 0, 1, 1});
-  hosts.reproducible = true;
-  check_lines(
-      hosts, kShm,
-      {{kAllReduce, kFloat32, 16, "with call"}, {kAllReduce, kFloat32, 1 * kMiB, "direct"}});
+  const auto across = [](std::vector<int> host_of) {
+    GroupFacts hosts = on_hosts(std::move(host_of));
+    hosts.reproducible = true;
+    return hosts;
+  };
+  check_lines(across({0, 0, 1, 1}), kShm,
+              {{kAllReduce, kFloat32, 16, "with call"},
+               {kAllReduce, kFloat32, 1 * kMiB, "hierarchical_direct"},
+               {kReduceScatter, kFloat32, 1 * kMiB, "hierarchical_direct"},
+               {kReduce, kFloat32, 1 * kMiB, "direct"},
+               {kAllReduce, kBFloat16, 1 * kMiB, "direct"}});
+  check_lines(across({0, 0, 1, 1, 2, 2, 3, 3}), kShm,
+              {{kAllReduce, kFloat32, 1 * kMiB, "hierarchical_doubling"},
+               {kReduceScatter, kFloat32, 1 * kMiB, "direct"}});
+  check_lines(across({0, 0, 0, 1}), kShm, {{kAllReduce, kFloat32, 1 * kMiB, "direct"}});
   GroupFacts two = one_host(2);
   two.reproducible = true;
   check_lines(two, kShm, {{kAllReduce, kFloat32, 512 * kKiB, "one_shot, zero copy"}});
