@@ -77,11 +77,11 @@ def _list(sums_of_chunks: Mapping[str, str]) -> str:
     if not sums_of_chunks:
         return ""
     items = "".join(f"<dt>{chunks}</dt><dd>{text}</dd>" for chunks, text in sums_of_chunks.items())
-    return f"""<section id="sums">
-    <h2>Sums</h2>
-    <p>Parentheses hold what is added in a step of its own, and then rounded.</p>
-    <dl>{items}</dl>
-  </section>"""
+    return f"""<div id="sums">
+      <h2>Sums</h2>
+      <p>Parentheses hold what is added in a step of its own, and then rounded.</p>
+      <dl>{items}</dl>
+    </div>"""
 
 
 def fill(text: str, parts: Mapping[str, str]) -> str:
