@@ -265,6 +265,10 @@ HOSTILE: dict[str, tuple[Callable[..., Any], str]] = {
     "nothing": (lambda rank, world_size: None, "must return its Plan, got a NoneType"),
     "a_list": (lambda world_size: [1, 2], "returns[0] must be a Plan, got a int"),
     "one_plan": (lambda world_size: [Plan(1, [])], "must have 2 plans, and there are 1"),
+    "no_chunks": (
+        lambda rank, world_size: Plan(0, []),
+        'all_reduce by the plan "no_chunks" on 2 ranks: all_reduce takes at least one chunk',
+    ),
     "two_sizes": (lambda rank, world_size: Plan(1 + rank, []), "rank 0 one of 1"),
     "ten_million": (
         lambda rank, world_size: Plan(10_000_000, []),

@@ -82,6 +82,12 @@ Prepared Programs::prepare(const Call& call) const {
   const Collective collective = call.collective;
   const AlgorithmId id = call.algorithm;
   const int from = std::max(call.root, 0);
+  const auto wrong_plan = [&](const char* why) {
+    return std::make_exception_ptr(
+        PlanError(std::string(to_string(collective)) + " by the plan \"" +
+                  name_of(selection_.choices, collective, id) + "\" on " +
+                  std::to_string(world_size_) + " ranks: " + why));
+  };
   try {
     const std::optional<Rounding> rounding = rounding_of(call);
     if (id == kUsersPlans) {
@@ -107,12 +113,11 @@ Prepared Programs::prepare(const Call& call) const {
           from);
     }
   } catch (const PlanError& error) {
-    prepared.error =
-        std::make_exception_ptr(PlanError(std::string(to_string(collective)) + " by the plan \"" +
-                                          name_of(selection_.choices, collective, id) + "\" on " +
-                                          std::to_string(world_size_) + " ranks: " + error.what()));
+    prepared.error = wrong_plan(error.what());
   } catch (const std::invalid_argument& error) {
-    prepared.error = make_error(ErrorKind::kInvalidArgument, error.what());
+    // A plan of a user may have a number of chunks that its collective cannot have.
+    prepared.error = id == kUsersPlans ? wrong_plan(error.what())
+                                       : make_error(ErrorKind::kInvalidArgument, error.what());
   }
   return prepared;
 }
