@@ -14,12 +14,11 @@ from torch._C._distributed_c10d import Backend, PrefixStore
 
 from ringcomm import _C, debug, flight, links, tuning
 from ringcomm.environment import one_of, switch, value_of, warn_of_unknown
-from ringcomm.groups import unwrapped
+from ringcomm.groups import LONGEST_TIMEOUT, unwrapped
 from ringcomm.host import given_name
 from ringcomm.options import Options, choices, hosts, is_reproducible, on_devices
 from ringcomm.plan.simulator import link
 
-LONGEST_TIMEOUT = 100 * 365 * 24 * 3600.0  # seconds; no wait takes longer
 EXECUTORS = ("auto", "messages", "fused")  # on GPUs
 ASYNC_ERRORS = ("exit", "raise")  # there
 
@@ -56,7 +55,7 @@ def create(options: Any, pg_options: Any) -> Any:
 def _timeout(options: Any) -> timedelta:
     timeout = options.timeout
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
-    return timedelta(milliseconds=math.ceil(min(seconds, LONGEST_TIMEOUT) * 1000))
+    return timedelta(milliseconds=math.ceil(min(seconds, LONGEST_TIMEOUT.total_seconds()) * 1000))
 
 
 def _decline(store: Any, options: Any, error: Exception) -> None:

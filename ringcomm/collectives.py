@@ -45,7 +45,7 @@ from ringcomm._C import (
 )
 from ringcomm._delegate import by_ring, on_ring, renamed
 from ringcomm._fast_path import is_compiling, try_barrier_sync
-from ringcomm.groups import ring_group
+from ringcomm.groups import bounded, ring_group
 
 _Op = ReduceOp | ReduceOp.RedOpType
 
@@ -403,7 +403,7 @@ def barrier(
         and try_barrier_sync(group)
     ):
         return None
-    return _barrier(group=group, async_op=async_op, device_ids=device_ids, timeout=timeout)
+    return _barrier(group=group, async_op=async_op, device_ids=device_ids, timeout=bounded(timeout))
 
 
 @by_ring(dist.all_reduce_coalesced)
@@ -453,5 +453,5 @@ def monitored_barrier(
     if not isinstance(ring, ProcessGroup):
         warnings.warn("monitored_barrier: this rank is not in the given group", stacklevel=2)
         return
-    limit = {} if timeout is None else {"timeout": timeout}
+    limit = {} if timeout is None else {"timeout": bounded(timeout)}
     cast(Any, ring).monitored_barrier(wait_all_ranks=wait_all_ranks, **limit)

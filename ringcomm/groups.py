@@ -19,6 +19,8 @@ from ringcomm.launchers import rendezvous
 from ringcomm.options import Options
 from ringcomm.plan.algorithms import RanksPerHost
 
+LONGEST_TIMEOUT = timedelta(days=100 * 365)  # no wait takes longer
+
 
 def init(
     timeout: timedelta | None = None,
@@ -52,6 +54,7 @@ def init(
         torch.distributed.DistBackendError: not all ranks came in time.
     """
     options = _options(algorithm, ranks_per_host, reproducible)
+    timeout = bounded(timeout)
     if not dist.is_initialized():
         found = rendezvous(timeout)
         dist.init_process_group("ring", timeout=timeout, pg_options=options, **found)
@@ -102,7 +105,7 @@ def init_process_group(
     dist.init_process_group(
         backend,
         init_method,
-        timeout,
+        bounded(timeout),
         world_size,
         rank,
         store,
@@ -111,6 +114,15 @@ def init_process_group(
         device_id,
         **newer,
     )
+
+
+def bounded(timeout: Any) -> Any:
+    """The timeout, but no more than a century.
+
+    Python, torch and its stores add timeouts to the time of a clock, in nanoseconds of 64 bits. The
+    sum of a longer one is in the past.
+    """
+    return min(timeout, LONGEST_TIMEOUT) if isinstance(timeout, timedelta) else timeout
 
 
 def _known(ring: ProcessGroup) -> ProcessGroup:
@@ -184,7 +196,7 @@ def new_group(
     newer = {} if sort_ranks else {"sort_ranks": False}
     group: ProcessGroup | Any = dist.new_group(
         ranks,
-        timeout,
+        bounded(timeout),
         backend,
         pg_options if options is None else options,
         use_local_synchronization=use_local_synchronization,
@@ -227,7 +239,7 @@ def new_subgroups(
     Raises:
         ValueError: the group cannot be divided so, or there are no accelerators to count.
     """
-    return dist.new_subgroups(group_size, group, timeout, backend, pg_options, group_desc)
+    return dist.new_subgroups(group_size, group, bounded(timeout), backend, pg_options, group_desc)
 
 
 def new_subgroups_by_enumeration(
@@ -254,7 +266,7 @@ def new_subgroups_by_enumeration(
         ValueError: there are no groups, or a rank is in two.
     """
     return dist.new_subgroups_by_enumeration(
-        ranks_per_subgroup_list, timeout, backend, pg_options, group_desc
+        ranks_per_subgroup_list, bounded(timeout), backend, pg_options, group_desc
     )
 
 
@@ -274,7 +286,7 @@ def set_timeout(timeout: timedelta, group: ProcessGroup | None = None) -> None:
         raise ValueError("this rank is not in the group whose timeout is to be set")
     for one in (group, _riding.get(group)):
         if one is not None:
-            one.set_timeout(timeout)
+            one.set_timeout(bounded(timeout))
 
 
 def destroy_process_group(group: ProcessGroup | None = None) -> None:

@@ -8,6 +8,7 @@ from torch._C._distributed_c10d import Backend, Store, _DistributedBackendOption
 from torch.distributed.distributed_c10d import GroupName, default_pg_timeout
 
 from ringcomm import backend
+from ringcomm.groups import bounded
 from ringcomm.options import Options
 
 
@@ -48,7 +49,7 @@ def ProcessGroupRing(  # noqa: N802 (torch's ProcessGroupGloo is a class)
     given.store = store
     given.group_rank = rank
     given.group_size = size
-    given.timeout = timeout
+    given.timeout = bounded(timeout)
     given.group_id = GroupName("")
     given.global_ranks_in_group = []
     made: Backend = backend.create(given, options)

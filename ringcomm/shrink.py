@@ -20,7 +20,7 @@ from torch.distributed import ProcessGroup
 
 from ringcomm import _C
 from ringcomm.backend import Made
-from ringcomm.groups import is_open, timeout_of, unwrapped
+from ringcomm.groups import bounded, is_open, timeout_of, unwrapped
 
 
 def shrink(
@@ -101,7 +101,7 @@ def _ring(group: object) -> ProcessGroup:
 def _whole(timeout: timedelta | None) -> timedelta | None:
     if timeout is None:
         return None
-    return timedelta(milliseconds=math.ceil(timeout.total_seconds() * 1000))
+    return timedelta(milliseconds=math.ceil(bounded(timeout).total_seconds() * 1000))
 
 
 class _Successor:

@@ -311,6 +311,43 @@ def test_commands_ask_whether_they_are_ranks(
         module.run(parser.parse_args([]))
 
 
+# Ranks that meet in a store of torch's, and in one that this library makes.
+TORCHRUN = {
+    "RANK": "{rank}",
+    "WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "{port}",
+}
+
+
+def waits_as_long_as_can_be_said(rank: Rank, played: dict[str, str], port: int) -> None:
+    for name, value in played.items():
+        os.environ[name] = value.format(rank=rank.rank, job=port, port=port)
+    longest = timedelta.max
+    ringcomm.init(longest)
+    tensor = torch.ones(1)
+    groups = [
+        ringcomm.new_group(timeout=longest),
+        ringcomm.new_subgroups(2, timeout=longest)[0],
+        ringcomm.new_subgroups_by_enumeration([[0, 1]], timeout=longest)[0],
+    ]
+    ringcomm.set_timeout(longest)
+    for group in (None, *groups):
+        ringcomm.all_reduce(tensor, group=group)
+        ringcomm.barrier(group, timeout=longest)
+        ringcomm.monitored_barrier(group, timeout=longest)
+    ring = ringcomm.ProcessGroupRing(rank.store, rank.rank, rank.world_size, longest)
+    ring.allreduce([tensor]).wait()
+    ringcomm.all_reduce(tensor, group=ringcomm.shrink(timeout=longest))
+    assert tensor.item() == 2**6
+    ringcomm.destroy_process_group()
+
+
+@pytest.mark.parametrize("played", [TORCHRUN, OPEN_MPI], ids=["torchrun", "Open MPI"])
+def test_the_longest_timeout(played: dict[str, str], port: int) -> None:
+    on_processes(waits_as_long_as_can_be_said, 2, played, port)
+
+
 def bad_timeout(rank: Rank, timeout: Any) -> None:
     with pytest.raises(TypeError):
         ringcomm.init(timeout)
