@@ -72,6 +72,12 @@ def test_plan_table() -> None:
         assert line in printed
 
 
+def test_the_build_and_the_quick_tests_come_first_and_say_how_long_they_take() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    said = r"about three minutes.* pip install -e \. .* a minute or two: .* pytest -m 'not slow' .*"
+    assert re.search(said + r"`pytest` alone runs all tests, in about 45 minutes\.", text)
+
+
 def test_exported_names() -> None:
     text = page("use.md")
     rows = text[text.index("| name | for |") : text.index("A synchronous")]
