@@ -93,8 +93,9 @@ plan.register("all_reduce", "my_star", star)
 
 
 def test_command_with_a_file_of_ones_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     file, output = tmp_path / "my_plans.py", tmp_path / "both.html"
     file.write_text(OWN)
     (tmp_path / "beside_my_plans.py").write_text("CHUNKS = 1\n")
@@ -103,6 +104,8 @@ def test_command_with_a_file_of_ones_own(
     assert main([*what, "-o", str(output)]) == 0
     printed = capsys.readouterr().out
     assert f"wrote {output}" in printed and "my_star" in printed
+    table = printed.split("wrote ")[0]
+    assert max(map(len, table.splitlines())) <= 80  # in a pipe
     numbers = re.findall(r"^ *(\d+) +(?:reduce-scatter|all-gather)", printed, re.M)
     assert numbers == list("012345")  # of steps, as in plans[rank].steps
     assert "all_reduce: ring beside my_star, 4 ranks" in output.read_text()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ringcomm.arguments import nbytes, number
 from ringcomm.cli.simulate import described, link
-from ringcomm.cli.whole import print_whole
+from ringcomm.cli.whole import print_in_parts
 from ringcomm.units import readable_nbytes
 
 if TYPE_CHECKING:
@@ -162,4 +162,5 @@ def _print(
         }
         print(json.dumps(document))
     else:
-        print_whole(table(both, f"{options.collective} of {options.world_size} ranks\n{text}"))
+        print(f"{options.collective} of {options.world_size} ranks\n{text}\n")
+        print_in_parts(table, both)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
 _WIDEST = 10_000
+_Column = TypeVar("_Column")
 
 
 def print_whole(table: Table) -> None:
@@ -16,7 +18,7 @@ def print_whole(table: Table) -> None:
     _print(table, Console())
 
 
-def print_in_parts(make: Callable[[Sequence[str]], Table], columns: Sequence[str]) -> None:
+def print_in_parts(make: Callable[[Sequence[_Column]], Table], columns: Sequence[_Column]) -> None:
     """Prints a table as several, one below the other, each followed by an empty line.
 
     A table is wider than the terminal only if one column alone is. A pipe or a file counts as a

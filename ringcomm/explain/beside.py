@@ -69,9 +69,9 @@ def record(one: Timed) -> dict[str, object]:
     }
 
 
-def table(both: Sequence[Timed], title: str) -> Table:
+def table(both: Sequence[Timed]) -> Table:
     """Step beside step: what is sent in it, by all ranks, and when it is done."""
-    made = Table("step", title=title, box=None)
+    made = Table("step", box=None)
     for one in both:
         made.add_column(one.plans.algorithm, justify="right")
         for name in ("transfers", "sent", "done at"):
