@@ -93,6 +93,22 @@ def test_it_says_what_collectives_on_gpus_go_by(name, begins, monkeypatch) -> No
     assert "must be auto, messages or fused" in problems[0]
 
 
+def test_lines_fold_in_a_terminal_and_paths_stay_whole(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "_self_check", lambda problems: problems.append("it " * 60) or "no")
+    monkeypatch.setattr(doctor, "_nvcc", lambda problems: f"13.0, /{'x' * 80}")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.delenv("RINGCOMM_EXECUTOR", raising=False)
+    in_a_pipe = run_here(capsys)[1]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    folded = run_here(capsys)[1]
+    assert folded.split() == in_a_pipe.split()
+    sentence = folded[folded.index("executor") : folded.index("hosts  ")].splitlines()
+    assert len(sentence) > 2 and all(line.startswith(" " * 12) for line in sentence[1:])
+    wide = [line for line in folded.splitlines() if len(line) > 60]
+    assert all(len(line.split()) == 1 for line in wide)
+    assert max(map(len, in_a_pipe.splitlines())) > 180
+
+
 def test_for_an_issue(capsys, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "_self_check", lambda problems: "two ranks, right sums")
     monkeypatch.setattr(doctor.platform, "node", lambda: "secret7")

@@ -8,9 +8,11 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -47,17 +49,28 @@ def run(options: argparse.Namespace) -> int:
     elif options.report:
         print(_for_an_issue("".join(_lines(problems))))
     else:
-        for line in _lines(problems):
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        for line in _lines(problems, width):
             print(line, end="", flush=True)
     return 1 if problems else 0
 
 
-def _lines(problems: list[str]) -> Iterator[str]:
+def _lines(problems: list[str], width: int | None = None) -> Iterator[str]:
+    """The report, whose lines fold between words where that many columns are too few."""
     for name, text in _checks(problems):
-        first, *others = text.splitlines()
+        first, *others = (folded for line in text.splitlines() for folded in _fold(line, width, 12))
         yield "\n".join([f"{name:12}{first}", *(f"{'':12}{line}" for line in others)]) + "\n"
     said = [f"Problem: {problem}" for problem in problems] or ["Nothing is wrong."]
-    yield "\n" + "\n".join(said) + "\n"
+    yield "\n" + "\n".join(folded for line in said for folded in _fold(line, width)) + "\n"
+
+
+def _fold(line: str, width: int | None, indent: int = 0) -> list[str]:
+    """Lines that fit beside the indent. A path stays whole, to be copied."""
+    if width is None or indent + len(line) <= width:
+        return [line]
+    return textwrap.wrap(
+        line, max(1, width - indent), break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _for_an_issue(text: str) -> str:
