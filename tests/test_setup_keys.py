@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import itertools
 import os
 from datetime import timedelta
 
@@ -12,8 +14,10 @@ import torch.distributed as dist
 from ranks import Rank, on_processes
 
 import ringcomm
+from ringcomm.stores import local_store
 
 GROUPS = 20
+MANY_GROUPS = 50
 
 
 def play_hosts(rank: Rank, ranks_per_host: int, engine: str) -> None:
@@ -101,3 +105,55 @@ def is_refused(rank: Rank) -> int:
 
 def test_a_refused_group_leaves_no_keys() -> None:
     assert on_processes(is_refused, 3) == [0, 0, 0]
+
+
+# ---- Memory -----------------------------------------------------------------------------------
+
+
+class HeapInfo(ctypes.Structure):
+    """The C library's mallinfo2."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def heap_nbytes() -> int:
+    """What this process has allocated by malloc, which Python's own small objects are not."""
+    gc.collect()
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = HeapInfo
+    return int(mallinfo2().uordblks)
+
+
+def grows(rank: Rank) -> list[float]:
+    """How many bytes each new group that has ended leaves on the heap, the store's included."""
+    if rank.rank == 0:
+        store = local_store()
+        rank.store.set("port", str(store.port))
+    else:
+        store = dist.TCPStore("127.0.0.1", int(rank.store.get("port")), is_master=False)
+    dist.init_process_group("ring", store=store, rank=rank.rank, world_size=rank.world_size)
+    tensor = torch.ones(10)
+    nbytes = []
+    for _ in range(3):
+        for _ in range(MANY_GROUPS):
+            group = dist.new_group()
+            dist.all_reduce(tensor, group=group)
+            dist.destroy_process_group(group)
+            del group
+        dist.barrier()
+        nbytes.append(heap_nbytes())
+    dist.destroy_process_group()
+    return [(after - before) / MANY_GROUPS for before, after in itertools.pairwise(nbytes)]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="an old C library")
+def test_groups_leave_little_memory() -> None:
+    """Some hundred bytes are torch's. Keys that stay in the store are rank 0's memory."""
+    found = on_processes(grows, 2)
+    assert all(min(growth) < 1000 for growth in found), found
