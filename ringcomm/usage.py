@@ -11,12 +11,14 @@ import contextlib
 import difflib
 import io
 import itertools
+import os
+import select
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import IO, Any
 
 # Exit codes, as shells and argparse have them.
-FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
+FAILED, WRONG_USAGE, INTERRUPTED, NO_READER = 1, 2, 130, 141
 
 _NEAR = 0.6  # as difflib measures likeness
 # What terminals without Unicode are sent instead.
@@ -104,16 +106,38 @@ def run(parser: argparse.ArgumentParser, program: Callable[[], int]) -> int:
         SystemExit: it was used wrongly; the code is 2.
     """
     try:
-        return program()
+        code = program()
+        sys.stdout.flush()  # else a pipe without a reader is noticed when Python ends
+        return code
+    except BrokenPipeError:
+        if not _has_lost_its_reader(sys.stdout):
+            raise
+        return NO_READER
     except UsageError as error:
         parser.error(str(error))
     except FailedError as error:
+        if _has_lost_its_reader(sys.stdout):  # the ranks that it started write to the same pipe
+            return NO_READER
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         exec("")  # else Python dies of the signal in the end, if an exec of a text was interrupted
         return INTERRUPTED
+
+
+def _has_lost_its_reader(stream: IO[str]) -> bool:
+    """Whether the stream is a pipe whose reader has gone; then it is silent from here on."""
+    try:
+        descriptor = stream.fileno()
+    except OSError:  # a test's, which has no descriptor
+        return False
+    pipe = select.poll()
+    pipe.register(descriptor, 0)
+    if not any(events & select.POLLERR for _, events in pipe.poll(0)):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    return True
 
 
 def write_anything() -> None:

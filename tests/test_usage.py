@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -86,6 +87,30 @@ def test_the_end_of_a_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.splitlines()[-1] == "cook: error: no pan"
     with pytest.raises(ValueError, match="a mistake"):  # of the program's own keeps its traceback
         run(parser, lambda: raising(ValueError("a mistake")))
+
+
+@pytest.mark.parametrize("command", ["cost --json", "simulate --json", "status --watch 0.01"])
+def test_a_reader_that_goes_ends_a_command(command: str) -> None:
+    """As `head` goes."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ringcomm", *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (141, "")
+
+
+def test_other_pipes_that_break_keep_their_traceback() -> None:
+    def raising() -> int:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run(Parser(), raising)
 
 
 SCRIPTS = sorted(
