@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from programs import ROOT
+from terminal import Terminal
 
 from ringcomm import forked
 from ringcomm.launch import run_ranks, uninterrupted
@@ -83,6 +84,16 @@ def test_a_command_is_interrupted(
         assert said == "interrupted\n", said
         assert process.returncode == 130
         assert not [rank for rank in ranks if rank.is_running()]
+
+
+def test_the_cursor_comes_back_when_a_benchmark_is_interrupted() -> None:
+    """A rank, which hides it while its progress bar is shown, ends without a word."""
+    hide, show = "\x1b[?25l", "\x1b[?25h"
+    terminal = Terminal([sys.executable, "-m", "ringcomm", "bench", "-n", "100000"])
+    terminal.read_until(lambda said: hide in said)
+    terminal.press(b"\x03")
+    assert terminal.code() == 130
+    assert terminal.said.rindex(show) > terminal.said.rindex(hide)
 
 
 @pytest.mark.parametrize("is_safe", [True, False], ids=["fork", "new process"])

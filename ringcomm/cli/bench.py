@@ -176,10 +176,11 @@ def run(options: argparse.Namespace) -> int:
         UsageError: the options do not fit together, or not this machine.
         FailedError: the benchmark could not run.
     """
+    from rich.console import Console
+
     from ringcomm.bench import plot
-    from ringcomm.bench.mpirun import mpirun
     from ringcomm.bench.run import run as run_rank
-    from ringcomm.launch import RanksFailedError, run_ranks
+    from ringcomm.launch import RanksFailedError
     from ringcomm.launchers import is_rank
 
     try:
@@ -188,14 +189,23 @@ def run(options: argparse.Namespace) -> int:
         if is_rank():
             return run_rank(options)
         check(options, options.nproc)
-        command = ["-m", "ringcomm", *options.command_line]
-        if any(name.startswith(PREFIXED) for name in options.backends):
-            from ringcomm.bench import several_mpis
-
-            return several_mpis.run(options)
-        if {"mpi", "oneccl"} & set(options.backends):
-            return mpirun(command, options.nproc)
-        run_ranks(command, options.nproc)
+        try:
+            return _start_ranks(options)
+        finally:
+            Console().show_cursor()  # a rank that was ended may have hidden it, for its progress
     except (RanksFailedError, ModuleNotFoundError, RuntimeError) as error:
         raise FailedError(str(error)) from error
+
+
+def _start_ranks(options: argparse.Namespace) -> int:
+    from ringcomm.bench import several_mpis
+    from ringcomm.bench.mpirun import mpirun
+    from ringcomm.launch import run_ranks
+
+    if any(name.startswith(PREFIXED) for name in options.backends):
+        return several_mpis.run(options)
+    command = ["-m", "ringcomm", *options.command_line]
+    if {"mpi", "oneccl"} & set(options.backends):
+        return mpirun(command, options.nproc)
+    run_ranks(command, options.nproc)
     return 0
