@@ -14,8 +14,9 @@ from ranks import Rank, on_processes
 
 import ringcomm
 from ringcomm import tuning
+from ringcomm.bench import busy
 from ringcomm.bench.tune import rules_of
-from ringcomm.cli import doctor
+from ringcomm.cli import doctor, main, tune
 from ringcomm.cli.names import TUNED
 from ringcomm.host import machine
 from ringcomm.plan.algorithms import ALGORITHMS
@@ -226,6 +227,19 @@ def test_the_command_writes_a_tuning(tmp_path: Path) -> None:
     of_one = [time for time in made.times if time.collective == "gather"]
     assert [time.nbytes for time in of_one[:3]] == [1 << 10, 3 << 9, 1 << 11]
     assert of_one[-1].nbytes == 256 << 10 and all(0 < time.seconds < 10 for time in of_one)
+
+
+@pytest.mark.parametrize("load", [0.0, 0.9])
+def test_the_command_says_when_the_machine_is_busy(
+    load: float, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = Rule(2, "reduce", 1 << 16, "chain")
+    seconds = {str(1 << 16): {"chain": 1e-3}}
+    found = {"rules": [dataclasses.asdict(rule)], "seconds": seconds, "untuned": {str(1 << 16): 1}}
+    monkeypatch.setattr(tune, "_measured", lambda options, ranks, *times: [] if times else [found])
+    monkeypatch.setattr(busy.Others, "load", lambda others: load * len(os.sched_getaffinity(0)))
+    assert main(["tune", "reduce", "--world-sizes", "2", "-o", str(tmp_path / "tuning.json")]) == 0
+    assert ("# other processes kept" in capsys.readouterr().out) == (load > 0)
 
 
 def test_a_place_that_is_none_is_found_out_first(tmp_path: Path) -> None:
