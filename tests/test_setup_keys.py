@@ -35,18 +35,22 @@ def keys_after(rank: Rank) -> int:
     return keys
 
 
-def makes_new_groups(rank: Rank, ranks_per_host: int, engine: str) -> tuple[int, int]:
-    play_hosts(rank, ranks_per_host, engine)
-    before = keys_after(rank)
-    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+def make_and_destroy(groups: int) -> None:
     tensor = torch.ones(10)
-    dist.all_reduce(tensor)
-    made = keys_after(rank) - before
-    for _ in range(GROUPS):
+    for _ in range(groups):
         group = dist.new_group()
         dist.all_reduce(tensor, group=group)
         dist.destroy_process_group(group)
         del group
+
+
+def makes_new_groups(rank: Rank, ranks_per_host: int, engine: str) -> tuple[int, int]:
+    play_hosts(rank, ranks_per_host, engine)
+    before = keys_after(rank)
+    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    dist.all_reduce(torch.ones(10))
+    made = keys_after(rank) - before
+    make_and_destroy(GROUPS)
     dist.destroy_process_group()
     return made, keys_after(rank) - before
 
@@ -138,14 +142,9 @@ def grows(rank: Rank) -> list[float]:
     else:
         store = dist.TCPStore("127.0.0.1", int(rank.store.get("port")), is_master=False)
     dist.init_process_group("ring", store=store, rank=rank.rank, world_size=rank.world_size)
-    tensor = torch.ones(10)
     nbytes = []
     for _ in range(3):
-        for _ in range(MANY_GROUPS):
-            group = dist.new_group()
-            dist.all_reduce(tensor, group=group)
-            dist.destroy_process_group(group)
-            del group
+        make_and_destroy(MANY_GROUPS)
         dist.barrier()
         nbytes.append(heap_nbytes())
     dist.destroy_process_group()
