@@ -25,7 +25,7 @@ from ringcomm.usage import did_you_mean
 # A barrier sends no data, so a plan makes no difference to it.
 _SELECTABLE = tuple(collective for collective in COLLECTIVES if collective != "barrier")
 
-_REPRODUCIBLE = ("off", "ranks")
+REPRODUCIBLE = ("off", "ranks")
 
 # A collective, the name of its algorithm and, if that is registered, what makes the plans.
 Choice = tuple[Collective, str, Callable[[int, int], list[Plan]] | None]
@@ -75,10 +75,10 @@ def is_reproducible(options: Options) -> bool:
         ValueError: the options or RINGCOMM_REPRODUCIBLE say something else than "ranks" or "off".
     """
     if options.reproducible is None:
-        return one_of("RINGCOMM_REPRODUCIBLE", _REPRODUCIBLE) == "ranks"
-    if options.reproducible not in _REPRODUCIBLE:
+        return one_of("RINGCOMM_REPRODUCIBLE", REPRODUCIBLE) == "ranks"
+    if options.reproducible not in REPRODUCIBLE:
         raise ValueError(
-            f"reproducible of ringcomm.Options must be one of {', '.join(_REPRODUCIBLE)}, got "
+            f"reproducible of ringcomm.Options must be one of {', '.join(REPRODUCIBLE)}, got "
             f"{options.reproducible!r}"
         )
     return options.reproducible == "ranks"

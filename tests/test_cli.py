@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ringcomm
-from ringcomm import cost, plan
+from ringcomm import cost, options, plan
 from ringcomm.arguments import output_file
 from ringcomm.cli import COMMANDS, main, names
 from ringcomm.plan.plans import COLLECTIVES
@@ -123,6 +123,7 @@ def test_usage_errors_do_not_wait_for_torch(wrong: list[str]) -> None:
 
 def test_names_in_help_are_those_of_the_library() -> None:
     assert tuple(COLLECTIVES) == names.COLLECTIVES
+    assert options.REPRODUCIBLE == names.REPRODUCIBLE
     assert tuple(cost.MODELS) == names.MODELS
     assert tuple(cost.MACHINES) == names.MACHINES
     assert {

@@ -24,8 +24,11 @@ def choices(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[SizeCla
     return [SizeClass(**one) for one in json.loads(capsys.readouterr().out)["size_classes"]]
 
 
-def published(rank: Rank, ranks_per_host: int, file: str = "off") -> list[SizeClass]:
+def published(
+    rank: Rank, ranks_per_host: int, file: str = "off", reproducible: str = "off"
+) -> list[SizeClass]:
     os.environ.update(RINGCOMM_TUNING=file, RINGCOMM_LINKS="gloo")
+    os.environ["RINGCOMM_REPRODUCIBLE"] = reproducible
     os.environ["RINGCOMM_HOSTID"] = f"host{rank.rank // ranks_per_host}"
     dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
     dist.barrier()  # the first rank of each host publishes before it comes here
@@ -34,9 +37,10 @@ def published(rank: Rank, ranks_per_host: int, file: str = "off") -> list[SizeCl
     return list(group.chosen.size_classes)
 
 
+@pytest.mark.parametrize("reproducible", names.REPRODUCIBLE)
 @pytest.mark.parametrize(("world_size", "ranks_per_host"), [(2, 2), (4, 4), (4, 2), (3, 1)])
 def test_groups_choose_what_is_printed(
-    world_size: int, ranks_per_host: int, capsys: pytest.CaptureFixture[str]
+    world_size: int, ranks_per_host: int, reproducible: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hosts = ["--ranks-per-host", str(ranks_per_host)]
     hosts += ["--links", "gloo"] if ranks_per_host < world_size else []
@@ -44,8 +48,9 @@ def test_groups_choose_what_is_printed(
     for collective in names.TUNED:
         for dtype in ("float32", "bfloat16"):
             what = [collective, "--world-size", str(world_size), "--dtype", dtype, *hosts]
+            what += ["--reproducible", reproducible]
             printed += choices(capsys, *what)
-    for found in on_processes(published, world_size, ranks_per_host):
+    for found in on_processes(published, world_size, ranks_per_host, "off", reproducible):
         assert sorted(found, key=_key) == sorted(printed, key=_key)
 
 

@@ -64,9 +64,10 @@ GroupFacts facts_of(ExecutorKind executor, std::vector<int> host_of, const Link&
 py::list size_classes_of(Collective collective, const std::string& dtype,
                          const std::string& executor, std::vector<int> host_of, const Link& link,
                          const std::string& engine, const std::string& algorithm,
-                         const std::vector<Tuned>& tuned) {
+                         const std::vector<Tuned>& tuned, bool reproducible) {
   const ExecutorKind kind = executor_of(executor);
   GroupFacts facts = facts_of(kind, std::move(host_of), link, engine, rules_of(tuned));
+  facts.reproducible = reproducible;
   if (algorithm != "auto") {
     if (find_algorithm(collective, algorithm) == nullptr) {
       throw std::invalid_argument(std::string(to_string(collective)) + " has no algorithm '" +
@@ -110,7 +111,8 @@ py::dict to_dict(const SizeClass& one) {
 void bind_policy(py::module_& plan) {
   plan.def("size_classes", &size_classes_of, py::arg("collective"), py::arg("dtype"),
            py::arg("executor"), py::arg("host_of"), py::arg("link"), py::arg("engine") = "",
-           py::arg("algorithm") = "auto", py::arg("tuned") = std::vector<Tuned>{});
+           py::arg("algorithm") = "auto", py::arg("tuned") = std::vector<Tuned>{},
+           py::arg("reproducible") = false);
 }
 
 }  // namespace ringcomm

@@ -206,4 +206,5 @@ def size_classes(
     engine: str = "",
     algorithm: str = "auto",
     tuned: Sequence[tuple[int, Collective, str, int]] = ...,
+    reproducible: bool = False,
 ) -> list[dict[str, Any]]: ...

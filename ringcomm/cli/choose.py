@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from ringcomm.cli.names import DTYPES, TUNED
+from ringcomm.cli.names import DTYPES, REPRODUCIBLE, TUNED
 from ringcomm.cli.whole import print_whole
 from ringcomm.usage import UsageError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXECUTORS = ("shm", "messages", "fused")
 ENGINES = ("ucx", "gloo")
-_OPTIONS = ("dtype", "executor", "links", "tuning")
+_OPTIONS = ("dtype", "executor", "links", "reproducible", "tuning")
 # What the command has options for besides, and what these are of.
 _OF_PICTURES = ("beside", "nbytes", "link", "nics_per_host", "slice", "root", "slices", "output")
 _OF_HOSTS = ("across", "links")
@@ -49,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--links", choices=ENGINES, help="what carries bytes between hosts (default: ucx)"
+    )
+    group.add_argument(
+        "--reproducible", choices=REPRODUCIBLE, help="as ringcomm.Options has it (default: off)"
     )
     group.add_argument(
         "--tuning",
@@ -160,6 +163,7 @@ def _size_classes(
         options.links or "ucx",
         options.algorithm or "auto",
         tuning.core_rules() if tuning else [],
+        options.reproducible == "ranks",
     )
     return [SizeClass(**one) for one in found]
 

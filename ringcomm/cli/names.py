@@ -34,6 +34,8 @@ DTYPES = (
     "uint8",
     "bool",
 )
+# What `reproducible` of ringcomm.Options may be.
+REPRODUCIBLE = ("off", "ranks")
 # The links of ringcomm.plan, with latency and bandwidth.
 LINKS = {
     "nvlink4": "3.4 us, 450 GB/s",
