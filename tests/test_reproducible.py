@@ -171,6 +171,30 @@ def test_sums_are_the_promised_ones(request: pytest.FixtureRequest) -> None:
     assert not complaints, f"{len(complaints)} complaints:\n" + "\n".join(complaints[:20])
 
 
+def adds_sparse_zeros(rank: Rank) -> list[list[float]]:
+    """Indices 0 and 1 are every rank's, 2 is one rank's. All values are -0, but for one of 1."""
+    ringcomm.init_process_group(
+        store=rank.store,
+        rank=rank.rank,
+        world_size=rank.world_size,
+        pg_options=Options(reproducible="ranks"),
+    )
+    indices = [[0, 1, 2]] if rank.rank == 0 else [[0, 1]]
+    results = []
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        values = torch.full((len(indices[0]),), -0.0, dtype=dtype)
+        values[1] = 0.0 if rank.rank == 0 else -0.0
+        tensor = torch.sparse_coo_tensor(indices, values, (4,))
+        ringcomm.all_reduce(tensor)
+        results.append(torch.copysign(torch.ones(3), tensor.coalesce().values()).tolist())
+    dist.destroy_process_group()
+    return results
+
+
+def test_sparse_sums_keep_negative_zeros() -> None:
+    assert on_processes(adds_sparse_zeros, 5) == [[[-1.0, 1.0, -1.0]] * 3] * 5
+
+
 # ---- What is asked for
 
 

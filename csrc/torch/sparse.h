@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
+#include <utility>
 #include <vector>
 
 #include "core/collectives.h"
@@ -46,27 +47,41 @@ inline std::vector<at::Tensor> gather(Collectives& collectives, const at::Tensor
   return parts;
 }
 
-// Adds neighbours first, then neighbouring pairs, and so on (reduce/types.h), and rounds once.
-inline at::Tensor sum_in_pairs(const std::vector<at::Tensor>& indices,
-                               const std::vector<at::Tensor>& values, const at::Tensor& own) {
+// The elements of all parts, and the sums of those with the same index.
+inline at::Tensor joined(const std::vector<at::Tensor>& indices,
+                         const std::vector<at::Tensor>& values, c10::IntArrayRef sizes) {
+  const at::Tensor all = at::cat(values, 0);
+  return at::_sparse_coo_tensor_unsafe(at::cat(indices, 1), all, sizes,
+                                       all.options().layout(at::kSparse))
+      .coalesce();
+}
+
+// Adds neighbours first, then neighbouring pairs, and so on (reduce/types.h), and rounds once. Not
+// by at::add, which adds both to 0 and so makes 0 of -0.
+inline at::Tensor sum_in_pairs(std::vector<at::Tensor> indices, std::vector<at::Tensor> values,
+                               const at::Tensor& own) {
   const at::ScalarType dtype = own.scalar_type();
   const bool is_narrow = at::isFloatingType(dtype) && own.element_size() < 4;
-  std::vector<at::Tensor> sums;
-  for (std::size_t r = 0; r < indices.size(); ++r) {
-    const at::Tensor wide = is_narrow ? values[r].to(at::kFloat) : values[r];
-    sums.push_back(at::_sparse_coo_tensor_unsafe(indices[r], wide, own.sizes(),
-                                                 wide.options().layout(at::kSparse))
-                       ._coalesced_(true));
+  if (is_narrow) {
+    for (at::Tensor& each : values) each = each.to(at::kFloat);
   }
-  while (sums.size() > 1) {
-    std::vector<at::Tensor> next;
-    for (std::size_t r = 0; r + 1 < sums.size(); r += 2) {
-      next.push_back(at::add(sums[r], sums[r + 1]).coalesce());
+  while (values.size() > 1) {
+    std::vector<at::Tensor> next_indices, next_values;
+    for (std::size_t r = 0; r + 1 < values.size(); r += 2) {
+      const at::Tensor sum =
+          joined({indices[r], indices[r + 1]}, {values[r], values[r + 1]}, own.sizes());
+      next_indices.push_back(sum._indices());
+      next_values.push_back(sum._values());
     }
-    if (sums.size() % 2 == 1) next.push_back(sums.back());
-    sums = std::move(next);
+    if (values.size() % 2 == 1) {
+      next_indices.push_back(indices.back());
+      next_values.push_back(values.back());
+    }
+    indices = std::move(next_indices);
+    values = std::move(next_values);
   }
-  return is_narrow ? sums[0].to(dtype) : sums[0];
+  return at::_sparse_coo_tensor_unsafe(indices[0], values[0].to(dtype), own.sizes(), own.options())
+      ._coalesced_(true);
 }
 
 // Throws ValueError unless `tensor` is a sparse CPU tensor and the op is SUM.
@@ -105,14 +120,8 @@ inline void all_reduce_sparse(Collectives& collectives, at::Tensor tensor,
   const std::vector<at::Tensor> indices = gather(collectives, own._indices(), nonzeros, 1, timeout);
   const std::vector<at::Tensor> values = gather(collectives, own._values(), nonzeros, 0, timeout);
   const DefaultFloatMode mode;  // torch adds them here, on each rank by itself
-  if (collectives.is_reproducible()) {
-    tensor.copy_(sum_in_pairs(indices, values, own));
-    return;
-  }
-  const at::Tensor joined = at::cat(values, 0);
-  tensor.copy_(at::_sparse_coo_tensor_unsafe(at::cat(indices, 1), joined, own.sizes(),
-                                             joined.options().layout(at::kSparse))
-                   .coalesce());
+  tensor.copy_(collectives.is_reproducible() ? sum_in_pairs(indices, values, own)
+                                             : joined(indices, values, own.sizes()));
 }
 
 }  // namespace ringcomm
