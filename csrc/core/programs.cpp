@@ -43,10 +43,11 @@ void check_reproducible(Collective collective, const std::vector<Plan>& plans, R
                         int root) {
   const auto difference = association_difference(collective, plans, rounding, root);
   if (!difference) return;
-  throw PlanError(
-      "the sums of a group with reproducible=\"ranks\" are of pairs of ranks, then of "
-      "pairs of these, and " +
-      difference->to_string());
+  const char* const wanted = rounding == Rounding::kEveryStep
+                                 ? "adds floats of 16 and 8 bits in one step, which rounds once"
+                                 : "adds pairs of ranks, then pairs of these";
+  throw PlanError("a group with reproducible=\"ranks\" " + std::string(wanted) + ", and " +
+                  difference->to_string());
 }
 
 }  // namespace
