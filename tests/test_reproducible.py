@@ -218,6 +218,30 @@ def test_environment_is_for_groups_without_options() -> None:
     assert on_processes(adds, 4) == [[promised, promised, otherwise] * 2] * 4
 
 
+def adds_in_later_groups(rank: Rank) -> list[float]:
+    dist.init_process_group(
+        "ring",
+        store=rank.store,
+        rank=rank.rank,
+        world_size=rank.world_size,
+        pg_options=Options(reproducible="ranks"),
+    )
+    if rank.rank == 4:
+        return []
+    results = []
+    for group in (ringcomm.shrink(exclude=[4]), ringcomm.new_group()):
+        tensor = torch.tensor([[2.0**24, 1.0, 1.0, 1.0][rank.rank]])
+        ringcomm.all_reduce(tensor, group=group)
+        results.append(tensor.item())
+    dist.destroy_process_group()
+    return results
+
+
+def test_argument_is_for_one_group_and_what_it_shrinks_to() -> None:
+    results = on_processes(adds_in_later_groups, 5)
+    assert results == [[2.0**24 + 2, 2.0**24]] * 4 + [[]]
+
+
 def raises(rank: Rank) -> list[str]:
     dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
     by_ring = ringcomm.new_group(algorithm="ring", reproducible="ranks")
@@ -245,7 +269,8 @@ def test_other_sums_are_refused() -> None:
         assert ring.startswith('PlanError: all_reduce by the plan "ring" on 4 ranks')
         assert "in chunk 0, and not with (rank 0 + rank 1) + (rank 2 + rank 3)" in ring
         assert integers == doubling == ""
-        assert "recursive_doubling" in narrow
+        assert 'the plan "recursive_doubling"' in narrow
+        assert "adds floats of 16 and 8 bits in one step, which rounds once, and rank 0" in narrow
         assert "another order of addition (is reproducible= the same on every rank?)" in apart
 
 
