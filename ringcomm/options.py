@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from typing import ClassVar
 
 from ringcomm._C import streams
 from ringcomm._C.plan import Collective, Plan
@@ -66,6 +67,9 @@ class Options:
     max_ctas: int | None = None
     is_high_priority_stream: bool = True
     reproducible: str | None = None
+
+    # A DeviceMesh looks here for the timeout of its groups; None stands for torch's default.
+    _timeout: ClassVar[None] = None
 
 
 def is_reproducible(options: Options) -> bool:

@@ -31,6 +31,7 @@ from test_same_bits import (
     fits,
     without_payloads,
 )
+from torch.distributed.device_mesh import init_device_mesh
 from values import FLOATS
 
 import ringcomm
@@ -240,6 +241,22 @@ def adds_in_later_groups(rank: Rank) -> list[float]:
 def test_argument_is_for_one_group_and_what_it_shrinks_to() -> None:
     results = on_processes(adds_in_later_groups, 5)
     assert results == [[2.0**24 + 2, 2.0**24]] * 4 + [[]]
+
+
+def adds_in_a_mesh(rank: Rank) -> float:
+    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    chosen = ("ring", Options(reproducible="ranks"))
+    mesh = init_device_mesh(
+        "cpu", (1, 4), mesh_dim_names=("replicas", "shards"), backend_override={"shards": chosen}
+    )
+    tensor = torch.tensor([[2.0**24, 1.0, 1.0, 1.0][rank.rank]])
+    dist.all_reduce(tensor, group=mesh.get_group("shards"))
+    dist.destroy_process_group()
+    return tensor.item()
+
+
+def test_a_dimension_of_a_mesh_takes_options() -> None:
+    assert on_processes(adds_in_a_mesh, 4) == [2.0**24 + 2] * 4
 
 
 def raises(rank: Rank) -> list[str]:
