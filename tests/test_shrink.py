@@ -190,6 +190,8 @@ def torchs_shrink(rank: Rank, flags: int) -> None:
     new = dist.shrink_group([1], shrink_flags=flags)
     assert new is dist.group.WORLD
     check_group([0, 2, 3])
+    rank.store.set(f"checked {rank.rank}", "1")
+    rank.store.wait([f"checked {r}" for r in (0, 2, 3)])  # the others need the last for their check
     if dist.get_rank() == 2:
         die()
     ringcomm.shrink()  # of what torch has made
