@@ -67,7 +67,7 @@ def test_plan_table() -> None:
     plain = blocks(page("design/ring.md"), "")
     (shown,) = [block for block in plain if block.startswith("all_reduce (ring)")]
     lines = [line for line in shown.splitlines() if line.strip(" .")]
-    assert len(lines) == 13
+    assert len(lines) == 12
     for line in lines:
         assert line in printed
 
