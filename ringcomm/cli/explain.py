@@ -108,10 +108,6 @@ def _write(options: argparse.Namespace, output: Path, suffixes: Sequence[str]) -
     plans = generate(world_size=options.world_size, **arguments)
     if different := plans.bitwise_difference():
         print(f"not the same bits on all ranks: {different}", file=sys.stderr)
-    from ringcomm.explain.sums import lines
-
-    for line in lines(plans):
-        print(line)
     if output.suffix not in suffixes:
         one_of = "one of " if len(suffixes) > 1 else ""
         raise UsageError(f"-o must end in {one_of}{', '.join(suffixes)}, got {output}")
@@ -119,7 +115,12 @@ def _write(options: argparse.Namespace, output: Path, suffixes: Sequence[str]) -
         from ringcomm.explain import timeline
 
         timeline.draw(plans, options.slices or 3, output)
-    elif output.suffix == ".html":
+        return output
+    from ringcomm.explain.sums import lines
+
+    for line in lines(plans):
+        print(line)
+    if output.suffix == ".html":
         from ringcomm.explain.page import page
 
         output.write_text(page(plans), encoding="utf-8")
