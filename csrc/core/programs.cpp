@@ -99,10 +99,12 @@ Prepared Programs::prepare(const Call& call) const {
       prepared.program =
           compile(collective, world_size_, [&](int r) { return plans[r]; }, rank_, from);
     } else {
-      if (rounding && selection_.choices.contains(collective)) {
+      const Algorithm& algorithm = algorithms()[id];
+      // The policy chose one of two levels by where the ranks are; a user may have named other
+      // hosts.
+      if (rounding && (selection_.choices.contains(collective) || algorithm.two_level)) {
         check_reproducible(collective, plans_of(collective, id, from), *rounding, from);
       }
-      const Algorithm& algorithm = algorithms()[id];
       const Setting setting{world_size_, from, selection_.host_of};
       if (algorithm.two_level) {
         Digest digest;
