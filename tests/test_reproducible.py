@@ -291,6 +291,22 @@ def test_other_sums_are_refused() -> None:
         assert "another order of addition (is reproducible= the same on every rank?)" in apart
 
 
+def adds_on_other_hosts(rank: Rank) -> str:
+    os.environ.update(RINGCOMM_HOSTID=f"host{rank.rank // 2}", RINGCOMM_LINKS="gloo")
+    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    group = ringcomm.new_group(reproducible="ranks", ranks_per_host=[3, 1])
+    with pytest.raises(ringcomm.plan.PlanError) as raised:
+        ringcomm.all_reduce(torch.ones(300_000), group=group)
+    dist.destroy_process_group()
+    return str(raised.value)
+
+
+def test_hosts_that_make_other_sums_are_refused() -> None:
+    """The ranks are on two hosts of two, and the plan is for hosts of three and one."""
+    for text in on_processes(adds_on_other_hosts, 4):
+        assert "adds pairs of ranks, then pairs of these, and rank" in text
+
+
 def test_wrong_values_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="must be one of off, ranks, got 'yes'"):
         ringcomm.options.is_reproducible(Options(reproducible="yes"))
