@@ -1,15 +1,18 @@
 """What reproducible="ranks" costs: an all-reduce with it, and without.
 
     python benchmarks/reproducible.py --nproc 4
+    python benchmarks/reproducible.py --hosts 2x2 --rate 1gbit
 
 Two groups of the same ranks take turns, so that both meet the same machine. The table shows the
-median time of each, on the slowest rank, and the ratio.
+median time of each, on the slowest rank, and the ratio. The hosts are namespaces of this machine
+(tests/hosts/), joined by cables of the given rate and delay; this needs root.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +24,15 @@ from common import listed, report, rotated, run_on_ranks
 
 import ringcomm
 from ringcomm.arguments import nbytes, number
+from ringcomm.groups import launched
 from ringcomm.units import readable_nbytes, readable_seconds
 from ringcomm.usage import Parser
 
 SETTINGS = ("off", "ranks")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TURN = 2e-3  # seconds that the calls of a turn take together
+PATIENCE = 3600.0  # seconds
+LEAST_DELAY_MS = 0.05  # the delay that RINGCOMM_ACROSS gives for a network without any
 
 
 @dataclass(frozen=True)
@@ -90,9 +96,41 @@ def rank_main(options: argparse.Namespace) -> None:
         report(options.output, Row, rows, note, table(rows))
 
 
+def on_hosts(options: argparse.Namespace) -> int:
+    """Runs this script again, on hosts."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    from hosts import Network, missing
+
+    if why := missing():
+        print(why, file=sys.stderr)
+        return 1
+    num_hosts, ranks_per_host = options.hosts
+    with Network(num_hosts, rate=options.rate, delay_ms=options.delay) as network:
+        goodput = network.goodput()
+        across = f"{max(options.delay, LEAST_DELAY_MS):g}ms:{goodput / 1e9:.6f}GB/s"
+        print(f"goodput {goodput / 1e6:.4g} MB/s", flush=True)
+        job = network.start(
+            __file__,
+            *sys.argv[1:],
+            ranks_per_host=ranks_per_host,
+            env={"RINGCOMM_ACROSS": across},
+        )
+        for result in job.succeed(PATIENCE):
+            print(result.stdout, end="")
+    return 0
+
+
+def hosts_and_ranks(text: str) -> tuple[int, int]:
+    hosts, _, ranks = text.partition("x")
+    return number(1)(hosts), number(1)(ranks)
+
+
 def main() -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nproc", type=number(1), default=4, help="ranks, without torchrun")
+    parser.add_argument("--hosts", type=hosts_and_ranks, help="and ranks of each, such as 2x2")
+    parser.add_argument("--rate", help="between hosts, such as 1gbit; as fast as it goes without")
+    parser.add_argument("--delay", type=float, default=0.0, help="between hosts, milliseconds")
     parser.add_argument(
         "--sizes",
         type=listed(nbytes),
@@ -102,7 +140,10 @@ def main() -> int:
     parser.add_argument("--dtypes", type=listed(str), default=list(DTYPES), help=", ".join(DTYPES))
     parser.add_argument("--rounds", type=number(1), default=101, help="of each setting")
     parser.add_argument("-o", "--output", type=Path, help="without ending: .csv, .json and .md")
-    return run_on_ranks(rank_main, parser.parse_args())
+    options = parser.parse_args()
+    if options.hosts and not launched():
+        return on_hosts(options)
+    return run_on_ranks(rank_main, options)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ from ringcomm.objects import (
 )
 from ringcomm.options import Options
 from ringcomm.p2p import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from ringcomm.parts import sum_of_parts
 from ringcomm.process_group import ProcessGroupRing
 from ringcomm.shared_memory import empty, is_shared, shared_memory
 from ringcomm.shrink import shrink
@@ -129,5 +130,6 @@ __all__ = [
     "shared_memory",
     "shrink",
     "status",
+    "sum_of_parts",
     "topology",
 ]

@@ -61,6 +61,7 @@ class Chosen:
         across: the network by which groups that span hosts choose, as RINGCOMM_ACROSS has it; "" if
             there is one host.
         tuned_by: the file of the tuning that the group goes by; "" if it goes by the defaults.
+        reproducible: what the bits of sums depend on, as `ringcomm.Options` has it.
         size_classes: how calls go: by collective and dtype, ascending.
     """
 
@@ -69,6 +70,7 @@ class Chosen:
     links: str
     across: str
     tuned_by: str
+    reproducible: str
     size_classes: tuple[SizeClass, ...]
 
     def facts(self) -> list[tuple[str, str]]:
@@ -83,6 +85,7 @@ class Chosen:
             ("shared memory", self.memory),
             ("between hosts", between),
             ("tuning", self.tuned_by or defaults),
+            ("reproducible", self.reproducible),
         ]
 
     def table(self) -> Iterator[tuple[str, ...]]:

@@ -41,7 +41,7 @@ def init(
             that of the group it rides on, or torch.distributed's 30 minutes.
         algorithm: of the collectives; see `ringcomm.Options`.
         ranks_per_host: which ranks share a host; see `ringcomm.Options`.
-        reproducible: "ranks" if the bits of sums are to depend on values alone; see
+        reproducible: "ranks" if the bits of sums are to depend on values alone, or "world"; see
             `ringcomm.Options`.
 
     Returns:
@@ -171,7 +171,7 @@ def new_group(
             Where torch has it, from 2.14 on.
         algorithm: of the collectives, instead of pg_options; see `ringcomm.Options`.
         ranks_per_host: which ranks share a host; see `ringcomm.Options`.
-        reproducible: "ranks" if the bits of sums are to depend on values alone; see
+        reproducible: "ranks" if the bits of sums are to depend on values alone, or "world"; see
             `ringcomm.Options`.
 
     Returns:

@@ -221,6 +221,7 @@ def _group_of(descriptor: int, pid: int, target: str) -> GroupStatus:
         found["engine"] if max(host_of, default=0) else "",
         across.text() if max(host_of, default=0) else "",
         found["tuned_by"],
+        found["reproducible"],
         tuple(SizeClass(**one) for one in found["size_classes"]),
     )
     job = job_of(_processes(ranks, host_of, pid))

@@ -26,7 +26,7 @@ from ringcomm.usage import did_you_mean
 # A barrier sends no data, so a plan makes no difference to it.
 _SELECTABLE = tuple(collective for collective in COLLECTIVES if collective != "barrier")
 
-REPRODUCIBLE = ("off", "ranks")
+REPRODUCIBLE = ("off", "ranks", "world")
 
 # A collective, the name of its algorithm and, if that is registered, what makes the plans.
 Choice = tuple[Collective, str, Callable[[int, int], list[Plan]] | None]
@@ -57,7 +57,8 @@ class Options:
             multiprocessors. Ranks may differ. Unlike torch's NCCL, true if not given.
         reproducible: ``"ranks"`` if sums of floats are to depend on the ranks' values and their
             number alone, to the bit, as the documentation's page "Reproducible sums" promises;
-            ``"off"`` if not. RINGCOMM_REPRODUCIBLE, or "off", if not given.
+            ``"world"`` if those of `ringcomm.sum_of_parts` are not to depend on the number either;
+            ``"off"`` if neither. RINGCOMM_REPRODUCIBLE, or "off", if not given.
     """
 
     algorithm: str | Mapping[str, str] | None = None
@@ -72,20 +73,20 @@ class Options:
     _timeout: ClassVar[None] = None
 
 
-def is_reproducible(options: Options) -> bool:
-    """Whether sums depend on the ranks' values and their number alone.
+def reproducible(options: Options) -> str:
+    """What sums depend on, by the options or the environment.
 
     Raises:
-        ValueError: the options or RINGCOMM_REPRODUCIBLE say something else than "ranks" or "off".
+        ValueError: the options or RINGCOMM_REPRODUCIBLE say what is not in REPRODUCIBLE.
     """
     if options.reproducible is None:
-        return one_of("RINGCOMM_REPRODUCIBLE", REPRODUCIBLE) == "ranks"
+        return one_of("RINGCOMM_REPRODUCIBLE", REPRODUCIBLE)
     if options.reproducible not in REPRODUCIBLE:
         raise ValueError(
             f"reproducible of ringcomm.Options must be one of {', '.join(REPRODUCIBLE)}, got "
             f"{options.reproducible!r}"
         )
-    return options.reproducible == "ranks"
+    return options.reproducible
 
 
 def on_devices(options: Options) -> tuple[int, int, int | None]:

@@ -29,6 +29,7 @@ PRINTED = {
     "data_parallel": "3 all-reduces per step, for 6 gradients",
     "fsdp": "rank 3: keeps 100608 of 402432 bytes",
     "tensor_parallel": "rank 3: embedding (12, 8), up (8, 8), down (8, 8)",
+    "any_number_of_ranks": "among 4 ranks 0 of 9610 differ from one rank's",
     "pipeline_parallel": "stage 3  ...0aa1bb2cc3dd4ee5ff6gg7hh......",
     "three_d_parallel": "rank 7: copy 1, stage 1",
 }

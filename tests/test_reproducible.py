@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -198,28 +199,34 @@ def test_sparse_sums_keep_negative_zeros() -> None:
 
 # ---- What is asked for
 
+# The sum is 2^24 from left to right, and 2^24 + 2 in pairs.
+VALUES = [2.0**24, 1.0, 1.0, 1.0]
 
-def adds(rank: Rank) -> list[float]:
-    """The sum of 2^24, 1, 1 and 1, which is 2^24 from left to right."""
-    os.environ["RINGCOMM_REPRODUCIBLE"] = "ranks"
+
+def is_reproducible(group: Any) -> bool:
+    """Whether the ring is refused, which RINGCOMM_ALGORITHM or an option has selected."""
+    try:
+        ringcomm.all_reduce(torch.ones(100_000), group=group)
+    except ringcomm.plan.PlanError:
+        return True
+    return False
+
+
+def asks(rank: Rank) -> list[bool]:
+    os.environ.update(RINGCOMM_REPRODUCIBLE="ranks", RINGCOMM_ALGORITHM="all_reduce=ring")
     dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
-    value = [2.0**24, 1.0, 1.0, 1.0][rank.rank]
-    results = []
-    for count in (1, 100_000):
-        for group in (None, ringcomm.new_group(), ringcomm.new_group(reproducible="off")):
-            tensor = torch.full((count,), value)
-            ringcomm.all_reduce(tensor, group=group)
-            results.append(tensor.unique().item())
+    groups = (None, ringcomm.new_group(), ringcomm.new_group(reproducible="off"))
+    results = [is_reproducible(group) for group in groups]
     dist.destroy_process_group()
     return results
 
 
 def test_environment_is_for_groups_without_options() -> None:
-    promised, otherwise = 2.0**24 + 2, 2.0**24
-    assert on_processes(adds, 4) == [[promised, promised, otherwise] * 2] * 4
+    assert on_processes(asks, 4) == [[True, True, False]] * 4
 
 
-def adds_in_later_groups(rank: Rank) -> list[float]:
+def asks_in_later_groups(rank: Rank) -> list[bool]:
+    os.environ["RINGCOMM_ALGORITHM"] = "all_reduce=ring"
     dist.init_process_group(
         "ring",
         store=rank.store,
@@ -229,34 +236,29 @@ def adds_in_later_groups(rank: Rank) -> list[float]:
     )
     if rank.rank == 4:
         return []
-    results = []
-    for group in (ringcomm.shrink(exclude=[4]), ringcomm.new_group()):
-        tensor = torch.tensor([[2.0**24, 1.0, 1.0, 1.0][rank.rank]])
-        ringcomm.all_reduce(tensor, group=group)
-        results.append(tensor.item())
+    groups = (ringcomm.shrink(exclude=[4]), ringcomm.new_group())
+    results = [is_reproducible(group) for group in groups]
     dist.destroy_process_group()
     return results
 
 
 def test_argument_is_for_one_group_and_what_it_shrinks_to() -> None:
-    results = on_processes(adds_in_later_groups, 5)
-    assert results == [[2.0**24 + 2, 2.0**24]] * 4 + [[]]
+    assert on_processes(asks_in_later_groups, 5) == [[True, False]] * 4 + [[]]
 
 
-def adds_in_a_mesh(rank: Rank) -> float:
+def asks_in_a_mesh(rank: Rank) -> bool:
     dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
-    chosen = ("ring", Options(reproducible="ranks"))
+    chosen = ("ring", Options("all_reduce=ring", reproducible="ranks"))
     mesh = init_device_mesh(
         "cpu", (1, 4), mesh_dim_names=("replicas", "shards"), backend_override={"shards": chosen}
     )
-    tensor = torch.tensor([[2.0**24, 1.0, 1.0, 1.0][rank.rank]])
-    dist.all_reduce(tensor, group=mesh.get_group("shards"))
+    result = is_reproducible(mesh.get_group("shards"))
     dist.destroy_process_group()
-    return tensor.item()
+    return result
 
 
 def test_a_dimension_of_a_mesh_takes_options() -> None:
-    assert on_processes(adds_in_a_mesh, 4) == [2.0**24 + 2] * 4
+    assert on_processes(asks_in_a_mesh, 4) == [True] * 4
 
 
 def raises(rank: Rank) -> list[str]:
@@ -265,15 +267,17 @@ def raises(rank: Rank) -> list[str]:
     by_doubling = ringcomm.new_group(algorithm="recursive_doubling", reproducible="ranks")
     apart = ringcomm.new_group(reproducible="ranks" if rank.rank == 0 else "off")
     errors = []
-    for group, dtype in [
-        (by_ring, torch.float32),
-        (by_ring, torch.int32),
-        (by_doubling, torch.float32),
-        (by_doubling, torch.bfloat16),
-        (apart, torch.float32),
+    reduce = partial(ringcomm.reduce, dst=0)
+    for group, call, dtype in [
+        (by_ring, ringcomm.all_reduce, torch.float32),
+        (by_ring, ringcomm.all_reduce, torch.int32),
+        (by_doubling, ringcomm.all_reduce, torch.float32),
+        (by_doubling, ringcomm.all_reduce, torch.bfloat16),
+        (apart, ringcomm.all_reduce, torch.float32),  # is in pairs without being asked for
+        (apart, reduce, torch.float32),
     ]:
         try:
-            ringcomm.all_reduce(torch.ones(100_000, dtype=dtype), group=group)
+            call(torch.ones(100_000, dtype=dtype), group=group)
             errors.append("")
         except (RuntimeError, ringcomm.plan.PlanError) as error:
             errors.append(f"{type(error).__name__}: {error}")
@@ -282,34 +286,50 @@ def raises(rank: Rank) -> list[str]:
 
 
 def test_other_sums_are_refused() -> None:
-    for ring, integers, doubling, narrow, apart in on_processes(raises, 4):
+    for ring, integers, doubling, narrow, alike, apart in on_processes(raises, 4):
         assert ring.startswith('PlanError: all_reduce by the plan "ring" on 4 ranks')
         assert "in chunk 0, and not with (rank 0 + rank 1) + (rank 2 + rank 3)" in ring
-        assert integers == doubling == ""
+        assert integers == doubling == alike == ""
         assert 'the plan "recursive_doubling"' in narrow
         assert "adds floats of 16 and 8 bits in one step, which rounds once, and rank 0" in narrow
-        assert "another order of addition (is reproducible= the same on every rank?)" in apart
+        assert "another algorithm (are algorithm= and reproducible=, or RINGCOMM_ALG" in apart
 
 
-def adds_on_other_hosts(rank: Rank) -> str:
+def adds_on_other_hosts(rank: Rank) -> float:
     os.environ.update(RINGCOMM_HOSTID=f"host{rank.rank // 2}", RINGCOMM_LINKS="gloo")
     dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
     group = ringcomm.new_group(reproducible="ranks", ranks_per_host=[3, 1])
-    with pytest.raises(ringcomm.plan.PlanError) as raised:
-        ringcomm.all_reduce(torch.ones(300_000), group=group)
+    tensor = torch.full((300_000,), VALUES[rank.rank])
+    ringcomm.all_reduce(tensor, group=group)
     dist.destroy_process_group()
-    return str(raised.value)
+    return tensor.unique().item()
 
 
-def test_hosts_that_make_other_sums_are_refused() -> None:
-    """The ranks are on two hosts of two, and the plan is for hosts of three and one."""
-    for text in on_processes(adds_on_other_hosts, 4):
-        assert "adds pairs of ranks, then pairs of these, and rank" in text
+def test_a_user_may_name_other_hosts() -> None:
+    """The ranks are on two hosts of two. Plans of two levels are for hosts of three and one."""
+    assert on_processes(adds_on_other_hosts, 4) == [2.0**24 + 2] * 4
+
+
+def adds_without_asking(rank: Rank) -> list[float]:
+    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    results = []
+    for count in (1, 1000, 30_000, 1_000_003):
+        tensor = torch.full((count,), VALUES[rank.rank])
+        part = torch.empty(count)
+        dist.reduce_scatter_tensor(part, tensor.repeat(rank.world_size))
+        dist.all_reduce(tensor)
+        results += [tensor.unique().item(), part.unique().item()]
+    dist.destroy_process_group()
+    return results
+
+
+def test_one_host_adds_in_pairs_without_being_asked() -> None:
+    assert on_processes(adds_without_asking, 4) == [[2.0**24 + 2] * 8] * 4
 
 
 def test_wrong_values_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="must be one of off, ranks, got 'yes'"):
-        ringcomm.options.is_reproducible(Options(reproducible="yes"))
+    with pytest.raises(ValueError, match="must be one of off, ranks, world, got 'yes'"):
+        ringcomm.options.reproducible(Options(reproducible="yes"))
     monkeypatch.setenv("RINGCOMM_REPRODUCIBLE", "1")
     with pytest.raises(ValueError, match="RINGCOMM_REPRODUCIBLE is '1'; it must be one of"):
-        ringcomm.options.is_reproducible(Options())
+        ringcomm.options.reproducible(Options())

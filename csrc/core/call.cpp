@@ -21,12 +21,9 @@ const char* what_differs(const std::vector<Opinion>& opinions) {
     return std::any_of(opinions.begin(), opinions.end(),
                        [&](const Opinion& opinion) { return is_so(opinion.call); });
   };
-  if (any([&](const Call& call) { return call.association != first.association; })) {
-    return " with another order of addition (is reproducible= the same on every rank?)";
-  }
   if (any([&](const Call& call) { return call.algorithm != first.algorithm; })) {
-    return " with another algorithm (is RINGCOMM_ALGORITHM the same on every "
-           "rank?)";
+    return " with another algorithm (are algorithm= and reproducible=, or RINGCOMM_ALGORITHM and "
+           "RINGCOMM_REPRODUCIBLE, the same on every rank?)";
   }
   if (any([](const Call& call) { return call.plan == Prepared::kNoProgram; })) {
     return ", and on some of them the plan for it is refused, which they say themselves";
@@ -53,7 +50,7 @@ std::uint64_t digest_of(const Call& call) {
   for (const std::uint64_t word : users) digest.add(word);
   digest.add(std::uint64_t{static_cast<std::uint32_t>(call.root)} << 32 | byte(call.refused, 0));
   digest.add(byte(call.collective, 0) | byte(call.dtype, 1) | byte(call.op, 2) |
-             byte(call.reduces, 3) | byte(call.algorithm, 4) | byte(call.association, 5));
+             byte(call.reduces, 3) | byte(call.algorithm, 4));
   return digest.value();
 }
 
@@ -70,8 +67,7 @@ std::string describe(const Call& call, const Members& members) {
 
 bool is_valid(const Call& call) {
   return static_cast<int>(call.collective) < kNumCollectives && is_valid(call.dtype) &&
-         is_valid(call.op) && is_valid(call.association) && call.users.is_valid() &&
-         call.refused <= 1;
+         is_valid(call.op) && call.users.is_valid() && call.refused <= 1;
 }
 
 std::string describe_numbered(const Call& call, const Members& members) {

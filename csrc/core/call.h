@@ -41,8 +41,7 @@ struct Call {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
-  Association association = Association::kLeftToRight;
-  std::uint8_t reduces = 0;    // whether op and association mean anything
+  std::uint8_t reduces = 0;    // whether op means anything
   std::uint8_t algorithm = 0;  // AlgorithmId, as chosen
   UsersDType users;            // what `dtype` and `count` stand for
   std::uint8_t eager = 0;      // all-to-all: the payload holds the data too; may differ by rank
@@ -53,10 +52,14 @@ struct Call {
     return !refused && !other.refused && counts_agree && layout == other.layout &&
            plan == other.plan && root == other.root && collective == other.collective &&
            dtype == other.dtype && users == other.users && op == other.op &&
-           association == other.association && reduces == other.reduces &&
-           algorithm == other.algorithm;
+           reduces == other.reduces && algorithm == other.algorithm;
   }
 };
+
+// Whether the bits of its results depend on the order in which the ranks' values are added.
+inline bool has_rounded_sums(const Call& call) {
+  return call.reduces && depends_on_association(call.dtype, call.op);
+}
 
 // The digest of all that matching calls have in common.
 std::uint64_t digest_of(const Call& call);

@@ -10,22 +10,23 @@ Collectives::Collectives(int rank, int world_size, Selection selection)
       programs_(rank, world_size, std::move(selection)),
       policy_({.world_size = world_size,
                .choices = programs_.selection().choices,
-               .reproducible = programs_.selection().reproducible}) {}
+               .reproducible = is_reproducible()}) {}
 
 void Collectives::agree_on(GroupFacts facts) {
   facts.world_size = world_size_;
   facts.choices = programs_.selection().choices;
-  facts.reproducible = programs_.selection().reproducible;
+  facts.reproducible = is_reproducible();
   programs_.place(facts.host_of);
+  facts.host_of_plans = programs_.selection().host_of;
   policy_ = Policy(facts);
 }
 
 void Collectives::reduce_by(Call call, const Reduce& reduce, Timeout timeout) {
   prepare_choice(timeout);
-  call.association = policy_.association(reduce);
   call.algorithm = policy_.algorithm(call, executor_kind());
   Reduction reduction = reduction_of(reduce, world_size_);
-  reduction.association = call.association;
+  reduction.association =
+      executor_kind() == ExecutorKind::kShm ? Association::kPairs : Association::kLeftToRight;
   carry_out(call, reduction, timeout);
 }
 

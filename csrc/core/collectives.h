@@ -26,7 +26,7 @@ class Collectives {
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
-  bool is_reproducible() const { return programs_.selection().reproducible; }
+  bool is_reproducible() const { return programs_.selection().reproducible != Reproducible::kOff; }
 
   void all_reduce(const void* input, void* output, std::size_t count, Reduce reduce,
                   Timeout timeout);

@@ -61,9 +61,11 @@ ByFamily across_hosts(Collective collective, const Grid& grid) {
 // Whether the sums of an algorithm are those of pairs, if every addition is rounded. To find out
 // takes too long for very many ranks, which then send to each other.
 bool adds_pairs(const Algorithm& algorithm, Collective collective, const GroupFacts& facts) {
+  const std::vector<int>& host_of =
+      facts.host_of_plans.empty() ? facts.host_of : facts.host_of_plans;
   std::vector<Plan> plans;
   for (int r = 0; r < facts.world_size; ++r) {
-    plans.push_back(algorithm.generate(r, {facts.world_size, 0, facts.host_of}));
+    plans.push_back(algorithm.generate(r, {facts.world_size, 0, host_of}));
   }
   try {
     return !association_difference(collective, plans, Rounding::kEveryAddition);
@@ -87,7 +89,7 @@ std::optional<AlgorithmId> reproducible_across_hosts(Collective collective,
 
 Policy::Policy(const GroupFacts& facts)
     : world_size_(facts.world_size),
-      reproducible_(facts.reproducible),
+      is_reproducible_(facts.reproducible),
       choices_(facts.choices),
       tuning_(facts.tuned),
       with_call_nbytes_(facts.with_call_nbytes) {
@@ -101,7 +103,7 @@ Policy::Policy(const GroupFacts& facts)
     automatic_[c] = is_on_one_host_ ? on_one_host(collective) : across_hosts(collective, grid);
   }
   if (is_on_one_host_) return;
-  if (reproducible_) {
+  if (is_reproducible_) {
     for (int c = 0; c < kNumCollectives; ++c) {
       in_pairs_[c] = reproducible_across_hosts(static_cast<Collective>(c), facts);
     }
@@ -114,7 +116,7 @@ AlgorithmId Policy::algorithm(const Call& call, ExecutorKind executor) const {
   if (adds_at_once(call)) return id_of(*find_algorithm(call.collective, "direct"));
   const auto collective = static_cast<int>(call.collective);
   if (selected_[collective]) return *selected_[collective];
-  if (call.association == Association::kPairs) return reproducible_algorithm(call, executor);
+  if (is_reproducible_ && has_rounded_sums(call)) return reproducible_algorithm(call, executor);
   const std::size_t nbytes = call.count * element_size(call.dtype);
   if (const AlgorithmId* tuned = tuning_.find(call.collective, nbytes);
       tuned != nullptr && !rounds_often(call)) {
@@ -364,7 +366,6 @@ class Calls {
     call_.collective = collective;
     call_.dtype = dtype;
     call_.reduces = is_reduction(collective);
-    if (call_.reduces) call_.association = policy.association({dtype, call_.op});
     const bool sends_one_block =
         executor != ExecutorKind::kShm || collective == Collective::kAllGather;
     payload_blocks_ = sends_one_block ? 1 : num_blocks_;

@@ -59,11 +59,13 @@ struct Decision {
 struct GroupFacts {
   int world_size = 1;
   Selection::Choices choices = {};    // a user's
-  bool reproducible = false;          // Selection::reproducible
+  bool reproducible = false;          // sums depend on the ranks' values alone
   std::vector<TunedRule> tuned = {};  // on one host, for groups of this size
   std::vector<int> host_of = {};      // by rank; empty: all ranks share one host
-  Link link = {};                     // between hosts
-  std::size_t with_call_nbytes = 0;   // what with_call_nbytes() returns, or a kernel's limit
+  // What plans of two levels take for the ranks' hosts; empty: as above. A user may name others.
+  std::vector<int> host_of_plans = {};
+  Link link = {};                    // between hosts
+  std::size_t with_call_nbytes = 0;  // what with_call_nbytes() returns, or a kernel's limit
 };
 
 // Whether the data of such calls is sent with them if it is small. A user's plan is carried out
@@ -89,13 +91,6 @@ class Policy {
   explicit Policy(const GroupFacts& facts);
 
   AlgorithmId algorithm(const Call& call, ExecutorKind executor) const;
-
-  // The order in which a call's contributions are added.
-  Association association(const Reduce& reduce) const {
-    return reproducible_ && depends_on_association(reduce.dtype, reduce.op)
-               ? Association::kPairs
-               : Association::kLeftToRight;
-  }
 
   // The path of a call that has an algorithm and a payload of so many bytes.
   Path path(const Call& call, ExecutorKind executor, std::size_t payload_nbytes) const {
@@ -126,7 +121,7 @@ class Policy {
 
   int world_size_;
   bool is_on_one_host_ = true;
-  bool reproducible_;
+  bool is_reproducible_;
   Selection::Choices choices_;
   std::array<std::optional<AlgorithmId>, kNumCollectives> selected_{};
   std::array<std::array<AlgorithmId, kNumFamilies>, kNumCollectives> automatic_{};

@@ -33,9 +33,9 @@ std::uint64_t fingerprint_of(const std::vector<Plan>& plans) {
   return digest.value();
 }
 
-// How the sums of a call are rounded that are to be of pairs.
-std::optional<Rounding> rounding_of(const Call& call) {
-  if (call.association != Association::kPairs) return std::nullopt;
+// How the sums of a reproducible group's call are rounded.
+std::optional<Rounding> rounding_of(const Call& call, const Selection& selection) {
+  if (selection.reproducible == Reproducible::kOff || !has_rounded_sums(call)) return std::nullopt;
   return element_size(call.dtype) < 4 ? Rounding::kEveryStep : Rounding::kEveryAddition;
 }
 
@@ -56,8 +56,8 @@ Programs::Programs(int rank, int world_size, Selection selection)
     : rank_(rank), world_size_(world_size), selection_(std::move(selection)) {}
 
 const Prepared& Programs::find(const Call& call) {
-  const auto key =
-      std::make_tuple(call.collective, AlgorithmId{call.algorithm}, call.root, rounding_of(call));
+  const auto key = std::make_tuple(call.collective, AlgorithmId{call.algorithm}, call.root,
+                                   rounding_of(call, selection_));
   const auto known = prepared_.find(key);
   if (known != prepared_.end()) return known->second;
   return prepared_.emplace(key, prepare(call)).first->second;
@@ -90,7 +90,7 @@ Prepared Programs::prepare(const Call& call) const {
                   std::to_string(world_size_) + " ranks: " + why));
   };
   try {
-    const std::optional<Rounding> rounding = rounding_of(call);
+    const std::optional<Rounding> rounding = rounding_of(call, selection_);
     if (id == kUsersPlans) {
       const std::vector<Plan> plans = plans_of(collective, id, from);
       verify(collective, plans, from);
@@ -100,9 +100,7 @@ Prepared Programs::prepare(const Call& call) const {
           compile(collective, world_size_, [&](int r) { return plans[r]; }, rank_, from);
     } else {
       const Algorithm& algorithm = algorithms()[id];
-      // The policy chose one of two levels by where the ranks are; a user may have named other
-      // hosts.
-      if (rounding && (selection_.choices.contains(collective) || algorithm.two_level)) {
+      if (rounding && selection_.choices.contains(collective)) {
         check_reproducible(collective, plans_of(collective, id, from), *rounding, from);
       }
       const Setting setting{world_size_, from, selection_.host_of};

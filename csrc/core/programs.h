@@ -38,7 +38,7 @@ class Programs {
 
   const Selection& selection() const { return selection_; }
 
-  // A selected plan is refused if it does not add as the call wants.
+  // In a reproducible group, a plan that adds in another order is refused.
   const Prepared& find(const Call& call);
 
  private:
@@ -48,7 +48,7 @@ class Programs {
   const int rank_;
   const int world_size_;
   Selection selection_;
-  // By what a program depends on: the last is how sums of pairs are rounded, if they are wanted.
+  // By what a program depends on: the last is how the sums of a reproducible group are rounded.
   std::map<std::tuple<Collective, AlgorithmId, int, std::optional<Rounding>>, Prepared> prepared_;
 };
 

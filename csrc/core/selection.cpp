@@ -55,6 +55,25 @@ Selection Selection::named(std::string_view name) {
   return selection;
 }
 
+namespace {
+
+constexpr std::array kReproducible = {"off", "ranks", "world"};  // by number
+
+}  // namespace
+
+const char* to_string(Reproducible reproducible) {
+  return kReproducible[static_cast<std::size_t>(reproducible)];
+}
+
+Reproducible reproducible_named(std::string_view name) {
+  const auto found = std::ranges::find(kReproducible, name);
+  if (found == kReproducible.end()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "reproducible is \"" + std::string(name) + "\"; it must be off, ranks or world");
+  }
+  return static_cast<Reproducible>(found - kReproducible.begin());
+}
+
 std::string name_of(const Selection::Choices& choices, Collective collective,
                     AlgorithmId algorithm) {
   return algorithm == kUsersPlans ? choices.at(collective).name

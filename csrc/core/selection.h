@@ -54,6 +54,18 @@ class Tuning {
 // PlanError.
 using PlanSource = std::function<std::vector<Plan>(int world_size, int root)>;
 
+// What the bits of sums of floats depend on, as a user promises it to others.
+enum class Reproducible : std::uint8_t {
+  kOff,    // also on what was chosen
+  kRanks,  // on the ranks' values: plans add neighbours, then neighbouring pairs (reduce/types.h)
+  kWorld,  // the same; Python adds parts of ranks so that these do not matter either
+};
+
+// "off", "ranks" or "world"
+const char* to_string(Reproducible reproducible);
+// Throws Error (kInvalidArgument) for any other name.
+Reproducible reproducible_named(std::string_view name);
+
 // In place of an algorithm's id: what the selection brings of its own.
 inline constexpr AlgorithmId kUsersPlans = 255;
 
@@ -68,9 +80,7 @@ struct Selection {
 
   // What is not in here is chosen call by call.
   Choices choices = {};
-  // Sums of floats have bits that depend on nothing but the ranks' values: every call adds all of
-  // them in one step, as pairs (reduce/types.h).
-  bool reproducible = false;
+  Reproducible reproducible = Reproducible::kOff;
   std::vector<int> host_of = {};      // as in plan/algorithms.h
   Link link = {};                     // between hosts; rank 0's counts
   std::vector<TunedRule> tuned = {};  // on one host; for groups of any size

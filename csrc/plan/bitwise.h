@@ -9,10 +9,10 @@
 // The plans are carried out as for verify (plan/verify.h), with expressions in place of sets of
 // ranks. That costs about as much.
 //
-// An executor adds what a rank receives in one step and what it holds in the order of the ranks,
-// from left to right, in the type that it accumulates in, and rounds the result once, when it
-// stores or sends it (csrc/shm/executor.cpp, perform). So a value is an input, or a sum over values
-// that is rounded at its end:
+// An executor adds what a rank receives in one step and what it holds in the order of the ranks, in
+// the type that it accumulates in, and rounds the result once, when it stores or sends it
+// (csrc/shm/executor.cpp, perform). So a value is an input, or a sum over values that is rounded at
+// its end:
 //
 //      in one step     rank 0 + rank 1 + rank 2         rounded once
 //      in two          (rank 0 + rank 1) + rank 2       rounded in between, too
@@ -22,9 +22,9 @@
 // the same bits: where a sum is exact, as of integers, or where the type of the elements is that of
 // the accumulation, which rounds after every addition.
 //
-// A group that is reproducible adds what comes together in one step in pairs instead of from left
-// to right: adjacent ones, then adjacent sums; an odd last one goes up as it is. The canonical sum
-// is that of all ranks in one step:
+// On CPUs, what comes together in one step is added in pairs: adjacent ones, then adjacent sums; an
+// odd last one goes up as it is. On GPUs it is added from left to right. The canonical sum is that
+// of all ranks in one step on CPUs:
 //
 //      5 ranks     ((0 + 1) + (2 + 3)) + 4
 //      6 ranks     ((0 + 1) + (2 + 3)) + (4 + 5)
@@ -83,10 +83,9 @@ struct AssociationDifference {
   std::string to_string() const;
 };
 
-// Nothing if the plans are reproducible: every promised sum is the canonical one in a group that
-// adds in pairs, as in every collective that only moves data. Otherwise the first chunk that is
-// not, and its first rank. The plans are such that verify() accepts them; throws as
-// bitwise_difference.
+// Nothing if the plans are reproducible: on CPUs, every promised sum is the canonical one, as in
+// every collective that only moves data. Otherwise the first chunk that is not, and its first rank.
+// The plans are such that verify() accepts them; throws as bitwise_difference.
 std::optional<AssociationDifference> association_difference(Collective collective,
                                                             const std::vector<Plan>& plans,
                                                             Rounding rounding, int root = 0);

@@ -120,8 +120,8 @@ constexpr bool supports(DType dtype, ReduceOp op) {
 }
 
 // The order in which one pass adds its inputs, which shows in the bits of sums and products of
-// floats. With kPairs, neighbours are added first, then neighbouring pairs, and so on; an odd one
-// at the end waits for the next level:
+// floats. The kernels of GPUs add from left to right. Those of CPUs add neighbours first, then
+// neighbouring pairs, and so on; an odd one at the end waits for the next level:
 //
 //   6 inputs        kLeftToRight   ((((0 + 1) + 2) + 3) + 4) + 5
 //                   kPairs         ((0 + 1) + (2 + 3)) + (4 + 5)
@@ -129,8 +129,6 @@ constexpr bool supports(DType dtype, ReduceOp op) {
 // So the sum over an aligned block of 2^k inputs is a part of the sum over all of them, and can be
 // computed apart.
 enum class Association : std::uint8_t { kLeftToRight, kPairs };
-
-constexpr bool is_valid(Association association) { return association <= Association::kPairs; }
 
 constexpr bool depends_on_association(DType dtype, ReduceOp op) {
   return is_floating_point(dtype) && (op == ReduceOp::kSum || op == ReduceOp::kAvg ||
@@ -157,7 +155,7 @@ struct Reduction {
   // ranks receive. -1: no input is scaled, because the others arrive scaled already.
   int scaled_input = -1;
   double factor = 1.0;
-  Association association = Association::kLeftToRight;
+  Association association = Association::kPairs;  // on a CPU
 };
 
 // How a collective combines the values of all ranks.

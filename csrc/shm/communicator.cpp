@@ -69,7 +69,8 @@ Communicator::Communicator(Store& store, const GroupConfig& config, const Select
   agree_on(facts_of(group_));
   if (rank() == group_.own_leader()) {
     const bool is_tuned = !group_.spans_hosts() && !group_.segment().tuned().empty();
-    group_.segment().publish(size_classes(), is_tuned ? selection.tuned_by : "");
+    group_.segment().publish(size_classes(), is_tuned ? selection.tuned_by : "",
+                             selection.reproducible);
   }
   joining_.group = nullptr;
 } catch (const Error& error) {

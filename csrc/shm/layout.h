@@ -85,9 +85,10 @@ struct alignas(kLine) GroupHeader {
   InterHostConfig inter_host() const;
   std::uint32_t num_tuned;
   TunedRule tuned[kMostTuned];  // for groups of this size
-  // For programs that look at the group: the file that these are from, and how calls go. The host's
-  // first rank writes it when all else of the group is made.
+  // For programs that look at the group: the file that these are from, what sums depend on, and how
+  // calls go. The host's first rank writes it when all else of the group is made.
   FixedText<256> tuned_by;
+  Reproducible reproducible;
   SizeClass size_classes[kMostSizeClasses];
   std::atomic<std::uint32_t> num_size_classes;
   std::atomic<Setup> setup;

@@ -251,8 +251,10 @@ bool Segment::record_failure(int reporter, ErrorKind kind, std::string_view text
   return true;
 }
 
-void Segment::publish(std::span<const SizeClass> size_classes, std::string_view tuned_by) {
+void Segment::publish(std::span<const SizeClass> size_classes, std::string_view tuned_by,
+                      Reproducible reproducible) {
   GroupHeader& shared = header();
+  shared.reproducible = reproducible;
   shared.tuned_by.assign(tuned_by);
   size_classes = size_classes.first(std::min<std::size_t>(size_classes.size(), kMostSizeClasses));
   std::ranges::copy(size_classes, shared.size_classes);

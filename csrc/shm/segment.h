@@ -52,7 +52,8 @@ class Segment {
     return std::span(header().tuned).first(std::min<std::size_t>(header().num_tuned, kMostTuned));
   }
   // How calls go, and the file of the tuning that they use, for programs that look at the group.
-  void publish(std::span<const SizeClass> size_classes, std::string_view tuned_by);
+  void publish(std::span<const SizeClass> size_classes, std::string_view tuned_by,
+               Reproducible reproducible);
   // A name that no other group has that has met through the same store.
   const std::string& name() const { return name_; }
   const InterHostConfig& inter_host() const { return inter_host_; }

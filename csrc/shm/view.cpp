@@ -176,6 +176,7 @@ GroupView view(int descriptor) {
   }
   group.size_classes = size_classes_of(header);
   group.tuned_by = group.size_classes.empty() ? "" : header.tuned_by.str();
+  group.reproducible = group.size_classes.empty() ? Reproducible::kOff : header.reproducible;
   if (header.failed.load(std::memory_order_acquire) == 2) group.failure = header.text.str();
   for (int r = 0; r < world_size; ++r) group.ranks.push_back(view_of(memory, geometry, r));
   return group;

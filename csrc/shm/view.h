@@ -37,6 +37,7 @@ struct GroupView {
   InterHostConfig inter_host;  // means nothing on one host
   // Once it can be used; on each host, what its first rank knows:
   std::string tuned_by;  // the file of the tuning that it uses, or empty
+  Reproducible reproducible;
   std::vector<SizeClass> size_classes;
 };
 

@@ -71,6 +71,7 @@ class RingBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "ring"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() { return options_; }
+  Reproducible reproducible() const { return options_->selection.reproducible; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
   void setSequenceNumberForGroup() override {}

@@ -78,9 +78,9 @@ CallTimes times_of(const std::vector<Time>& times) {
 
 Selection selection_of(const std::vector<Choice>& choices, std::vector<int> host_of,
                        const Link& link, const std::vector<Tuned>& tuned,
-                       const std::string& tuned_by, bool reproducible) {
+                       const std::string& tuned_by, const std::string& reproducible) {
   Selection selection{.choices = {},
-                      .reproducible = reproducible,
+                      .reproducible = reproducible_named(reproducible),
                       .host_of = std::move(host_of),
                       .link = link,
                       .tuned = rules_of(tuned),
@@ -117,7 +117,7 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const std::optional<Link>& link, const std::vector<Tuned>& tuned,
     std::chrono::milliseconds heartbeat_timeout, const std::vector<Time>& times,
     const std::string& tuned_by, const py::object& made, const std::string& async_errors,
-    bool is_high_priority_stream, bool reproducible) {
+    bool is_high_priority_stream, const std::string& reproducible) {
   const auto make_options = [&] {
     auto options = c10::make_intrusive<RingBackend::Options>(timeout);
     options->selection = selection_of(algorithms, std::move(host_of), link.value_or(Link{}), tuned,
@@ -222,6 +222,7 @@ py::dict view_group(int descriptor) {
   const Link& link = group.inter_host.link;
   dict["across"] = std::make_tuple(link.latency, link.bandwidth, link.overhead);
   dict["tuned_by"] = group.tuned_by;
+  dict["reproducible"] = to_string(group.reproducible);
   py::list size_classes;
   for (const SizeClass& one : group.size_classes) size_classes.append(to_dict(one));
   dict["size_classes"] = size_classes;
@@ -261,7 +262,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       m, "RingBackend", "The backend \"ring\" of one rank.")
       .def(
           "perform_nocolor_split", [](RingBackend&, const py::object&) {}, py::arg("device"),
-          "What torch calls on the ranks outside of a new group: they have no part in it.");
+          "What torch calls on the ranks outside of a new group: they have no part in it.")
+      .def_property_readonly(
+          "reproducible", [](const RingBackend& ring) { return to_string(ring.reproducible()); },
+          "\"off\", \"ranks\" or \"world\", as of the group's options.");
   m.def("create_backend", &create_backend, py::arg("store"), py::arg("rank"), py::arg("world_size"),
         py::arg("timeout"), py::arg("algorithms"), py::arg("host_of"), py::arg("num_channels"),
         py::arg("slice_nbytes"), py::arg("max_ctas"), py::arg("group_name"),
@@ -271,7 +275,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("tuned") = std::vector<Tuned>{}, py::arg("heartbeat_timeout") = kHeartbeatTimeout,
         py::arg("times") = std::vector<Time>{}, py::arg("tuned_by") = "",
         py::arg("made") = py::none(), py::arg("async_errors") = "exit",
-        py::arg("is_high_priority_stream") = true, py::arg("reproducible") = false,
+        py::arg("is_high_priority_stream") = true, py::arg("reproducible") = "off",
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("decline_group", &decline_group, py::arg("store"), py::arg("rank"), py::arg("world_size"),
         py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"), py::arg("reason"),
@@ -298,6 +302,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("begin_shared_memory", &begin_shared_memory,
         "From now on, what this thread makes on the CPU lies in memory that peers can map.");
   m.def("end_shared_memory", &end_shared_memory, "Ends the last beginning of this thread.");
+  m.def("add_in_pairs", &add_in_pairs, py::arg("tensors"), Unlocked(),
+        "The sum of contiguous CPU tensors of one shape and dtype, added as those of ranks are.");
   m.def("is_shared", &is_shared, py::arg("tensor"),
         "Whether the tensor lies in memory of this process that peers can map.");
   watch_signals();

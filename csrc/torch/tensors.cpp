@@ -270,6 +270,24 @@ Reduce make_reduce(const Elements& elements, const c10d::ReduceOp& op, const cha
   return reduce;
 }
 
+at::Tensor add_in_pairs(const std::vector<at::Tensor>& tensors) {
+  constexpr const char* kWhat = "add_in_pairs";
+  TORCH_CHECK_VALUE(!tensors.empty(), "ring: ", kWhat, ": got no tensors");
+  at::Tensor sum = at::empty_like(tensors[0]);
+  std::vector<const void*> inputs;
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(tensor.device().is_cpu() && tensor.is_contiguous() &&
+                          tensor.scalar_type() == sum.scalar_type() &&
+                          tensor.sizes() == sum.sizes(),
+                      "ring: ", kWhat, ": takes contiguous CPU tensors of one shape and dtype");
+    inputs.push_back(tensor.const_data_ptr());
+  }
+  const Elements elements = elements_to_reduce(sum.scalar_type(), c10d::ReduceOp::SUM, kWhat);
+  reduce_host({.dtype = elements.dtype, .op = ReduceOp::kSum}, inputs.data(),
+              static_cast<int>(inputs.size()), sum.data_ptr(), {}, elements.count(sum));
+  return sum;
+}
+
 bool shares_elements(const Tensors& tensors) {
   std::vector<Extent> extents;
   for (const at::Tensor& tensor : tensors) {

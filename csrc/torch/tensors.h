@@ -63,6 +63,10 @@ Elements elements_to_reduce(at::ScalarType type, const c10d::ReduceOp& op, const
 
 Reduce make_reduce(const Elements& elements, const c10d::ReduceOp& op, const char* what);
 
+// The sum of CPU tensors as one step of a plan adds those of ranks. They are contiguous, and of one
+// shape and dtype.
+at::Tensor add_in_pairs(const std::vector<at::Tensor>& tensors);
+
 // Whether elements of one tensor, or of several, lie in the same memory.
 bool shares_elements(const std::vector<at::Tensor>& tensors);
 

@@ -35,7 +35,7 @@ DTYPES = (
     "bool",
 )
 # What `reproducible` of ringcomm.Options may be.
-REPRODUCIBLE = ("off", "ranks")
+REPRODUCIBLE = ("off", "ranks", "world")
 # The links of ringcomm.plan, with latency and bandwidth.
 LINKS = {
     "nvlink4": "3.4 us, 450 GB/s",

@@ -15,6 +15,7 @@ from ringcomm.parallel.linear import (
     column_parallel_linear,
     row_parallel_linear,
 )
+from ringcomm.parallel.microbatches import Microbatches, microbatch_hook
 from ringcomm.parallel.pipeline import Pipeline
 from ringcomm.parallel.regions import (
     copy_to_group,
@@ -30,6 +31,7 @@ __all__ = [
     "ColumnParallelLinear",
     "GradientAverager",
     "Interval",
+    "Microbatches",
     "Pipeline",
     "RowParallelLinear",
     "Schedule",
@@ -41,6 +43,7 @@ __all__ = [
     "draw",
     "gather_from_group",
     "gpipe",
+    "microbatch_hook",
     "one_forward_one_backward",
     "reduce_from_group",
     "replay",

@@ -36,8 +36,9 @@ struct Problem {
   int root;
   int num_blocks;
   std::vector<Plan> plans;
-  std::vector<Reduce> reduces;     // by rank: the factors of premul_sum differ
-  std::vector<Elements> patterns;  // by rank
+  std::vector<Reduce> reduces;                    // by rank: the factors of premul_sum differ
+  std::vector<Elements> patterns;                 // by rank
+  Association association = Association::kPairs;  // of the executor
 
   int num_chunks() const { return plans[0].num_chunks; }
   int block_of(int chunk) const { return chunk / (num_chunks() / num_blocks); }
@@ -122,12 +123,13 @@ class Interpreter {
     return value;
   }
 
-  static Reduction scaled(const Reduce& reduce, int input) {
+  Reduction scaled(const Reduce& reduce, int input) const {
     return {.dtype = reduce.dtype,
             .op = reduce.op,
             .divisor = 1,
             .scaled_input = input,
-            .factor = reduce.factor};
+            .factor = reduce.factor,
+            .association = problem_.association};
   }
 
   void receive(int r, const Step& step) {

@@ -262,7 +262,11 @@ std::string answer(const Task& task) {
   std::string wrong = over_shared_memory(task, expected);
   // On devices ranks do not know the counts of what they pass on in an all-to-all.
   if (wrong.empty() && task.problem.collective != Collective::kAllToAll) {
-    wrong = on_streams(task, expected);
+    Problem on_devices = task.problem;
+    on_devices.association = Association::kLeftToRight;
+    Interpreter expected_on_devices(on_devices);
+    expected_on_devices.run();
+    wrong = on_streams(task, expected_on_devices);
   }
   return wrong.empty() ? "ok" : wrong;
 }

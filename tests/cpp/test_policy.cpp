@@ -7,6 +7,8 @@
 #include "check.h"
 #include "core/policy.h"
 #include "errors.h"
+#include "plan/bitwise.h"
+#include "plans.h"
 
 namespace {
 
@@ -63,7 +65,6 @@ void check_lines(const GroupFacts& facts, ExecutorKind executor, const std::vect
   const Policy policy(facts);
   for (const Line& line : lines) {
     Call call = call_of(line.collective, line.dtype, line.nbytes);
-    if (call.reduces) call.association = policy.association({line.dtype, call.op});
     const bool is_parts = line.collective == kAllGather;
     const std::size_t payload = is_parts ? line.nbytes / facts.world_size : line.nbytes;
     const std::string found = said(policy, executor, call, payload);
@@ -199,14 +200,33 @@ TEST(reproducible_sums_are_added_at_once) {
               {{kAllReduce, kFloat32, 1 * kMiB, "hierarchical_doubling"},
                {kReduceScatter, kFloat32, 1 * kMiB, "direct"}});
   check_lines(across({0, 0, 0, 1}), kShm, {{kAllReduce, kFloat32, 1 * kMiB, "direct"}});
+  GroupFacts others = across({0, 0, 1, 1});  // than where the ranks are
+  others.host_of_plans = {0, 0, 0, 1};
+  check_lines(others, kShm, {{kAllReduce, kFloat32, 1 * kMiB, "direct"}});
   GroupFacts two = one_host(2);
   two.reproducible = true;
   check_lines(two, kShm, {{kAllReduce, kFloat32, 512 * kKiB, "one_shot, zero copy"}});
+}
 
-  const Policy policy(facts);
-  CHECK(policy.association({kFloat32, ReduceOp::kSum}) == Association::kPairs);
-  CHECK(policy.association({kFloat32, ReduceOp::kMax}) == Association::kLeftToRight);
-  CHECK(Policy(one_host(17)).association({kFloat32, ReduceOp::kSum}) == Association::kLeftToRight);
+// On one host, what is chosen without being asked for is reproducible, too.
+TEST(sums_of_up_to_16_ranks_of_a_host_are_in_pairs) {
+  for (const int world_size : {2, 3, 4, 5, 7, 8, 11, 16}) {
+    const Policy policy(one_host(world_size));
+    for (const Collective collective : {kAllReduce, kReduceScatter}) {
+      for (const DType dtype : {kFloat32, kBFloat16}) {
+        const Rounding rounding =
+            dtype == kBFloat16 ? Rounding::kEveryStep : Rounding::kEveryAddition;
+        for (std::size_t nbytes = 4 * world_size; nbytes <= 1024 * kMiB; nbytes *= 4) {
+          const Call call = call_of(collective, dtype, nbytes);
+          const Algorithm& chosen = algorithms()[policy.algorithm(call, kShm)];
+          const auto difference = association_difference(
+              collective, plans_of(chosen, {.world_size = world_size}), rounding);
+          CHECK_WITH(!difference, std::string(to_string(collective)) + " of " +
+                                      std::to_string(nbytes) + " bytes by " + chosen.name);
+        }
+      }
+    }
+  }
 }
 
 TEST(the_operation_counts) {

@@ -42,7 +42,7 @@ void DeviceCollectives::carry_out(Call call, const Reduction& reduction, Timeout
         "all_to_all on a device: in this plan ranks pass on chunks of others, whose counts they do "
         "not know there. The algorithm \"direct\" sends each to its rank.");
   }
-  if (!refusal && call.association == Association::kPairs && world_size() > kMostInPairs) {
+  if (!refusal && is_reproducible() && has_rounded_sums(call) && world_size() > kMostInPairs) {
     refusal = make_error(ErrorKind::kInvalidArgument,
                          std::string(to_string(call.collective)) +
                              " on a device: reproducible=\"ranks\" is for at most " +
