@@ -59,7 +59,7 @@ def test_programs(
 
 
 def test_programs_were_found() -> None:
-    assert len(PROGRAMS) == 13
+    assert len(PROGRAMS) == 15
 
 
 def test_plan_table() -> None:

@@ -222,7 +222,8 @@ TEST(sums_of_up_to_16_ranks_of_a_host_are_in_pairs) {
           const auto difference = association_difference(
               collective, plans_of(chosen, {.world_size = world_size}), rounding);
           CHECK_WITH(!difference, std::string(to_string(collective)) + " of " +
-                                      std::to_string(nbytes) + " bytes by " + chosen.name);
+                                      std::to_string(nbytes) + " bytes by " +
+                                      std::string(chosen.name));
         }
       }
     }
