@@ -160,6 +160,7 @@ def compare(rank: Rank, cases: list[dict[str, Any]]) -> list[str]:
     return complaints
 
 
+@pytest.mark.timeout(14_400)  # of the long form
 def test_sums_are_the_promised_ones(request: pytest.FixtureRequest) -> None:
     by_placement = defaultdict(list)
     for case in sample(10_000 if request.config.getoption("long") else 300):
@@ -167,7 +168,7 @@ def test_sums_are_the_promised_ones(request: pytest.FixtureRequest) -> None:
     complaints = [
         line
         for placement, cases in by_placement.items()
-        for result in on_processes(compare, sum(placement), cases, timeout=1200)
+        for result in on_processes(compare, sum(placement), cases, timeout=3600)
         for line in result
     ]
     assert not complaints, f"{len(complaints)} complaints:\n" + "\n".join(complaints[:20])
