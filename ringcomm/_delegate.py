@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import ProcessGroup, ReduceOp
 
 from ringcomm import _C
-from ringcomm._fast_path import is_compiling, remember
+from ringcomm._fast_path import has_devices, is_compiling, remember
 from ringcomm.groups import ring_group
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -135,8 +135,9 @@ def announcing(
 
 
 def _are_on_host(given: dict[str, Any]) -> bool:
-    """Whether there are tensors among the arguments, all on the CPU."""
-    return {tensor.device for tensor in _tensors(given.values())} == {_CPU}
+    """Whether the other ranks' tensors are on the CPU, as far as this rank's arguments say it."""
+    devices = {tensor.device for tensor in _tensors(given.values())}
+    return devices == {_CPU} if devices else not has_devices()
 
 
 def _send_on_host(given: dict[str, Any]) -> bool:
@@ -155,8 +156,8 @@ def _num_calls(ring: ProcessGroup) -> int:
 def check(arguments: dict[str, Any]) -> None:
     """Refuses what torch accepts, or refuses in terms of its own internal types.
 
-    For a view that is still to be negated or conjugated, and for a tensor on the lazy device, torch
-    gives the backend a copy. What the backend writes there is lost.
+    For a view that is still to be negated or conjugated, a sparse complex tensor, and a tensor on
+    the lazy device, torch gives the backend a copy. What the backend writes there is lost.
     """
     op = arguments.get("op", ReduceOp.SUM)
     if not isinstance(op, ReduceOp | ReduceOp.RedOpType):
@@ -171,6 +172,11 @@ def check(arguments: dict[str, Any]) -> None:
         if tensor.is_conj():
             raise ValueError(
                 "got a view that is still to be conjugated; pass tensor.resolve_conj()"
+            )
+        if tensor.is_sparse and tensor.is_complex():
+            raise ValueError(
+                "got a sparse complex tensor; reduce real = torch.view_as_real(tensor), and then "
+                "take torch.view_as_complex(real)"
             )
 
 

@@ -21,7 +21,7 @@ is_compiling = torch.compiler.is_dynamo_compiling
 
 def try_barrier_sync(group: ProcessGroup | None) -> bool:
     """barrier(group), which does not wait for a device if there is none."""
-    return not _has_devices() and _C.try_barrier_sync(group)
+    return not has_devices() and _C.try_barrier_sync(group)
 
 
 _CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ _remembered: set[int] = set()
 
 # Not before it has to be known: after it has looked, a process that is forked finds no device.
 @functools.cache
-def _has_devices() -> bool:
+def has_devices() -> bool:
     return torch.accelerator.is_available()
 
 

@@ -14,7 +14,8 @@ Whatever is said here of one function holds for all:
   ranks' values are added at once, by "direct" whatever algorithm is selected.
 - Tensors may have any shape, strides and storage offset. Counts and dtypes must agree between
   ranks. Inputs may share memory with outputs in any way: the result is as if they did not. Outputs
-  that share elements with each other are a ValueError, as is any tensor that is_neg() or is_conj().
+  that share elements with each other are a ValueError, as is any tensor that is_neg() or is_conj(),
+  or sparse and complex.
 - async_op=True returns a Work at once; the tensors must be left alone until its wait() returns. A
   rank outside of the group gets None and a warning.
 - TypeError, ValueError and NotImplementedError (a device without an executor) are raised by the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -296,6 +297,8 @@ def refused_by_torch(rank: Rank) -> None:
     negated = torch._neg_view(x) if wrong else x
     conjugated = values.conj() if wrong else values
     ragged = torch.nested.nested_tensor([torch.ones(1), torch.ones(3)]) if wrong else x
+    sparse_values = values.to_sparse() if wrong else values
+    no_tensor: Any = [1.0] if wrong else x
     for what, call in [
         ("gather: .*gather_list", lambda: ringcomm.gather(x, gathered)),
         ("all_gather: .*tensor_list", lambda: ringcomm.all_gather(x if wrong else pieces, x)),
@@ -304,6 +307,13 @@ def refused_by_torch(rank: Rank) -> None:
         ("all_reduce: .*resolve_neg", lambda: ringcomm.all_reduce(negated)),
         ("broadcast: .*resolve_conj", lambda: ringcomm.broadcast(conjugated, 0)),
         ("all_reduce: .*NestedTensor", lambda: ringcomm.all_reduce(ragged)),
+        ("all_reduce: .*sparse complex", lambda: ringcomm.all_reduce(sparse_values)),
+        ("all_reduce: .*of type torch.Tensor", lambda: ringcomm.all_reduce(no_tensor)),
+        ("broadcast: .*of type torch.Tensor", lambda: ringcomm.broadcast(no_tensor, 0)),
+        (
+            "all_to_all: ",
+            lambda: ringcomm.all_to_all([] if wrong else pieces, pieces[:0] if wrong else pieces),
+        ),
         (
             "all_reduce: op must be a ReduceOp",
             lambda: ringcomm.all_reduce(x, "sum" if wrong else minimum),
@@ -322,3 +332,19 @@ def refused_by_torch(rank: Rank) -> None:
 
 def test_the_direct_calls_announce_what_torch_refuses() -> None:
     on_processes(refused_by_torch, N, backend="ring", timeout=60)
+
+
+def sparse_complex_sum(rank: Rank) -> None:
+    values = torch.tensor([1 + 2j])
+    tensor = torch.sparse_coo_tensor([[rank.rank]], values, (N,), check_invariants=True)
+    for is_async in (False, True):
+        with pytest.raises(ValueError, match=r"view_as_real.*view_as_complex"):
+            ringcomm.all_reduce(tensor, async_op=is_async)
+    real = torch.view_as_real(tensor)
+    ringcomm.all_reduce(real)
+    assert torch.view_as_complex(real).to_dense().tolist() == [1 + 2j] * N
+    still_works(rank)
+
+
+def test_sparse_complex_tensors_are_refused_where_torch_would_lose_their_sum() -> None:
+    on_processes(sparse_complex_sum, N, backend="ring", timeout=60)

@@ -166,6 +166,13 @@ made(
     differs=LOST,
 )
 KINDS["still_to_be_conjugated"].body = lambda use, v: _read(use, v.conj_physical().conj())
+made(
+    "sparse_complex",
+    torch.Tensor.to_sparse,
+    read=torch.Tensor.to_dense,
+    dtype=torch.complex64,
+    differs=LOST,
+)
 
 
 def _read(use: Use, tensor: torch.Tensor) -> torch.Tensor:
