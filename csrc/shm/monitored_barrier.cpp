@@ -2,8 +2,11 @@
 //
 // Every rank counts its monitored barriers. Rank r > 0 publishes the number it has arrived at and
 // waits for rank 0 to release or to reject that number; rank 0 collects the arrivals first. Nothing
-// else of the group is touched, so a barrier that fails does not break it.
+// else of the group is touched, so a barrier that fails does not break it, unless memory runs out.
+#include <exception>
 #include <map>
+#include <new>
+#include <string>
 #include <vector>
 
 #include "core/deadline.h"
@@ -133,10 +136,15 @@ namespace ringcomm {
 void Communicator::monitored_barrier(bool wait_all_ranks, Timeout timeout) {
   const Deadline deadline = Deadline::in(timeout);
   const std::uint64_t number = ++barriers_;
-  if (group_.rank == 0) {
-    shm::lead(group_, number, wait_all_ranks, deadline);
-  } else {
-    shm::follow(group_, number, deadline);
+  try {
+    if (group_.rank == 0) {
+      shm::lead(group_, number, wait_all_ranks, deadline);
+    } else {
+      shm::follow(group_, number, deadline);
+    }
+  } catch (const std::bad_alloc&) {  // the others may have passed, or wait for this rank
+    group_.fail_with(std::current_exception(), [] { return std::string("monitored_barrier"); });
+    throw;
   }
 }
 

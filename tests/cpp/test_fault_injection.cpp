@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -92,7 +93,7 @@ long stride() {
 // fail; returns how many were tried.
 template <typename Prepare>
 long fail_at_each_point(const Placement& placement, const std::string& algorithm,
-                        const std::string& name, Prepare prepare) {
+                        const std::string& name, Prepare prepare, int victim_rank = kVictim) {
   const int n = static_cast<int>(placement.host_of.size());
   for (long point = 1, points = 0;; point += stride(), ++points) {
     bool was_reached = false;
@@ -101,7 +102,7 @@ long fail_at_each_point(const Placement& placement, const std::string& algorithm
     std::barrier together(n);
     with_group(placement, algorithm, [&](Communicator& communicator) {
       const int rank = communicator.rank();
-      const faults::Working working(rank == kVictim ? &victim : nullptr);
+      const faults::Working working(rank == victim_rank ? &victim : nullptr);
       Outcome& outcome = outcomes[rank];
       auto call = prepare(communicator);
       together.arrive_and_wait();
@@ -240,6 +241,26 @@ TEST(refusing_a_call) {
   const long points =
       fail_at_each_point(Placement::one_host(2), "auto", "a refusal",
                          [](Communicator& communicator) { return Refusal{communicator}; });
+  std::printf("%ld points\n", points);
+}
+
+TEST(monitored_barriers) {
+  struct Barrier {
+    Communicator& communicator;
+    int victim;
+    void operator()() {
+      if (communicator.rank() != victim) std::this_thread::sleep_for(20ms);  // the victim waits
+      communicator.monitored_barrier(/*wait_all_ranks=*/false, kPatience);
+    }
+    bool is_right() const { return true; }
+    bool may_be_alone() const { return false; }
+  };
+  long points = 0;
+  for (const int victim : {0, 1}) {
+    points += fail_at_each_point(
+        Placement::one_host(2), "auto", "a monitored barrier",
+        [&](Communicator& communicator) { return Barrier{communicator, victim}; }, victim);
+  }
   std::printf("%ld points\n", points);
 }
 
