@@ -65,6 +65,57 @@ def scattered(x: torch.Tensor, group: Any) -> None:
     x.copy_(out)
 
 
+def scattered_list(x: torch.Tensor, group: Any) -> None:
+    out = torch.empty_like(x)
+    ringcomm.reduce_scatter(out, [x, x.clone()], group=group)
+    x.copy_(out)
+
+
+def scattered_together(x: torch.Tensor, group: Any) -> None:
+    out = torch.empty_like(x)
+    with dist._coalescing_manager(group=group):
+        dist.reduce_scatter_tensor(out, x.repeat(2), group=group)
+    x.copy_(out)
+
+
+def reduced(x: torch.Tensor, group: Any) -> None:
+    for root in (0, 1):
+        out = x.clone()
+        ringcomm.reduce(out, root, group=group)
+        if root == dist.get_rank():
+            result = out
+    x.copy_(result)
+
+
+def gathered(out: torch.Tensor, own: torch.Tensor, group: Any) -> None:
+    for root in (0, 1):
+        is_root = root == dist.get_rank()
+        ringcomm.gather(own, list(out.chunk(2)) if is_root else None, root, group=group)
+
+
+def gathered_single(out: torch.Tensor, own: torch.Tensor, group: Any) -> None:
+    for root in (0, 1):
+        ringcomm.gather_single(own, out if root == dist.get_rank() else None, root, group=group)
+
+
+def gathered_together(out: torch.Tensor, own: torch.Tensor, group: Any) -> None:
+    with dist._coalescing_manager(group=group):
+        dist.all_gather_into_tensor(out, own, group=group)
+
+
+def gathered_coalesced(out: torch.Tensor, own: torch.Tensor, group: Any) -> None:
+    ringcomm.all_gather_coalesced([[part] for part in out.chunk(2)], [own], group=group)
+
+
+def exchanged_lists(out: torch.Tensor, own: torch.Tensor, group: Any) -> None:
+    ringcomm.all_to_all(list(out.chunk(2)), [own, own.clone()], group=group)
+
+
+def exchanged_splits(out: torch.Tensor, own: torch.Tensor, group: Any) -> None:
+    splits = [own.numel()] * 2
+    ringcomm.all_to_all_single(out, own.repeat(2), splits, splits, group=group)
+
+
 def exchanged(count: int, begin: Callable[[str, torch.Tensor, int, Any], Any], sends: int) -> Call:
     def call(group: Any, step: int) -> bool:
         rank = dist.get_rank()
@@ -85,9 +136,19 @@ def message(kind: str, x: torch.Tensor, peer: int, group: Any) -> None:
     (ringcomm.send if kind == "send" else ringcomm.recv)(x, peer, group=group)
 
 
+def message_from_any(kind: str, x: torch.Tensor, peer: int, group: Any) -> None:
+    ringcomm.send(x, peer, group=group) if kind == "send" else ringcomm.recv(x, group=group)
+
+
+def spread(kind: str, x: torch.Tensor, peer: int, group: Any) -> None:
+    """A scatter from the rank that sends."""
+    root, parts = (1 - peer, [x, x.clone()]) if kind == "send" else (peer, None)
+    ringcomm.scatter(torch.empty_like(x) if parts else x, parts, root, group=group)
+
+
 def batch(kind: str, x: torch.Tensor, peer: int, group: Any) -> Any:
     function = dist.isend if kind == "send" else dist.irecv
-    (work,) = dist.batch_isend_irecv([dist.P2POp(function, x, peer, group)])
+    (work,) = ringcomm.batch_isend_irecv([dist.P2POp(function, x, peer, group)])
     return work
 
 
@@ -101,7 +162,7 @@ def both_ways(group: Any, step: int) -> bool:
 
 def coalesced(group: Any, step: int) -> bool:
     tensors = [torch.full((n,), float(step + n)) for n in (3, 5000)]
-    dist.all_reduce_coalesced(tensors, group=group)
+    ringcomm.all_reduce_coalesced(tensors, group=group)
     return all(bool((t == 2.0 * (step + t.numel())).all()) for t in tensors)
 
 
@@ -116,9 +177,50 @@ def barrier(group: Any, step: int) -> bool:
     return True
 
 
+def monitored_barrier(group: Any, step: int) -> bool:
+    ringcomm.monitored_barrier(group)
+    return True
+
+
+def objects(group: Any, step: int) -> bool:
+    rank, given = dist.get_rank(), [None, None]
+    ringcomm.all_gather_object(given, (step, rank), group=group)
+    return given == [(step, 0), (step, 1)]
+
+
+def objects_of_roots(group: Any, step: int) -> bool:
+    """Rank 0 gathers, rank 1 sends to all, rank 0 to each."""
+    rank, own = dist.get_rank(), [None]
+    given = [None, None] if rank == 0 else None
+    ringcomm.gather_object((step, rank), given, 0, group=group)
+    everybodys = [step if rank == 1 else None]
+    ringcomm.broadcast_object_list(everybodys, 1, group=group)
+    ringcomm.scatter_object_list(own, [step, step + 1] if rank == 0 else [None], 0, group=group)
+    is_gathered = given is None or given == [(step, 0), (step, 1)]
+    return is_gathered and everybodys == [step] and own == [step + rank]
+
+
+def objects_in_messages(group: Any, step: int) -> bool:
+    given = [step]
+    if dist.get_rank() == VICTIM:
+        ringcomm.send_object_list(given, 0, group=group)
+    else:
+        given = [None]
+        ringcomm.recv_object_list(given, VICTIM, group=group)
+    return given == [step]
+
+
 def calls(counts: list[int]) -> dict[str, Call]:
-    found: dict[str, Call] = {"barrier": barrier, "all_to_all": both_ways, "coalesced": coalesced}
-    found["sparse all_reduce"] = sparse
+    found: dict[str, Call] = {
+        "barrier": barrier,
+        "monitored barrier": monitored_barrier,
+        "all_to_all": both_ways,
+        "coalesced": coalesced,
+        "sparse all_reduce": sparse,
+        "objects": objects,
+        "objects of roots": objects_of_roots,
+        "objects in send and recv": objects_in_messages,
+    }
     for count in counts:
         direct = summed(lambda x, g: ringcomm.all_reduce(x, group=g), count)
         found |= {
@@ -133,11 +235,20 @@ def calls(counts: list[int]) -> dict[str, Call]:
                 lambda out, own, g: ringcomm.all_gather_into_tensor(out, own, group=g), count
             ),
             f"all_gather of a list of {count}": moved(
-                lambda out, own, g: dist.all_gather(list(out.chunk(2)), own, group=g), count
+                lambda out, own, g: ringcomm.all_gather(list(out.chunk(2)), own, group=g), count
             ),
             f"broadcast of {count}": exchanged(
                 count, lambda _, x, __, g: ringcomm.broadcast(x, 0, group=g), 0
             ),
+            f"reduce of {count}": summed(reduced, count),
+            f"reduce_scatter of a list of {count}": summed(scattered_list, count),
+            f"coalesced reduce_scatter of {count}": summed(scattered_together, count),
+            f"gather of {count}": moved(gathered, count),
+            f"gather_single of {count}": moved(gathered_single, count),
+            f"coalesced all_gather of {count}": moved(gathered_together, count),
+            f"all_gather_coalesced of {count}": moved(gathered_coalesced, count),
+            f"all_to_all of lists of {count}": moved(exchanged_lists, count),
+            f"all_to_all with splits of {count}": moved(exchanged_splits, count),
         }
         for sends in (0, 1):
             whose = "victim sends" if sends == VICTIM else "victim receives"
@@ -145,6 +256,10 @@ def calls(counts: list[int]) -> dict[str, Call]:
                 f"send and recv of {count}, {whose}": exchanged(count, message, sends),
                 f"isend and irecv of {count}, {whose}": exchanged(count, begin_message, sends),
                 f"a batch of {count}, {whose}": exchanged(count, batch, sends),
+                f"send and recv from any rank of {count}, {whose}": exchanged(
+                    count, message_from_any, sends
+                ),
+                f"scatter of {count}, {whose}": exchanged(count, spread, sends),
             }
     return found
 
@@ -335,8 +450,10 @@ class Rank:
         for round_ in range(rounds):
             for name, call in calls(counts).items():
                 if names in name:
-                    self.make_group()  # the first calls of a group need more
-                    self.all_points(f"{name}, round {round_}", call)
+                    self.make_group()
+                    # The first call of a group needs more. In every second round each call is one.
+                    fresh = {"before_each": self.make_group} if round_ % 2 == 1 else {}
+                    self.all_points(f"{name}, round {round_}", call, **fresh)
             if names in "making a group":
                 self.set_up()
             if names in "shrinking" and round_ == 0:  # a point takes more than a second

@@ -1,14 +1,11 @@
 // A library for LD_PRELOAD that makes one allocation, thread creation or system call of one other
 // library fail, the n-th that it comes to.
 //
-// What counts is what the library asks for itself, or through libstdc++: what torch and Python ask
-// for is theirs.
+// What counts is what the library asks for itself, or through libstdc++, and the memory of tensors
+// that it has torch make: all else that torch and Python ask for is theirs.
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #include <unwind.h>
 
 #include <algorithm>
@@ -18,7 +15,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <span>
 #include <utility>
+
+#include "../cpp/failing_calls.h"
 
 namespace {
 
@@ -27,7 +27,7 @@ struct Range {
   bool has(std::uintptr_t address) const { return address >= begin && address < end; }
 };
 
-Range library, standard;
+Range library, standard, c10, torch_cpu;
 std::atomic<long> points_left{0};  // 0: nothing is to fail
 std::atomic<bool> is_armed{false};
 std::atomic<bool> has_threads{true};
@@ -46,8 +46,10 @@ int find(dl_phdr_info* info, std::size_t, void* wanted) {
   return 1;
 }
 
-// The first caller that is not libstdc++.
+// The first caller that is in none of the libraries through which it may ask.
 struct Search {
+  std::span<const Range> through;
+  int most_frames;
   bool is_ours = false;
   int frames = 0;
 };
@@ -55,13 +57,26 @@ struct Search {
 _Unwind_Reason_Code look(_Unwind_Context* context, void* argument) {
   auto& search = *static_cast<Search*>(argument);
   const std::uintptr_t address = _Unwind_GetIP(context);
-  if (++search.frames > 12) return _URC_END_OF_STACK;
+  if (++search.frames > search.most_frames) return _URC_END_OF_STACK;
   if (library.has(address)) {
     search.is_ours = true;
     return _URC_END_OF_STACK;
   }
+  const bool is_through =
+      std::ranges::any_of(search.through, [=](const Range& range) { return range.has(address); });
   // The first frames are this library's.
-  return search.frames <= 4 || standard.has(address) ? _URC_NO_REASON : _URC_END_OF_STACK;
+  return search.frames <= 4 || is_through ? _URC_NO_REASON : _URC_END_OF_STACK;
+}
+
+// Whether the library has asked for what this thread is asked for now.
+bool is_asked_through(std::span<const Range> libraries, int most_frames) {
+  thread_local bool is_looking = false;
+  if (is_looking) return false;
+  is_looking = true;
+  Search search{libraries, most_frames};
+  _Unwind_Backtrace(look, &search);
+  is_looking = false;
+  return search.is_ours;
 }
 
 // pybind11 makes objects of the library's types in functions that must not throw.
@@ -70,21 +85,23 @@ bool is_in_python() {
   return has_gil != nullptr && has_gil() != 0;
 }
 
+bool is_watching() {
+  return is_armed.load(std::memory_order_relaxed) && !(spares_python && is_in_python());
+}
+
 bool fails_here(void* caller) {
-  if (!is_armed.load(std::memory_order_relaxed)) return false;
-  if (spares_python && is_in_python()) return false;
+  if (!is_watching()) return false;
   const auto address = reinterpret_cast<std::uintptr_t>(caller);
   if (!library.has(address)) {
-    if (!standard.has(address)) return false;
-    thread_local bool is_looking = false;
-    if (is_looking) return false;
-    is_looking = true;
-    Search search;
-    _Unwind_Backtrace(look, &search);
-    is_looking = false;
-    if (!search.is_ours) return false;
+    if (!standard.has(address) || !is_asked_through({&standard, 1}, 12)) return false;
   }
   return points_left.fetch_sub(1) == 1;
+}
+
+bool tensor_fails_here() {
+  if (!is_watching()) return false;
+  const Range through[]{c10, torch_cpu};
+  return is_asked_through(through, 60) && points_left.fetch_sub(1) == 1;
 }
 
 void* allocate(std::size_t nbytes, void* caller) {
@@ -92,21 +109,20 @@ void* allocate(std::size_t nbytes, void* caller) {
   return std::malloc(nbytes == 0 ? 1 : nbytes);
 }
 
-template <typename Function>
-Function* next(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
-}
-
 }  // namespace
+
+bool faults::fails_at(void* caller) { return fails_here(caller); }
 
 extern "C" {
 
 // The library is known by a part of its path. Returns whether it is loaded.
 int injector_watch(const char* part_of_path) {
-  std::pair<const char*, Range*> wanted{part_of_path, &library}, cxx{"libstdc++", &standard};
-  Search search;
-  _Unwind_Backtrace(look, &search);  // what it loads is loaded now
-  return dl_iterate_phdr(find, &cxx) != 0 && dl_iterate_phdr(find, &wanted) != 0;
+  is_asked_through({}, 1);  // what that loads is loaded now
+  std::pair<const char*, Range*> all[]{{part_of_path, &library},
+                                       {"libstdc++", &standard},
+                                       {"libc10.so", &c10},
+                                       {"libtorch_cpu.so", &torch_cpu}};
+  return std::ranges::all_of(all, [](auto& one) { return dl_iterate_phdr(find, &one) != 0; });
 }
 
 void injector_arm(long point) {
@@ -129,38 +145,16 @@ int injector_disarm() {
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
                    void* argument) noexcept {
   if (!has_threads || fails_here(__builtin_return_address(0))) return EAGAIN;
-  static const auto create =
-      next<int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*)>("pthread_create");
+  using Create = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto create = faults::next<Create>("pthread_create");
   return create(thread, attributes, body, argument);
 }
 
-int posix_fallocate(int fd, off_t offset, off_t nbytes) {
-  if (fails_here(__builtin_return_address(0))) return ENOSPC;
-  return syscall(SYS_fallocate, fd, 0, offset, nbytes) == 0 ? 0 : errno;
-}
-
-int memfd_create(const char* name, unsigned flags) noexcept {
-  if (!fails_here(__builtin_return_address(0))) {
-    return static_cast<int>(syscall(SYS_memfd_create, name, flags));
-  }
-  errno = EMFILE;
-  return -1;
-}
-
-int ftruncate(int fd, off_t nbytes) noexcept {
-  if (!fails_here(__builtin_return_address(0))) {
-    return static_cast<int>(syscall(SYS_ftruncate, fd, nbytes));
-  }
-  errno = EIO;
-  return -1;
-}
-
-void* mmap(void* at, std::size_t nbytes, int protection, int flags, int fd, off_t offset) noexcept {
-  if (!fails_here(__builtin_return_address(0))) {
-    return reinterpret_cast<void*>(syscall(SYS_mmap, at, nbytes, protection, flags, fd, offset));
-  }
-  errno = ENOMEM;
-  return MAP_FAILED;
+// What torch allocates the memory of tensors by.
+int posix_memalign(void** memory, std::size_t alignment, std::size_t nbytes) noexcept {
+  if (tensor_fails_here()) return ENOMEM;
+  *memory = std::aligned_alloc(alignment, (nbytes + alignment - 1) / alignment * alignment);
+  return *memory == nullptr ? ENOMEM : 0;
 }
 
 }  // extern "C"
