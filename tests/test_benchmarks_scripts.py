@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import shutil
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,20 @@ def test_lecture() -> None:
         sent = 4 * 4096 * (2 if name == "all_reduce" else 1)
         seconds = float(first) * {"ms": 1e-3, "µs": 1e-6}[unit]
         assert float(bandwidth) == pytest.approx(sent / (2 * seconds) / 1024**3, rel=0.02)
+
+
+def test_float_mode(tmp_path: Path) -> None:
+    compiler = shutil.which(os.environ.get("CXX", "c++"))
+    if not compiler:
+        pytest.skip("no C++ compiler")
+    root, program = Path(__file__).resolve().parents[1], tmp_path / "float_mode"
+    source = root / "benchmarks" / "float_mode.cpp"
+    subprocess.run(
+        [compiler, "-std=c++20", "-O2", f"-I{root}/csrc", str(source), "-o", str(program)],
+        check=True,
+    )
+    found = json.loads(subprocess.check_output([program]))
+    assert 0 <= found["default_ns"] <= found["flushing_ns"] < 1000
 
 
 def test_physical_limits(tmp_path: Path) -> None:

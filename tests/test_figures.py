@@ -546,6 +546,10 @@ def test_tried() -> None:
     (number,) = [of for name, of in shown.items() if "faults_same_bits.json" in name]
     assert number == sum(one["combinations"] for one in bits.values())
     assert not any(one["different"] for one in bits.values())
+    mode = json.loads((RESULTS / "float_mode.json").read_text())
+    text = " ".join((FOLDER / "tried.md").read_text().split())
+    assert f"the thread's mode, in {mode['default_ns']} ns." in text
+    assert f"set and given back, in {mode['flushing_ns']} ns" in text
 
 
 def test_faults() -> None:

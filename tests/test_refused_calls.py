@@ -51,6 +51,12 @@ def calls(wrong: bool) -> list[tuple[str, Callable[[], object]]]:
             "must be divisible by the world size",
             lambda: dist.all_to_all_single(torch.empty(8 + count), torch.empty(8 + count)),
         ),
+        (
+            "add up to 3; its dimension 0 is 1",
+            lambda: dist.all_to_all_single(
+                torch.empty(() if wrong else 3), torch.empty(() if wrong else 3), [1] * N, [1] * N
+            ),
+        ),
         ("takes 3", lambda: backend().alltoall(pieces[: 2 if wrong else 3], pieces).wait()),
         (
             "share memory",
