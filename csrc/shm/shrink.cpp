@@ -52,6 +52,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -130,7 +131,7 @@ class Shrinking {
       for (find_round(); !take_part(); ++round_) {
       }
     } catch (const NoThread& error) {  // what all raise, this rank cannot call again alone
-      at_the_end([&] { give_up(error.for_good()); });
+      at_the_end([&] { give_up_for_later_callers(std::make_exception_ptr(error.for_good())); });
       if (!is_made()) throw error.for_good();
     } catch (const Error& error) {
       at_the_end([&] { give_up(error); });

@@ -145,6 +145,7 @@ class Mortal {
   bool fails_to_make = false;
   bool leaves_to_make = false;
   bool has_no_thread_to_make = false;
+  bool has_no_thread_to_ask = false;  // the store, once
   std::function<void(const std::string& key)> before_write = [](const std::string&) {};
   bool counts = false;  // the calls to stores
 
@@ -161,6 +162,7 @@ class Mortal {
     std::optional<std::string> find(const std::string& key) override {
       if (watch) watch();
       rank.call();
+      if (std::exchange(rank.has_no_thread_to_ask, false)) throw NoThread("no thread");
       return store.find(key);
     }
     std::string set_once(const std::string& key, const std::string& value) override {

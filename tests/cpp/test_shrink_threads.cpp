@@ -209,6 +209,19 @@ TEST(a_rank_without_a_thread_is_not_told_to_call_again_alone) {
   });
 }
 
+TEST(a_rank_without_a_thread_to_ask_the_store_is_not_awaited_by_those_that_come_later) {
+  for (const Ranks& host_of : {Ranks{0, 0, 0}, Ranks{0, 0, 1}}) {
+    World world(host_of);
+    std::barrier raised(3);
+    with_world(world, [&](Mortal& rank) {
+      rank.has_no_thread_to_ask = rank.rank == 1;
+      if (rank.rank != 1) raised.arrive_and_wait();
+      check_error(ErrorKind::kSystem, {"makes no further thread"}, [&] { rank.shrink(); });
+      if (rank.rank == 1) raised.arrive_and_wait();
+    });
+  }
+}
+
 // It finds that the others have begun the next round, where they would wait for it.
 TEST(a_rank_that_gives_up_when_its_round_is_over_ends_the_next) {
   for (const Ranks& host_of : {Ranks{0, 0, 0}, Ranks{0, 0, 1}}) {

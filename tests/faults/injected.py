@@ -9,6 +9,7 @@ Rank 0 prints what it has counted, and each fault in a sentence.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import sys
@@ -381,8 +382,11 @@ class Rank:
 
     def shrink(self, stride: int) -> None:
         """Making a group of those that live, here all, fails at every point, or some."""
+        points = itertools.count()
 
         def go_on(group: Any, step: int) -> bool:
+            if self.rank != VICTIM and next(points) % 2 == 0:
+                time.sleep(0.1)  # the victim fails before this rank comes
             self.group = ringcomm.shrink(group)
             self.injector.injector_disarm()
             x = torch.full((3,), float(step))
