@@ -3,7 +3,8 @@
 Each operation of the backend "ring" is recorded with its sizes, dtypes, sequence number, and the
 times at which it was called, started and completed. The last RINGCOMM_FLIGHT_RECORDS of them are
 written to a file by `dump`, on SIGUSR2 and, where that is asked for, when an operation fails on
-this rank or on another one.
+this rank or on another one. With RINGCOMM_FLIGHT_DIGESTS=1 they have digests of their results, by
+which `python -m ringcomm bits` compares two runs, and the file is also written as a process ends.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ringcomm import _C
 from ringcomm.environment import integer, switch, value_of
 
 DEFAULT_RECORDS = 2000
-MOST_RECORDS = 1_000_000  # the room for all is made at once: 216 bytes for each
+MOST_RECORDS = 1_000_000  # the room for all is made at once: 224 bytes for each
 
 # These say where torch's Flight Recorder writes; see docs/pages/reference/environment.md.
 _PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -30,8 +31,14 @@ def start() -> None:
     """
     asked_for = any(map(value_of, _PREFIXES))
     records = integer("RINGCOMM_FLIGHT_RECORDS", DEFAULT_RECORDS, 0, MOST_RECORDS)
+    digests = switch("RINGCOMM_FLIGHT_DIGESTS")
+    if digests and records == 0:
+        raise ValueError("RINGCOMM_FLIGHT_DIGESTS is set, and RINGCOMM_FLIGHT_RECORDS is 0")
     _C.start_flight_recorder(
-        records, switch("RINGCOMM_FLIGHT_STACKS"), switch("RINGCOMM_FLIGHT_DUMP", asked_for)
+        records,
+        switch("RINGCOMM_FLIGHT_STACKS", digests),
+        switch("RINGCOMM_FLIGHT_DUMP", asked_for),
+        digests,
     )
     _notify_torch(records > 0)
 

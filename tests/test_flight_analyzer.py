@@ -98,7 +98,8 @@ def test_of_a_killed_rank_the_record_is_missing(tmp_path: Path) -> None:
     assert "missed FR dumps from ranks ({2})" in partial
 
 
-def every_operation(rank: Rank, folder: Path) -> None:
+def every_operation(rank: Rank, folder: Path, digests: str) -> None:
+    os.environ["RINGCOMM_FLIGHT_DIGESTS"] = digests
     init_recorded(rank, folder)
     world_size = rank.world_size
     own, all_ = torch.ones(2, 3), torch.ones(2 * world_size, 3)
@@ -143,10 +144,11 @@ def every_operation(rank: Rank, folder: Path) -> None:
     assert ringcomm.dump() == f"{folder}/rank_{rank.rank}"
 
 
+@pytest.mark.parametrize("digests", ["0", "1"])
 def test_the_analyzer_finds_nothing_wrong_with_any_operation_that_went_well(
-    tmp_path: Path,
+    tmp_path: Path, digests: str
 ) -> None:
-    on_processes(every_operation, 4, tmp_path / "records")
+    on_processes(every_operation, 4, tmp_path / "records", digests)
     text = analysis(tmp_path / "records", "-o", str(tmp_path / "database"))
     assert not any(word in text for word in TROUBLE), text
     entries = record(tmp_path / "records" / "rank_1")["entries"]

@@ -81,7 +81,9 @@ class Writer {
       text("comm_lib_version", "ringcomm");
       key("entries");
       pickle_.list([&] {
-        for (const Entry& it : snapshot.entries) entry(it, snapshot.groups.at(it.group));
+        for (const Entry& it : snapshot.entries) {
+          entry(it, snapshot.groups.at(it.group), snapshot.has_digests);
+        }
       });
       key("pg_config");
       pickle_.dict([&] { groups(snapshot); });
@@ -143,7 +145,7 @@ class Writer {
     });
   }
 
-  void entry(const Entry& entry, const RecordedGroup& group) {
+  void entry(const Entry& entry, const RecordedGroup& group, bool with_digest) {
     const Names names = names_of(entry, group);
     pickle_.dict([&] {
       integer("record_id", entry.id);
@@ -172,8 +174,17 @@ class Writer {
       boolean("retired", entry.retired);
       integer("timeout_ms", entry.timeout.count());
       boolean("is_p2p", entry.is_message);
+      if (with_digest) digest(entry);
       frames(entry.frames);
     });
+  }
+
+  void digest(const Entry& entry) {
+    key("digest");
+    if (!entry.has_digest) return pickle_.none();
+    char text[17];
+    std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(entry.digest));
+    pickle_.text(text);
   }
 
   void shapes(const char* sizes_name, const char* dtypes_name, const TensorShapes& shapes) {
@@ -337,6 +348,16 @@ void dump_on_request(FlightRecorder& recorder, std::size_t group, bool is_broken
     recorder.set_dumped_to(group, path);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ring: another rank has failed: %s\n", error.what());
+  }
+}
+
+void dump_at_end(FlightRecorder& recorder) {
+  if (!recorder.takes_digests() || !recorder.dumps_failures()) return;
+  try {
+    const std::lock_guard lock(recorder.dumping.file_mutex);
+    if (!recorder.has_dumped_failure()) dump(recorder);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "ring: %s\n", error.what());
   }
 }
 

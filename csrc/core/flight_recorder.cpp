@@ -47,6 +47,7 @@ FlightRecorder::Entry& FlightRecorder::next_entry(Operation operation, const cha
   entry.sequence = 0;
   entry.timeout = operation.timeout;
   entry.in_place = false;
+  entry.has_digest = false;
   entry.inputs.clear();
   entry.outputs.clear();
   entry.created = now();
@@ -108,6 +109,14 @@ void FlightRecorder::fail(std::uint64_t id) {
   if (Entry* entry = find(id)) entry->retired = true;
 }
 
+void FlightRecorder::set_digest(std::uint64_t id, std::uint64_t digest) {
+  std::lock_guard lock(mutex_);
+  Entry* entry = find(id);
+  if (entry == nullptr) return;
+  entry->has_digest = true;
+  entry->digest = digest;
+}
+
 void FlightRecorder::withdraw(std::uint64_t id) {
   std::lock_guard lock(mutex_);
   Entry* entry = find(id);
@@ -132,6 +141,7 @@ FlightRecorder::Snapshot FlightRecorder::snapshot() {
     descriptions[group] = life.description();
   }
   Snapshot result;
+  result.has_digests = takes_digests_;
   std::lock_guard lock(mutex_);
   std::vector<std::size_t> places(records_.size());
   for (std::size_t i = 0; i < records_.size(); ++i) {
@@ -169,6 +179,11 @@ std::vector<FlightRecorder::DumpsWritten> FlightRecorder::request_dumps() {
 std::string FlightRecorder::dumped_to(std::size_t group) {
   std::lock_guard lock(mutex_);
   return records_[group].dumped_to;
+}
+
+bool FlightRecorder::has_dumped_failure() {
+  std::lock_guard lock(mutex_);
+  return std::ranges::any_of(records_, [](const Record& it) { return !it.dumped_to.empty(); });
 }
 
 void FlightRecorder::set_dumped_to(std::size_t group, const std::string& path) {

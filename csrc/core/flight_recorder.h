@@ -84,6 +84,8 @@ class FlightRecorder {
     std::uint64_t sequence = 0;  // 0: a message whose sender is not known yet
     std::chrono::milliseconds timeout{};
     bool in_place = false;  // the outputs are the inputs
+    bool has_digest = false;
+    std::uint64_t digest = 0;  // of the result
     TensorShapes inputs;
     TensorShapes outputs;
     Nanoseconds created = 0;
@@ -125,15 +127,19 @@ class FlightRecorder {
   };
 
   struct Snapshot {
+    bool has_digests = false;  // of the results that have one
     std::vector<Group> groups;
     std::vector<Entry> entries;  // the oldest first
   };
 
   // `dumps_failures`: the first failure of each group writes a file (core/flight_dump.cpp).
-  explicit FlightRecorder(std::size_t capacity, bool dumps_failures = false)
-      : dumps_failures_(dumps_failures), entries_(capacity) {}
+  // `takes_digests`: set_digest() is called for each operation that has a result here.
+  explicit FlightRecorder(std::size_t capacity, bool dumps_failures = false,
+                          bool takes_digests = false)
+      : dumps_failures_(dumps_failures), entries_(capacity), takes_digests_(takes_digests) {}
 
   bool dumps_failures() const { return dumps_failures_; }
+  bool takes_digests() const { return takes_digests_; }
 
   // A group of the same name that was there before is forgotten.
   std::size_t add_group(std::string name, std::vector<std::uint64_t> global_ranks, int rank,
@@ -171,6 +177,7 @@ class FlightRecorder {
   void start(std::uint64_t id);
   void complete(std::uint64_t id, int source = kAnybody);
   void fail(std::uint64_t id);
+  void set_digest(std::uint64_t id, std::uint64_t digest);
   // It has not been made, and its number is the next one's.
   void withdraw(std::uint64_t id);
 
@@ -181,6 +188,7 @@ class FlightRecorder {
 
   // Whether a failure of the group has been written to a file, and to which.
   std::string dumped_to(std::size_t group);
+  bool has_dumped_failure();
   void set_dumped_to(std::size_t group, const std::string& path);
 
   // Asks all groups that live: a rank has failed, and the records of all others are to be compared.
@@ -220,6 +228,7 @@ class FlightRecorder {
   std::vector<Record> records_;  // of groups; never removed
   std::vector<Entry> entries_;
   std::uint64_t num_created_ = 0;
+  const bool takes_digests_;  // beside what each operation looks at
 };
 
 // One operation in a recorder, or none, where nothing is recorded.
@@ -234,6 +243,8 @@ struct FlightMark {
   void complete(int source = FlightRecorder::kAnybody) const {
     if (recorder != nullptr) recorder->complete(id, source);
   }
+  bool takes_digest() const { return recorder != nullptr && recorder->takes_digests(); }
+  void set_digest(std::uint64_t digest) const { recorder->set_digest(id, digest); }
   // See FlightRecorder::withdraw.
   void withdraw() const {
     if (recorder != nullptr) recorder->withdraw(id);
@@ -273,6 +284,10 @@ inline constexpr std::chrono::milliseconds kDumpGrace{2000};
 // this is the group's first failure here, too. A rank that comes late, and fails then, leaves the
 // file as it is, which says that the rank had not come.
 void dump_on_request(FlightRecorder& recorder, std::size_t group, bool is_broken);
+
+// Writes the file as the process ends: with digests, where failures would have written one, too. A
+// failure's file stays as it is. Errors go to stderr.
+void dump_at_end(FlightRecorder& recorder);
 
 // From now on, SIGUSR2 makes a thread write the record to its default path and report that on
 // stderr, whatever the process is waiting for. The first call counts. Nothing is done if SIGUSR2

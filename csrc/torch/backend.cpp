@@ -153,6 +153,7 @@ void close_all() {
   const bool was_busy = busy();
   poll_for(kPatience, Poll(kPollEvery), [&] { return !busy(); });
   if (was_busy) std::this_thread::sleep_for(kToTakeTheGil);
+  end_flight_recorder();
 }
 
 // A forked child has inherited these: it has no threads to end, and must not contact the peers.
@@ -249,6 +250,7 @@ RingBackend::WorkPtr RingBackend::begin_on_host(Submission submission, Coalescin
         body(*host);
       });
     });
+    if (!*error) work->note_result();
   };
   if (may_end_here && queue_->try_enter()) {
     Queue::Turn turn(*queue_);

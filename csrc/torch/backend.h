@@ -283,7 +283,8 @@ class RingBackend final : public c10d::Backend {
   template <typename Call>
   bool run_sync(const Call& call);
   template <typename Body>
-  bool at_once(c10d::OpType type, const at::Tensor* input, const at::Tensor* output, Body body);
+  bool at_once(c10d::OpType type, const at::Tensor* input, const at::Tensor* output,
+               bool has_result, Body body);
   template <typename Call, typename CallOptions>
   WorkPtr carry_out(Call call, const CallOptions& opts);
   template <typename CallOptions, typename Run>

@@ -22,9 +22,10 @@ struct Prepared {
   const at::Tensor& output;
   InPlace in_place;
   Run run;  // run(collectives, flat input, flat output, timeout)
-  // In place, this rank's values may not count, or there may be no result here.
+  // In place, this rank's values may not count, or stay as they are.
   bool reads = true;
   bool writes = true;
+  bool has_result = true;  // here
 };
 
 auto prepare_all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op) {
@@ -63,7 +64,8 @@ auto prepare_reduce(const at::Tensor& tensor, int64_t root, const c10d::ReduceOp
         collectives.reduce(data, data, elements.count(buffer), reduce, root, timeout);
       },
       /*reads=*/true,
-      /*writes=*/is_root};
+      /*writes=*/is_root,
+      /*has_result=*/is_root};
 }
 
 auto prepare_broadcast(const at::Tensor& tensor, int64_t root, Place place) {
@@ -185,7 +187,7 @@ auto prepare_all_to_all(const at::Tensor& output, const at::Tensor& input,
 
 template <typename Body>
 bool RingBackend::at_once(c10d::OpType type, const at::Tensor* input, const at::Tensor* output,
-                          Body body) {
+                          bool has_result, Body body) {
   if (!needs_no_work()) return false;
   check_usable();
   const CallGuard inside;
@@ -199,6 +201,7 @@ bool RingBackend::at_once(c10d::OpType type, const at::Tensor* input, const at::
       mark = observer_->begun(type, input, output, timeout);
       body(*communicator_, timeout);
     });
+    if (has_result) note_result(mark, {output, 1});
   });
   PendingCalls::note_known();
   turn.leave();
@@ -209,13 +212,13 @@ bool RingBackend::at_once(c10d::OpType type, const at::Tensor* input, const at::
 
 template <typename Call>
 bool RingBackend::run_sync(const Call& call) {
-  const auto& [type, title, input, output, in_place, run, reads, writes] = call;
+  const auto& [type, title, input, output, in_place, run, reads, writes, has_result] = call;
   if (!can_stay(output)) return false;
   if (in_place != InPlace::kAlways) {
     if (!can_stay(input)) return false;
     if (!lies_in_place(in_place, input, output, rank_) && overlap(input, output)) return false;
   }
-  return at_once(type, &input, &output, [&](Communicator& communicator, auto timeout) {
+  return at_once(type, &input, &output, has_result, [&](Communicator& communicator, auto timeout) {
     run(communicator, input, output, timeout);
   });
 }
@@ -233,18 +236,14 @@ RingBackend::WorkPtr RingBackend::carry_out(Call call, const CallOptions& opts) 
     memory.push_back(flat);
   }
   const auto timeout = timeout_or_default(opts.timeout);
-  return submit({call.type,
-                 call.title,
-                 {call.input},
-                 {call.output},
-                 std::move(memory),
-                 timeout,
-                 opts.asyncOp},
-                [flat, data, run = std::move(call.run), writes = call.writes,
-                 timeout](Collectives& collectives) {
-                  run(collectives, flat, data.flat(), timeout);
-                  if (writes) data.commit();
-                });
+  Operation operation{call.type,         call.title, {call.input}, {call.output},
+                      std::move(memory), timeout,    opts.asyncOp};
+  operation.has_result = call.has_result;
+  return submit(std::move(operation), [flat, data, run = std::move(call.run), writes = call.writes,
+                                       timeout](Collectives& collectives) {
+    run(collectives, flat, data.flat(), timeout);
+    if (writes) data.commit();
+  });
 }
 
 RingBackend::WorkPtr RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -342,7 +341,7 @@ bool RingBackend::try_all_to_all_sync(const at::Tensor& output, const at::Tensor
 
 bool RingBackend::try_barrier_sync() {
   return announced("barrier", {}, 1, [&] {
-    return at_once(c10d::OpType::BARRIER, nullptr, nullptr,
+    return at_once(c10d::OpType::BARRIER, nullptr, nullptr, /*has_result=*/false,
                    [](Communicator& communicator, auto timeout) { communicator.barrier(timeout); });
   });
 }

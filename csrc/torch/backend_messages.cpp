@@ -53,7 +53,10 @@ class SyncMessage {
   }
 
   void done(std::exception_ptr cause) {
-    if (!cause) return report_.succeeded(message.peer);
+    if (!cause) {
+      if (message.kind == shm::Message::Kind::kRecv) report_.has_result({&tensor_, 1});
+      return report_.succeeded(message.peer);
+    }
     error = cause;  // unless more can be said
     error = report_.failed(cause);
   }
@@ -103,6 +106,7 @@ RingBackend::WorkPtr RingBackend::send_or_recv(shm::Message::Kind kind, Tensors&
   Writable data(tensor, /*needs_contents=*/is_send);
   Operation operation{type, title, tensors, tensors, memory_of(data), timeout_or_default({})};
   operation.sequence = sequence_;
+  operation.has_result = !is_send;
   operation.report =
       observer_->message({is_send, peer, tensor.is_cpu() ? tag : 0}, tensor, operation.timeout);
   operation.extension = extension_;
@@ -132,6 +136,7 @@ RingBackend::WorkPtr RingBackend::send_or_recv_on_host(shm::Message::Kind kind, 
       // The message is taken: to receive again would take the next one.
       if (error) host->group().fail_with(error, [] { return std::string("recv"); });
     }
+    if (!error) work->note_result();
     work->complete(error, work->sourceRank());
   };
   if (coalescing_) coalescing_->parts.reserve(coalescing_->parts.size() + 1);

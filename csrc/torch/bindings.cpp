@@ -291,7 +291,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         "In place of a message on the host to or from a rank of the group, or from any (-1): the "
         "peer's raises the reason.");
   m.def("start_flight_recorder", &start_flight_recorder, py::arg("capacity"), py::arg("stacks"),
-        py::arg("dump_failures"),
+        py::arg("dump_failures"), py::arg("digests"),
         "From now on, groups record their operations; the first call counts.");
   m.def("dump_flight_record", &dump_flight_record, py::arg("path"),
         "Writes the record and returns the path; empty if nothing is recorded.");

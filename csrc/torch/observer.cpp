@@ -13,6 +13,7 @@
 #include "core/spans.h"
 #include "torch/operation.h"
 #include "torch/python.h"
+#include "torch/tensors.h"
 
 namespace ringcomm {
 namespace {
@@ -44,6 +45,7 @@ std::exception_ptr record_failures(std::span<const FlightMark> marks, std::excep
 using Entry = FlightRecorder::Entry;
 
 // Never destroyed: threads may record and dump until the process ends.
+const ForkGuard* recording_process = nullptr;
 std::atomic<FlightRecorder*> process_recorder{nullptr};
 std::atomic<bool> record_stacks{false};
 
@@ -108,6 +110,10 @@ SpanSink* sink_of_this_thread() {
 }
 
 }  // namespace
+
+void record_digest(const FlightMark& mark, std::span<const at::Tensor> result) noexcept {
+  error_of([&] { mark.set_digest(digest_of(result)); });
+}
 
 Report::Report(std::shared_ptr<const Observer> observer)
     : observer_(std::move(observer)), completion_key_(Observer::next_completion_key()) {}
@@ -230,15 +236,21 @@ std::uint64_t Observer::next_completion_key() {
   return ++last;
 }
 
-void start_flight_recorder(std::size_t capacity, bool stacks, bool dump_failures) {
+void start_flight_recorder(std::size_t capacity, bool stacks, bool dump_failures, bool digests) {
   static std::once_flag once;
   if (capacity == 0) return;
   std::call_once(once, [&] {
-    auto* recorder = new FlightRecorder(capacity, dump_failures);
+    auto* recorder = new FlightRecorder(capacity, dump_failures, digests);
+    recording_process = new ForkGuard;
     record_stacks = stacks;
     process_recorder = recorder;
     dump_on_signal(*recorder);
   });
+}
+
+void end_flight_recorder() {
+  FlightRecorder* recorder = flight_recorder();
+  if (recorder != nullptr && recording_process->is_here()) dump_at_end(*recorder);
 }
 
 FlightRecorder* flight_recorder() { return process_recorder; }

@@ -90,6 +90,13 @@ class HookTable {
 
 class Observer;
 
+// Records the digest of a result that has come, if digests are asked for. No other operation may
+// write to the tensors meanwhile.
+void record_digest(const FlightMark& mark, std::span<const at::Tensor> result) noexcept;
+inline void note_result(const FlightMark& mark, std::span<const at::Tensor> result) noexcept {
+  if (mark.takes_digest() && !result.empty()) record_digest(mark, result);
+}
+
 // How one operation goes, or several that a device begins together. Without an observer, nothing is
 // reported.
 class Report {
@@ -111,6 +118,10 @@ class Report {
 
   void started() const {
     for (const FlightMark& mark : marks_) mark.start();
+  }
+  // To be called before succeeded(), and before the next operation begins.
+  void has_result(std::span<const at::Tensor> result) const noexcept {
+    for (const FlightMark& mark : marks_) note_result(mark, result);
   }
   // To be called before the work is complete, so that a caller that has waited for the work finds
   // it recorded. `source` is a message's sender.
@@ -228,8 +239,10 @@ auto with_reported_errors(const Report& report, Body&& body) {
 }
 
 // Begins to record what this process's groups do, or does nothing if it has begun. `stacks`: with
-// the Python frames of each call.
-void start_flight_recorder(std::size_t capacity, bool stacks, bool dump_failures);
+// the Python frames of each call. `digests`: with the digest of each result on the CPU.
+void start_flight_recorder(std::size_t capacity, bool stacks, bool dump_failures, bool digests);
+// Writes its file where that is wanted: see dump_at_end. Nothing in a child that was forked.
+void end_flight_recorder();
 
 // Null: nothing is recorded.
 FlightRecorder* flight_recorder();

@@ -112,6 +112,7 @@ struct Operation {
   std::chrono::milliseconds timeout;
   bool async = true;
   int num_calls = 1;           // of the collectives that the body calls
+  bool has_result = true;      // the outputs are one, such as a reduction's on its root alone
   std::uint64_t sequence = 0;  // from when it begins
   Report report = {};
   std::shared_ptr<TimeoutExtension> extension = nullptr;  // of its group

@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "core/xxh64.h"
+#include "reduce/host.h"
 #include "torch/device.h"
 
 namespace ringcomm {
@@ -286,6 +288,24 @@ at::Tensor add_in_pairs(const std::vector<at::Tensor>& tensors) {
   reduce_host({.dtype = elements.dtype, .op = ReduceOp::kSum}, inputs.data(),
               static_cast<int>(inputs.size()), sum.data_ptr(), {}, elements.count(sum));
   return sum;
+}
+
+std::uint64_t digest_of(std::span<const at::Tensor> tensors) {
+  at::AutoDispatchBelowADInplaceOrView no_autograd;
+  Xxh64 hash;
+  const auto add = [&](const at::Tensor& tensor) {
+    const at::Tensor flat = readable(tensor);
+    hash.add({static_cast<const std::byte*>(flat.const_data_ptr()), flat.nbytes()});
+  };
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.is_sparse()) {
+      add(tensor._indices());
+      add(tensor._values());
+    } else {
+      add(tensor);
+    }
+  }
+  return hash.value();
 }
 
 bool shares_elements(const Tensors& tensors) {

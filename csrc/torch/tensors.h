@@ -7,6 +7,8 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
+#include <span>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
@@ -66,6 +68,10 @@ Reduce make_reduce(const Elements& elements, const c10d::ReduceOp& op, const cha
 // The sum of CPU tensors as one step of a plan adds those of ranks. They are contiguous, and of one
 // shape and dtype.
 at::Tensor add_in_pairs(const std::vector<at::Tensor>& tensors);
+
+// The hash (core/xxh64.h) of their elements in logical order, one tensor after the other. Of a
+// sparse tensor: of its indices, then of its values.
+std::uint64_t digest_of(std::span<const at::Tensor> tensors);
 
 // Whether elements of one tensor, or of several, lie in the same memory.
 bool shares_elements(const std::vector<at::Tensor>& tensors);

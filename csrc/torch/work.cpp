@@ -35,6 +35,7 @@ RingWork::RingWork(int rank, Operation operation)
     : Work(rank, operation.type, operation.title, std::move(operation.inputs)),
       sequence_(operation.sequence),
       outputs_(std::move(operation.outputs)),
+      has_result_(operation.has_result),
       timeout_(operation.timeout),
       report_(std::move(operation.report)),
       under_way_(report_.under_way()),

@@ -28,6 +28,11 @@ class RingWork : public c10d::Work {
   }
   // `source` is a message's sender.
   void complete(std::exception_ptr error, int source = FlightRecorder::kAnybody) noexcept;
+  // The outputs hold the result. To be called before complete(), and before the next operation
+  // begins, which may write to them.
+  void note_result() noexcept {
+    if (has_result_) report_.has_result(outputs_);
+  }
   // Calls `next` when the work is complete, at once if it already is.
   void then(std::function<void(std::exception_ptr)> next);
 
@@ -58,6 +63,7 @@ class RingWork : public c10d::Work {
 
   const std::uint64_t sequence_;
   const std::vector<at::Tensor> outputs_;
+  const bool has_result_;
   const std::chrono::milliseconds timeout_;
   const Report report_;
   std::shared_ptr<const char> under_way_;
