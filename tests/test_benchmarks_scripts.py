@@ -237,6 +237,19 @@ def test_flight_record() -> None:
     assert re.search(r"^dist\.all_reduce( +\d+){3}$", result.stdout, re.M), result.stdout
 
 
+def test_digests(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    result = run(
+        *("benchmarks/digests.py", "--sizes", "8,64K", "--rounds", "1"),
+        *("--output", str(output)),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads(output.with_suffix(".json").read_text())["rows"]
+    assert [(row["world_size"], row["nbytes"]) for row in rows] == [(2, 8), (2, 65536)]
+    assert all(row[name] > 0 for row in rows for name in ("without", "digests", "stacks"))
+    assert re.search(r"^\| 2 \| 64 KiB \| [\d.]+ [µm]s \|", result.stdout, re.M)
+
+
 def test_reproducible(tmp_path: Path) -> None:
     output = tmp_path / "out"
     result = run(
