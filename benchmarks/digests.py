@@ -51,7 +51,7 @@ class Row:
 
     @property
     def gb_per_second(self) -> float:
-        """Of the result that is hashed."""
+        """How fast the result is hashed."""
         return self.nbytes / (self.digests - self.without) / 1e9
 
 

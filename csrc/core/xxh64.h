@@ -1,7 +1,7 @@
 // The hash XXH64 with the seed 0: 64 bits of any number of bytes, given in any pieces.
 //
-// It is made to find changes that nobody intends, as fast as memory is read, not those of an
-// attacker. By Yann Collet; as his specification has it:
+// It is made to be fast, and to find changes that are accidents; an attacker could hide others. By
+// Yann Collet, written as his specification has it:
 // https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 #pragma once
 

@@ -69,8 +69,8 @@ Reduce make_reduce(const Elements& elements, const c10d::ReduceOp& op, const cha
 // shape and dtype.
 at::Tensor add_in_pairs(const std::vector<at::Tensor>& tensors);
 
-// The hash (core/xxh64.h) of their elements in logical order, one tensor after the other. Of a
-// sparse tensor: of its indices, then of its values.
+// The hash (core/xxh64.h) of their elements in logical order, one tensor after the other. A sparse
+// tensor counts as its indices, then its values.
 std::uint64_t digest_of(std::span<const at::Tensor> tensors);
 
 // Whether elements of one tensor, or of several, lie in the same memory.
