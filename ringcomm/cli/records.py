@@ -169,7 +169,7 @@ def _read(path: Path) -> Record:
 
 
 def parsed(content: bytes) -> Any:
-    """What a pickle holds: numbers, texts, pairs of texts, lists, and dicts by text.
+    """What a pickle holds: numbers, texts, pairs of texts, lists and dicts.
 
     It knows what csrc/core/pickle.h writes, and nothing by which a pickle makes anything else.
 
@@ -214,8 +214,6 @@ class _Parser:
 
     def _text(self, at: int, length: int) -> str:
         raw = self._content[at : at + length]
-        if len(raw) < length:
-            raise IndexError
         if raw not in self._texts:
             self._texts[raw] = raw.decode()
         return self._texts[raw]
@@ -236,8 +234,7 @@ class _Parser:
             _is(stack[-1], list).extend(items)
         elif opcode == ord("u"):
             items = self._popped()
-            keys = [_text(key) for key in items[::2]]
-            _is(stack[-1], dict).update(zip(keys, items[1::2], strict=True))
+            _is(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
         elif opcode == 0x86:
             second, first = _text(stack.pop()), _text(stack.pop())
             stack.append((first, second))
