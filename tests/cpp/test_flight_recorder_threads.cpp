@@ -125,6 +125,22 @@ TEST(the_oldest_entries_are_overwritten) {
   }
 }
 
+TEST(a_digest_goes_with_its_entry) {
+  FlightRecorder recorder(2, /*dumps_failures=*/false, /*takes_digests=*/true);
+  const std::size_t group = add_group(recorder);
+  const std::uint64_t first = create(recorder, group);
+  recorder.set_digest(first, ~std::uint64_t{0});
+  create(recorder, group);
+  const auto before = recorder.snapshot();
+  CHECK(before.has_digests);
+  CHECK(before.entries.at(0).has_digest && !before.entries.at(1).has_digest);
+  CHECK_EQ(before.entries.at(0).digest, ~std::uint64_t{0});
+  CHECK(pickled(before).find("ffffffffffffffff") != std::string::npos);
+  create(recorder, group);  // in place of the first
+  recorder.set_digest(first, 1);
+  CHECK(!recorder.snapshot().entries.at(1).has_digest);
+}
+
 TEST(a_call_that_was_refused_has_a_number_and_no_entry) {
   FlightRecorder recorder(4);
   const std::size_t group = add_group(recorder);
