@@ -36,6 +36,7 @@ for step in range(5):
     weights += 0.1 * gradient
     norm = weights.norm()
     dist.all_reduce(norm, dist.ReduceOp.MAX)
+    dist.all_gather_object([None, None], (os.getpid(), "x" * (os.getpid() % 9) * rank))
 dist.barrier()
 """
 LINE = TRAINING.splitlines().index("    dist.all_reduce(gradient)") + 1
@@ -84,7 +85,7 @@ def test_runs_that_are_the_same(capsys: pytest.CaptureFixture[str], runs: dict[s
     assert code == 0
     assert said == (
         "All bits are equal. Compared: 20 results of 2 ranks.\n"
-        "Calls without a result to compare, such as barriers and sends: 2.\n"
+        "Calls without a result to compare, such as barriers, sends and objects: 22.\n"
     )
 
 
@@ -96,12 +97,12 @@ def test_where_two_trainings_part(
     code, said = compared(capsys, Path("run_a"), Path("run_b"))
     assert code == 1
     assert said.startswith(
-        "The bits differ first in all_reduce(count=1000, dtype=float32) #5 of group 0\n"
+        "The bits differ first in all_reduce(count=1000, dtype=float32) #9 of group 0\n"
         "  (default_pg), on ranks 0 and 1.\n"
     )
     assert f"Called at train.py:{LINE} in <module>" in said
     assert "Equal before it: 8 results of 2 ranks." in said
-    entry = record(runs["run_b"] / "rank_1")["entries"][4]
+    entry = record(runs["run_b"] / "rank_1")["entries"][8]
     assert re.search(rf"^     1  [0-9a-f]{{16}}  {entry['digest']}$", said, re.M)
     (shown,) = [block for block in blocks(page("howto/reproducible.md"), "") if "The bits" in block]
     without = re.compile(r"\b[0-9a-f]{16}\b|train\.py:\d+")

@@ -170,7 +170,7 @@ def _equal(ranks: Mapping[int, _Pair]) -> Iterator[str]:
         raise UsageError("no result has a digest in both runs; results on GPUs have none")
     yield f"All bits are equal. Compared: {equal} results of {_ranks(ranks)}."
     if without:
-        yield f"Calls without a result to compare, such as barriers and sends: {without}."
+        yield f"Calls without a result to compare, such as barriers, sends and objects: {without}."
 
 
 def _different(ranks: Mapping[int, _Pair], key: Key) -> Iterator[str]:

@@ -36,6 +36,9 @@ _DTYPES = {
     "ComplexFloat": "complex64",
     "ComplexDouble": "complex128",
 }
+# Functions of torch that send Python's objects, by what is pickled and by memory that nothing was
+# written to. So equal objects may have other bytes, and another number of them.
+_OF_OBJECTS = re.compile(r"(all_gather|gather)_object|(send|recv|broadcast|scatter)_object_list")
 _T = TypeVar("_T")
 
 MOST_RECORDS = 1_000_000  # ringcomm.flight has it, too; that needs torch
@@ -65,11 +68,11 @@ class Call:
         description: of the group, such as "default_pg"; empty if it has none.
         sequence: the number in the group; 0 for a message whose sender is not known.
         operation: its name.
-        inputs: how many elements, and their dtype.
+        inputs: how many elements, and their dtype; nothing for Python's objects.
         outputs: likewise.
         is_complete: whether it had ended with success when the record was written.
         created: when it was called, in nanoseconds.
-        digest: of its result; None if it has none.
+        digest: of its result; None if it has none, or if it is made of Python's objects.
         frames: the innermost first.
     """
 
@@ -279,18 +282,21 @@ def _call_of(entry: Any) -> Call:
     group, description = _get(entry, "process_group", tuple)
     name = _get(entry, "profiling_name", str).removeprefix(_LIBRARY)
     name = name.partition(" ")[0]  # a message's ranks are in the name of its group
+    frames = tuple(map(_frame_of, _get(entry, "frames", list)))
+    is_of_objects = any(_OF_OBJECTS.fullmatch(frame.name) for frame in frames)
+    digest = None if entry.get("digest") is None else _get(entry, "digest", str)
     return Call(
         number=_get(entry, "record_id", int),
         group=group,
         description="" if description == "undefined" else description,
         sequence=_get(entry, "collective_seq_id", int),
         operation=_NAMES.get(name, name),
-        inputs=_tensors_of(entry, "input"),
-        outputs=_tensors_of(entry, "output"),
+        inputs=(0, "") if is_of_objects else _tensors_of(entry, "input"),
+        outputs=(0, "") if is_of_objects else _tensors_of(entry, "output"),
         is_complete=_get(entry, "state", str) == "completed",
         created=_get(entry, "time_created_ns", int),
-        digest=None if entry.get("digest") is None else _get(entry, "digest", str),
-        frames=tuple(map(_frame_of, _get(entry, "frames", list))),
+        digest=None if is_of_objects else digest,
+        frames=frames,
     )
 
 
