@@ -387,6 +387,17 @@ def test_the_reader_knows_what_the_writer_writes(runs: dict[str, Path]) -> None:
             assert str(error)
 
 
+def test_stacks_that_begin_alike() -> None:
+    """The reader remembers stacks, by the text before them, which may be another's, too."""
+    frame = {"name": "frames", "filename": "frames", "line": 1}
+    calls = [
+        call(n + 1, profiling_name="frames", frames=[frame] * length)
+        for n, length in enumerate((0, 2, 1, 2, 0, 3, 1))
+    ]
+    whole = content([*calls, *calls[::-1]])
+    assert parsed(bytes_of(whole)) == whole
+
+
 def test_folders_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fails(folder: Path) -> str:
         code, said = compared(capsys, folder, folder)

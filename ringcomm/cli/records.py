@@ -16,6 +16,7 @@ from ringcomm.usage import UsageError
 _FILE = re.compile(r"(?P<prefix>.*?)(?P<rank>\d{1,9})", re.DOTALL)
 _MOST_BYTES = 4 << 30  # a million calls with their stacks need less
 _MOST_DIMENSIONS = 64  # as torch has it
+_MOST_STACKS, _LONGEST_STACK = 100, 1 << 16  # that are remembered while a file is read
 _LIBRARY = "nccl:"  # see csrc/core/flight_dump.cpp
 _NAMES = {
     "_all_gather_base": "all_gather_into_tensor",
@@ -49,7 +50,7 @@ class DamagedError(ValueError):
     """A file that is no flight record, or not a whole one; the text says why."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Frame:
     """Where in a program a call was."""
 
@@ -58,7 +59,7 @@ class Frame:
     line: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Call:
     """One operation of a rank.
 
@@ -195,6 +196,7 @@ class _Parser:
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._texts: dict[bytes, str] = {}  # most come again and again
+        self._stacks = _Stacks(content)
 
     def parse(self) -> Any:
         content, stack, at = self._content, self._stack, 2
@@ -202,8 +204,11 @@ class _Parser:
             at += 1
             if opcode == ord("X"):
                 (length,) = struct.unpack_from("<I", content, at)
-                stack.append(self._text(at + 4, length))
+                stack.append(text := self._text(at + 4, length))
                 at += 4 + length
+                if text == "frames" and (found := self._stacks.find(at, len(self._marks))):
+                    known, at = found
+                    stack.append(known)
             elif opcode == 0x8A and content[at] == 8:
                 stack.append(struct.unpack_from("<q", content, at + 1)[0])
                 at += 9
@@ -212,6 +217,8 @@ class _Parser:
                 at += 8
             elif not self._carry_out(opcode):
                 raise ValueError(f"its byte {at - 1} is {opcode:#04x}")
+            elif opcode == ord("e"):
+                self._stacks.note_end(at, len(self._marks), stack[-1])
         (result,) = stack
         return result
 
@@ -252,6 +259,38 @@ class _Parser:
         return items
 
 
+class _Stacks:
+    """The stacks of calls, most of a file, in which a program has few different ones.
+
+    A list that begins with all the bytes of another is that list, as these say where it ends.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._known: dict[bytes, list[Any]] = {}
+        self._open: tuple[int, int] | None = None  # where a new one begins, and at which depth
+
+    def find(self, at: int, depth: int) -> tuple[list[Any], int] | None:
+        """The one that begins here, and its end; None if it is new, or is no list."""
+        if not self._content.startswith(b"](", at):
+            return None
+        for raw, stack in self._known.items():
+            if self._content.startswith(raw, at):
+                return stack, at + len(raw)
+        self._open = at, depth
+        return None
+
+    def note_end(self, at: int, depth: int, ended: list[Any]) -> None:
+        """A list has ended here."""
+        if self._open is None or self._open[1] != depth:
+            return
+        raw, self._open = self._content[self._open[0] : at], None
+        if len(raw) <= _LONGEST_STACK:
+            self._known[raw] = ended
+            if len(self._known) > _MOST_STACKS:
+                del self._known[next(iter(self._known))]
+
+
 _CONSTANTS = {ord("N"): None, 0x88: True, 0x89: False}
 
 
@@ -274,15 +313,20 @@ def _record_of(content: Any) -> Record:
         for group in _get(content, "pg_config", dict).values()
         for rank in re.findall(r"\d{1,9}", _get(group, "ranks", str))
     }
-    calls = [_call_of(entry) for entry in entries]
+    frames: dict[int, tuple[Frame, ...]] = {}
+    calls = [_call_of(entry, frames) for entry in entries]
     return Record(calls, all("digest" in entry for entry in entries), frozenset(ranks))
 
 
-def _call_of(entry: Any) -> Call:
+def _call_of(entry: Any, known: dict[int, tuple[Frame, ...]]) -> Call:
+    """`known` has the stacks of the entries before, by the lists that the parser made of them."""
     group, description = _get(entry, "process_group", tuple)
     name = _get(entry, "profiling_name", str).removeprefix(_LIBRARY)
     name = name.partition(" ")[0]  # a message's ranks are in the name of its group
-    frames = tuple(map(_frame_of, _get(entry, "frames", list)))
+    stack = _get(entry, "frames", list)
+    frames = known.get(id(stack))
+    if frames is None:
+        frames = known[id(stack)] = tuple(map(_frame_of, stack))
     is_of_objects = any(_OF_OBJECTS.fullmatch(frame.name) for frame in frames)
     digest = None if entry.get("digest") is None else _get(entry, "digest", str)
     return Call(
