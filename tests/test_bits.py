@@ -394,6 +394,7 @@ def test_stacks_that_begin_alike() -> None:
         call(n + 1, profiling_name="frames", frames=[frame] * length)
         for n, length in enumerate((0, 2, 1, 2, 0, 3, 1))
     ]
+    calls += [call(8, frames=[[n], [[n, n]]]) for n in (0, 1, 0)]
     whole = content([*calls, *calls[::-1]])
     assert parsed(bytes_of(whole)) == whole
 
