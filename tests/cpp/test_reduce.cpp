@@ -143,11 +143,12 @@ void check_all_isas(const Case& c) {
 void check_dtype(DType dtype) {
   std::mt19937_64 random(static_cast<int>(dtype));
   for (ReduceOp op : ops_of(dtype)) {
-    for (const Association association : {Association::kLeftToRight, Association::kPairs}) {
-      if (association == Association::kPairs && !depends_on_association(dtype, op)) continue;
-      for (int num_inputs : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64}) {
-        check_all_isas(make_case(dtype, op, association, num_inputs, random));
-      }
+    for (int num_inputs : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64}) {
+      check_all_isas(make_case(dtype, op, Association::kPairs, num_inputs, random));
+    }
+    // Tests of GPUs' kernels compare with this order.
+    if (depends_on_association(dtype, op)) {
+      check_all_isas(make_case(dtype, op, Association::kLeftToRight, 9, random));
     }
   }
 }

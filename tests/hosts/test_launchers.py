@@ -15,13 +15,11 @@ from hosts.conftest import needs_hosts
 from hosts.job import ROOT
 
 TRAIN = """
-import os, socket, sys
+import os, socket
 import torch
 import torch.distributed as dist
 from hosts.report import report
-if sys.argv[1] == "ring":
-    import ringcomm
-dist.init_process_group(sys.argv[1])
+dist.init_process_group("ring")
 rank = dist.get_rank()
 tensor = torch.full((1000,), float(rank + 1))
 dist.all_reduce(tensor)
@@ -39,11 +37,11 @@ dist.destroy_process_group()
 DOCUMENT = (ROOT / "docs/pages/howto/hosts.md").read_text()
 
 
-def torchrun(backend: str, script: Path) -> list[str]:
+def torchrun(script: Path) -> list[str]:
     """The document's line, for this script."""
     (line,) = re.findall(r"^torchrun (.*) train.py$", DOCUMENT, re.M)
     options = line.replace("node0", "rc-host0").split()
-    return [sys.executable, "-m", "torch.distributed.run", *options, str(script), backend]
+    return [sys.executable, "-m", "torch.distributed.run", *options, str(script)]
 
 
 def test_the_readme_has_the_same_lines() -> None:
@@ -53,9 +51,8 @@ def test_the_readme_has_the_same_lines() -> None:
 
 
 @needs_hosts
-@pytest.mark.parametrize("backend", ["gloo", "ring"])
 @pytest.mark.parametrize("interface", [None, "eth0"])
-def test_torchrun(tmp_path: Path, backend: str, interface: str | None) -> None:
+def test_torchrun(tmp_path: Path, interface: str | None) -> None:
     """Where a host's name is that of its loopback, the interface has to be set."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
@@ -63,9 +60,7 @@ def test_torchrun(tmp_path: Path, backend: str, interface: str | None) -> None:
     if interface is not None:
         env["GLOO_SOCKET_IFNAME"] = interface
     with Network(2, names="address" if interface is None else "loopback") as network:
-        job = network.start_commands(
-            {host: torchrun(backend, script) for host in range(2)}, env=env
-        )
+        job = network.start_commands({host: torchrun(script) for host in range(2)}, env=env)
         job.succeed(120)
         found = [report for rank in range(4) for report in job.reports(rank)]
     assert [one["sum"] for one in found] == [[10.0]] * 4
