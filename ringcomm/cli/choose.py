@@ -51,10 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--links", choices=ENGINES, help="what carries bytes between hosts (default: ucx)"
     )
     group.add_argument(
-        "--reproducible",
-        choices=REPRODUCIBLE,
-        default="off",
-        help="as ringcomm.Options has it (default: off)",
+        "--reproducible", choices=REPRODUCIBLE, help="as ringcomm.Options has it (default: off)"
     )
     group.add_argument(
         "--tuning",
@@ -166,7 +163,7 @@ def _size_classes(
         options.links or "ucx",
         options.algorithm or "auto",
         tuning.core_rules() if tuning else [],
-        options.reproducible != "off",
+        options.reproducible not in (None, "off"),
     )
     return [SizeClass(**one) for one in found]
 
