@@ -52,7 +52,7 @@ def executes_another_program(rank: Rank) -> str:
     dist.all_reduce(tensor)
     rank.meet()  # what a rank on another host has not yet received would go with the program
     if rank.rank == 1:
-        os.execv("/bin/sleep", ["sleep", "15"])  # the test waits for its end
+        os.execv("/bin/sleep", ["sleep", "5"])  # the test waits for its end
     with pytest.raises(dist.DistBackendError) as raised:
         dist.all_reduce(tensor)
     return str(raised.value)

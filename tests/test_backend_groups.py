@@ -262,7 +262,9 @@ def huge(rank: Rank, hosts: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hosts", [["a", "a"], ["a", "b"]], ids=["one-host", "two-hosts"])
-def test_more_than_4_gib(hosts: list[str]) -> None:
+def test_more_than_4_gib(hosts: list[str], request: pytest.FixtureRequest) -> None:
+    if hosts == ["a", "b"] and not request.config.getoption("long"):
+        pytest.skip("takes minutes; --long runs it")
     needed = 2 * HUGE + (2 << 30)
     available = psutil.virtual_memory().available
     if available < needed:
