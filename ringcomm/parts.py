@@ -111,18 +111,18 @@ def _described(tensor: torch.Tensor) -> str:
 
 
 def _sum_of_parts(parts: Iterable[torch.Tensor], group: Any = None) -> torch.Tensor:
+    # Whatever can fail on one rank alone comes before the first call.
     total, first = _total(parts, group)
-    count = total.count
-    counts = torch.tensor([count, -count])
+    counts = torch.tensor([total.count, -total.count], device=first.device)
+    sum_, result = total.total(), torch.empty(first.shape, dtype=first.dtype, device=first.device)
     dist.all_reduce(counts, ReduceOp.MAX, group)
     most, least = counts[0].item(), -counts[1].item()
     if most != least:
         raise ValueError(
             f"every rank must have as many parts as the others, and they have {least} to {most}"
         )
-    result = total.total()
-    dist.all_reduce(result, ReduceOp.SUM, group)
-    return result.to(first.dtype)
+    dist.all_reduce(sum_, ReduceOp.SUM, group)
+    return result.copy_(sum_)
 
 
 _on_ring = on_ring(_sum_of_parts, sends_objects=True)

@@ -173,6 +173,11 @@ def sparse(group: Any, step: int) -> bool:
     return x.to_dense().tolist() == [step, step]
 
 
+def parts(group: Any, step: int) -> bool:
+    own = [torch.full((3,), float(part), dtype=torch.bfloat16) for part in (step % 64, 1)]
+    return ringcomm.sum_of_parts(own, group).tolist() == [2.0 * (step % 64) + 2] * 3
+
+
 def barrier(group: Any, step: int) -> bool:
     ringcomm.barrier(group)
     return True
@@ -218,6 +223,7 @@ def calls(counts: list[int]) -> dict[str, Call]:
         "all_to_all": both_ways,
         "coalesced": coalesced,
         "sparse all_reduce": sparse,
+        "sum of parts": parts,
         "objects": objects,
         "objects of roots": objects_of_roots,
         "objects in send and recv": objects_in_messages,
@@ -294,7 +300,7 @@ class Rank:
     def make_group(self) -> None:
         if self.group is not None:
             dist.destroy_process_group(self.group)
-        self.group = dist.new_group(timeout=TIMEOUT)
+        self.group = ringcomm.new_group(timeout=TIMEOUT, reproducible="world")  # for sums of parts
 
     def exchange(self, own: Any) -> list[Any]:
         """What both ranks say, by rank; returns when both have."""
