@@ -101,6 +101,12 @@ class Calls:
         ringcomm.all_reduce_coalesced(mine)
         assert torch.equal(torch.stack(mine), torch.stack([total(self.n), total(self.n, 1)]))
 
+    def sum_of_parts(self) -> None:
+        group = ringcomm.new_group(reproducible="world")
+        for count in (1, 2):
+            total = ringcomm.sum_of_parts([torch.ones(3)] * count, group)
+            assert total.tolist() == [float(count * self.n)] * 3
+
     def reduce(self) -> None:
         mine = given(self.this)
         ringcomm.reduce(mine, 1)
