@@ -224,7 +224,7 @@ def nothing(rank: Rank) -> Results:
     return [None, None, None, [empty]]
 
 
-CASES = [
+ON_ALL_RANKS = [
     direct,
     by_plan,
     through_torch,
@@ -233,18 +233,10 @@ CASES = [
     other_dtypes,
     asynchronous,
     coalesced,
+    sparse,
+    in_shared_memory,
 ]
-CASES += [to_the_root, from_the_root, lists, sparse, in_shared_memory, messages, nothing]
-ON_ALL_RANKS = {
-    direct,
-    by_plan,
-    through_torch,
-    strided,
-    complex_numbers,
-    other_dtypes,
-    asynchronous,
-}
-ON_ALL_RANKS |= {coalesced, sparse, in_shared_memory}
+CASES = [*ON_ALL_RANKS, to_the_root, from_the_root, lists, messages, nothing]
 
 
 def recorded(rank: Rank, case: Case, path: Path) -> list[str | None]:
