@@ -16,7 +16,8 @@ from programs import python
 
 from ringcomm.cli import main
 from ringcomm.cli.bits import _line
-from ringcomm.cli.records import Call, DamagedError, Frame, parsed, read_run
+from ringcomm.cli.pickles import DamagedError, parsed
+from ringcomm.cli.records import Call, Frame, read_run
 
 # A small training. On the rank CHANGED, an input has another value in the step STEP.
 TRAINING = """

@@ -6,17 +6,16 @@ import math
 import os
 import re
 import stat
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ringcomm.cli.pickles import DamagedError, of_kind, parsed
 from ringcomm.usage import UsageError
 
 _FILE = re.compile(r"(?P<prefix>.*?)(?P<rank>\d{1,9})", re.DOTALL)
 _MOST_BYTES = 4 << 30  # a million calls with their stacks need less
 _MOST_DIMENSIONS = 64  # as torch has it
-_MOST_STACKS, _LONGEST_STACK = 100, 1 << 16  # that are remembered while a file is read
 _LIBRARY = "nccl:"  # see csrc/core/flight_dump.cpp
 _NAMES = {
     "_all_gather_base": "all_gather_into_tensor",
@@ -44,10 +43,6 @@ _T = TypeVar("_T")
 
 MOST_RECORDS = 1_000_000  # ringcomm.flight has it, too; that needs torch
 Key = tuple[str, int]  # of a call: its group and its number
-
-
-class DamagedError(ValueError):
-    """A file that is no flight record, or not a whole one; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,138 +167,10 @@ def _read(path: Path) -> Record:
         raise UsageError(f"{path} is no flight record of ringcomm's, or damaged: {error}") from None
 
 
-def parsed(content: bytes) -> Any:
-    """What a pickle holds: numbers, texts, pairs of texts, lists and dicts.
-
-    It knows what csrc/core/pickle.h writes, and nothing by which a pickle makes anything else.
-
-    Raises:
-        DamagedError: it holds something else, or ends too early.
-    """
-    if content[:2] != b"\x80\x02":
-        raise DamagedError("it does not begin as one")
-    try:
-        return _Parser(content).parse()
-    except (IndexError, struct.error):
-        raise DamagedError("it ends too early") from None
-    except (TypeError, ValueError) as error:
-        raise DamagedError(str(error)) from None
-
-
-class _Parser:
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._stack: list[Any] = []
-        self._marks: list[int] = []
-        self._texts: dict[bytes, str] = {}  # most come again and again
-        self._stacks = _Stacks(content)
-
-    def parse(self) -> Any:
-        content, stack, at = self._content, self._stack, 2
-        while (opcode := content[at]) != ord("."):
-            at += 1
-            if opcode == ord("X"):
-                (length,) = struct.unpack_from("<I", content, at)
-                stack.append(text := self._text(at + 4, length))
-                at += 4 + length
-                if text == "frames" and (found := self._stacks.find(at, len(self._marks))):
-                    known, at = found
-                    stack.append(known)
-            elif opcode == 0x8A and content[at] == 8:
-                stack.append(struct.unpack_from("<q", content, at + 1)[0])
-                at += 9
-            elif opcode == ord("G"):
-                stack.append(struct.unpack_from(">d", content, at)[0])
-                at += 8
-            elif not self._carry_out(opcode):
-                raise ValueError(f"its byte {at - 1} is {opcode:#04x}")
-            elif opcode == ord("e"):
-                self._stacks.note_end(at, len(self._marks), stack[-1])
-        (result,) = stack
-        return result
-
-    def _text(self, at: int, length: int) -> str:
-        raw = self._content[at : at + length]
-        if raw not in self._texts:
-            self._texts[raw] = raw.decode()
-        return self._texts[raw]
-
-    def _carry_out(self, opcode: int) -> bool:
-        """What has no argument. False: there is no such thing here."""
-        stack = self._stack
-        if opcode in _CONSTANTS:
-            stack.append(_CONSTANTS[opcode])
-        elif opcode == ord("]"):
-            stack.append([])
-        elif opcode == ord("}"):
-            stack.append({})
-        elif opcode == ord("("):
-            self._marks.append(len(stack))
-        elif opcode == ord("e"):
-            items = self._popped()
-            _is(stack[-1], list).extend(items)
-        elif opcode == ord("u"):
-            items = self._popped()
-            _is(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
-        elif opcode == 0x86:
-            second, first = _text(stack.pop()), _text(stack.pop())
-            stack.append((first, second))
-        else:
-            return False
-        return True
-
-    def _popped(self) -> list[Any]:
-        mark = self._marks.pop()
-        items = self._stack[mark:]
-        del self._stack[mark:]
-        return items
-
-
-class _Stacks:
-    """The stacks of calls, most of a file, in which a program has few different ones.
-
-    A list that begins with all the bytes of another is that list, as these say where it ends.
-    """
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._known: dict[bytes, list[Any]] = {}
-        self._open: tuple[int, int] | None = None  # where a new one begins, and at which depth
-
-    def find(self, at: int, depth: int) -> tuple[list[Any], int] | None:
-        """The one that begins here, and its end; None if it is new, or is no list."""
-        if not self._content.startswith(b"](", at):
-            return None
-        for raw, stack in self._known.items():
-            if self._content.startswith(raw, at):
-                return stack, at + len(raw)
-        self._open = at, depth
-        return None
-
-    def note_end(self, at: int, depth: int, ended: list[Any]) -> None:
-        """A list has ended here."""
-        if self._open is None or self._open[1] != depth:
-            return
-        raw, self._open = self._content[self._open[0] : at], None
-        if len(raw) <= _LONGEST_STACK:
-            self._known[raw] = ended
-            if len(self._known) > _MOST_STACKS:
-                del self._known[next(iter(self._known))]
-
-
-_CONSTANTS = {ord("N"): None, 0x88: True, 0x89: False}
-
-
-def _is(value: Any, kind: type[_T]) -> _T:
-    if type(value) is not kind:
-        raise DamagedError(f"it has a {type(value).__name__} in place of a {kind.__name__}")
-    return value
-
-
 def _get(fields: Any, name: str, kind: type[_T]) -> _T:
-    if name not in _is(fields, dict):
+    if name not in of_kind(fields, dict):
         raise DamagedError(f"it has no {name}")
-    return _is(fields[name], kind)
+    return of_kind(fields[name], kind)
 
 
 def _record_of(content: Any) -> Record:
@@ -344,17 +211,13 @@ def _call_of(entry: Any, known: dict[int, tuple[Frame, ...]]) -> Call:
     )
 
 
-def _text(value: Any) -> str:
-    return _is(value, str)
-
-
 def _tensors_of(entry: Any, which: str) -> tuple[int, str]:
-    shapes = [_is(shape, list) for shape in _get(entry, f"{which}_sizes", list)]
+    shapes = [of_kind(shape, list) for shape in _get(entry, f"{which}_sizes", list)]
     dtypes = _get(entry, f"{which}_dtypes", list)
     if any(len(shape) > _MOST_DIMENSIONS for shape in shapes):
         raise DamagedError(f"a tensor has more than {_MOST_DIMENSIONS} dimensions")
-    count = sum(math.prod(_is(size, int) for size in shape) for shape in shapes)
-    dtype = _text(dtypes[0]) if dtypes else ""
+    count = sum(math.prod(of_kind(size, int) for size in shape) for shape in shapes)
+    dtype = of_kind(dtypes[0], str) if dtypes else ""
     return count, _DTYPES.get(dtype, dtype.lower())
 
 
