@@ -5,13 +5,14 @@ tests/cpp/engine_contract.h says more of what engines promise; it runs where the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,50 @@ def test_who_never_comes(name: str) -> None:
     pending[0].cancel()
     assert pending[0].failed and engine.flushed()
     assert engine.failure(1) == ""
+
+
+@contextlib.contextmanager
+def busy_processors() -> Iterator[None]:
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in os.sched_getaffinity(0)
+    ]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def threads_that_come_last() -> Iterator[None]:
+    """The threads that are started meanwhile run when nobody else does."""
+    own = os.sched_getscheduler(0), os.sched_getparam(0)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, *own)
+
+
+def test_what_a_peer_sent_before_it_left(engines) -> None:
+    """It has all come when the connection ends, but the threads that wait have not seen it."""
+    connect(engines)
+    never = engines[1].recv(0, 0, 1, torch.empty(9))
+    with threads_that_come_last():
+        arrivals = [engines[1].recv(0, 1, 0, torch.empty(9))]
+    with busy_processors():
+        arrivals += [engines[1].recv(0, 1, n, torch.empty(9)) for n in range(1, 100)]
+        for n in range(100):
+            engines[0].send(1, 1, n, torch.ones(9))
+        while not engines[0].flushed():
+            for engine in engines:
+                engine.progress()
+        engines.pop(0)
+        assert not never.wait(PATIENCE) and never.failed
+    for arrival in arrivals:
+        assert arrival.wait(PATIENCE) and not arrival.failed
 
 
 VICTIM = """

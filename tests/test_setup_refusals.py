@@ -23,6 +23,7 @@ BAD = {
     "RINGCOMM_BLOCKING_WAIT": "perhaps",
     "RINGCOMM_DEBUG": "none such",
     "RINGCOMM_EXECUTOR": "none such",
+    "RINGCOMM_FLIGHT_DIGESTS": "perhaps",
     "RINGCOMM_FLIGHT_DUMP": "perhaps",
     "RINGCOMM_FLIGHT_RECORDS": "-1",
     "RINGCOMM_FLIGHT_STACKS": "perhaps",

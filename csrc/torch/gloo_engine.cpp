@@ -50,6 +50,8 @@ static_assert(sizeof(Header) == 64);
 
 // A time-out of gloo's would end the connection. Deadlines are kept by cancelling messages instead.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
+// For what has ended already. Gloo takes none for no time-out at all.
+constexpr std::chrono::milliseconds kAtOnce{1};
 
 // c10d's tags are positive ints. Numbers that share their last bits are far from each other.
 constexpr int kNumberBits = 26;
@@ -108,6 +110,7 @@ class GlooConnection {
   void start(Posted& message);
   void wait_for_messages(Direction& direction);
   bool wait_for(Posted& message);
+  bool wait_for(c10d::Work& work);
   void abort(Posted& message);
   void finish(Posted& message, Request::State state);
   template <typename Why>
@@ -256,24 +259,35 @@ bool GlooConnection::wait_for(Posted& message) {
   try {
     if (!message.has_header()) {
       message.request->nbytes = message.nbytes;
-      return message.bytes_work->wait(kForever);
+      return wait_for(*message.bytes_work);
     }
-    if (!message.header_work->wait(kForever)) return false;
+    if (!wait_for(*message.header_work)) return false;
     {
       std::lock_guard lock(mutex_);
       message.under_way = true;
     }
-    if (message.is_send) return !message.bytes_work || message.bytes_work->wait(kForever);
+    if (message.is_send) return !message.bytes_work || wait_for(*message.bytes_work);
     const Header& content = *static_cast<const Header*>(message.header.data_ptr());
     if (content.nbytes > message.nbytes) return false;
     message.request->nbytes = content.nbytes;
-    if (content.nbytes > sizeof(content.bytes)) return message.bytes_work->wait(kForever);
+    if (content.nbytes > sizeof(content.bytes)) return wait_for(*message.bytes_work);
     if (content.nbytes > 0) std::memcpy(message.data, content.bytes, content.nbytes);
     return true;
   } catch (...) {
     message.error = std::current_exception();
   }
   return false;
+}
+
+// A peer that has sent its last message may close the connection before this thread has seen that
+// message. lose() then aborts the wait, which leaves what has come to the next wait.
+bool GlooConnection::wait_for(c10d::Work& work) {
+  if (work.wait(kForever)) return true;
+  const auto is_lost = [&] {
+    const std::lock_guard lock(mutex_);
+    return is_lost_ && !*closed_;
+  };
+  return is_lost() && work.wait(kAtOnce);
 }
 
 void GlooConnection::finish(Posted& message, Request::State state) {
