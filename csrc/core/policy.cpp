@@ -74,11 +74,11 @@ bool adds_pairs(const Algorithm& algorithm, Collective collective, const GroupFa
   }
 }
 
-// The first adds inside hosts and then along a ring of them, the second doubles.
+// Between two hosts both add pairs, and what waits less comes first.
 std::optional<AlgorithmId> reproducible_across_hosts(Collective collective,
                                                      const GroupFacts& facts) {
   if (!is_reduction(collective)) return std::nullopt;
-  for (const char* const name : {"hierarchical_direct", "hierarchical_doubling"}) {
+  for (const char* const name : {"hierarchical_doubling", "hierarchical_direct"}) {
     const Algorithm* const found = find_algorithm(collective, name);
     if (found != nullptr && adds_pairs(*found, collective, facts)) return id_of(*found);
   }

@@ -192,7 +192,7 @@ TEST(reproducible_sums_are_added_at_once) {
   };
   check_lines(across({0, 0, 1, 1}), kShm,
               {{kAllReduce, kFloat32, 16, "with call"},
-               {kAllReduce, kFloat32, 1 * kMiB, "hierarchical_direct"},
+               {kAllReduce, kFloat32, 1 * kMiB, "hierarchical_doubling"},
                {kReduceScatter, kFloat32, 1 * kMiB, "hierarchical_direct"},
                {kReduce, kFloat32, 1 * kMiB, "direct"},
                {kAllReduce, kBFloat16, 1 * kMiB, "direct"}});
