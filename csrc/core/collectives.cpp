@@ -24,10 +24,7 @@ void Collectives::agree_on(GroupFacts facts) {
 void Collectives::reduce_by(Call call, const Reduce& reduce, Timeout timeout) {
   prepare_choice(timeout);
   call.algorithm = policy_.algorithm(call, executor_kind());
-  Reduction reduction = reduction_of(reduce, world_size_);
-  reduction.association =
-      executor_kind() == ExecutorKind::kShm ? Association::kPairs : Association::kLeftToRight;
-  carry_out(call, reduction, timeout);
+  carry_out(call, reduction_of(reduce, world_size_), timeout);
 }
 
 void Collectives::move_by(Call call, Timeout timeout) {

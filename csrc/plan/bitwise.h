@@ -22,9 +22,8 @@
 // the same bits: where a sum is exact, as of integers, or where the type of the elements is that of
 // the accumulation, which rounds after every addition.
 //
-// On CPUs, what comes together in one step is added in pairs: adjacent ones, then adjacent sums; an
-// odd last one goes up as it is. On GPUs it is added from left to right. The canonical sum is that
-// of all ranks in one step on CPUs:
+// What comes together in one step is added in pairs: adjacent ones, then adjacent sums; an odd last
+// one goes up as it is. The canonical sum is that of all ranks in one step:
 //
 //      5 ranks     ((0 + 1) + (2 + 3)) + 4
 //      6 ranks     ((0 + 1) + (2 + 3)) + (4 + 5)
@@ -83,7 +82,7 @@ struct AssociationDifference {
   std::string to_string() const;
 };
 
-// Nothing if the plans are reproducible: on CPUs, every promised sum is the canonical one, as in
+// Nothing if the plans are reproducible: every promised sum is the canonical one, as in
 // every collective that only moves data. Otherwise the first chunk that is not, and its first rank.
 // The plans are such that verify() accepts them; throws as bitwise_difference.
 std::optional<AssociationDifference> association_difference(Collective collective,

@@ -3,7 +3,7 @@
 //   for each kPacks of the thread's packs of the body:
 //     for each kBatch of the inputs:
 //       load the packs of the whole batch
-//       combine them, from the first input to the last
+//       combine them in pairs, and the result with those of earlier batches
 //     finish, store to each output
 //   the thread's elements of head and tail one by one
 //
@@ -49,6 +49,63 @@ RINGCOMM_HOST_DEVICE void scale(typename V::T (&values)[n], int k, const DeviceA
   }
 }
 
+// Levels of the sums that wait, of so many values in all.
+constexpr int levels_of(int num_values) {
+  int levels = 1;
+  while (1 << levels < num_values) ++levels;
+  return levels;
+}
+
+// Adds value after value in pairs, as a binary number is counted up: behind k values, the sums that
+// wait are of as many values as the digits of k stand for. `number` is the value's, from 0 on; the
+// last value becomes the sum of all. What waits is in registers, or else in memory: it is rarely
+// needed there.
+template <typename V, bool kInRegisters, int kLevels, int n>
+RINGCOMM_HOST_DEVICE void add_in_pairs(typename V::T (&waiting)[kLevels][n], int number,
+                                       bool is_last, typename V::T (&value)[n],
+                                       const DeviceArguments& args) {
+  bool waits = false;
+  const auto climb = [&](int level) {
+    const bool has_pair = (number >> level & 1) != 0;
+    waits = !has_pair && !is_last;
+    RINGCOMM_UNROLL
+    for (int i = 0; i < n; ++i) {
+      if (waits) waiting[level][i] = value[i];
+      if (has_pair) value[i] = V::combine(waiting[level][i], value[i], args);
+    }
+  };
+  if constexpr (kInRegisters) {
+    RINGCOMM_UNROLL
+    for (int level = 0; level < kLevels; ++level) {
+      if (!waits) climb(level);
+    }
+  } else {
+    RINGCOMM_NO_UNROLL
+    for (int level = 0; level < kLevels && !waits; ++level) climb(level);
+  }
+}
+
+// The sum of kSize inputs of a batch from kFirst on, in pairs, of those that exist; the first does.
+// `first_input` is the batch's.
+template <DType dtype, ReduceOp op, int kFirst, int kSize, int kBatch, int kPacks>
+RINGCOMM_HOST_DEVICE void sum_batch(
+    const Pack (&loaded)[kBatch][kPacks], int pack, int first_input, const DeviceArguments& args,
+    typename Values<dtype, op>::T (&sum)[Values<dtype, op>::kCount]) {
+  using V = Values<dtype, op>;
+  if constexpr (kSize == 1) {
+    V::load(sum, loaded[kFirst][pack], args);
+    scale<op, V>(sum, first_input + kFirst, args);
+  } else {
+    constexpr int kHalf = kSize / 2;
+    sum_batch<dtype, op, kFirst, kHalf>(loaded, pack, first_input, args, sum);
+    if (first_input + kFirst + kHalf >= args.num_inputs) return;
+    typename V::T other[V::kCount];
+    sum_batch<dtype, op, kFirst + kHalf, kHalf>(loaded, pack, first_input, args, other);
+    RINGCOMM_UNROLL
+    for (int i = 0; i < V::kCount; ++i) sum[i] = V::combine(sum[i], other[i], args);
+  }
+}
+
 // Divides where avg says so.
 template <ReduceOp op, typename T, int n>
 RINGCOMM_HOST_DEVICE void finish(T (&values)[n], const DeviceArguments& args) {
@@ -77,12 +134,8 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
   RINGCOMM_UNROLL
   for (int u = 0; u < kPacks; ++u) exists[u] = u == 0 || first + u * packs.stride < packs.end;
 
-  T results[kPacks][V::kCount];
+  T waiting[kPacks][levels_of(kMaxDeviceInputs / kBatch)][V::kCount];
   Pack packed[kPacks];
-  const auto pack = [&](int u) {
-    finish<op>(results[u], args);
-    packed[u] = V::store(results[u], args);
-  };
   int batch = 0;
   do {
     Pack loaded[kBatch][kPacks]{};
@@ -99,27 +152,21 @@ RINGCOMM_HOST_DEVICE void reduce_packs(const DeviceArguments& args, std::size_t 
       RINGCOMM_UNROLL
       for (int u = 0; u < kPacks; ++u) loaded_by_here(loaded[j][u]);
     }
-    // Pack by pack, so that no more than one is in registers as values.
+    // Pack by pack, so that few values are in registers at once.
     RINGCOMM_UNROLL
     for (int u = 0; u < kPacks; ++u) {
-      RINGCOMM_UNROLL
-      for (int j = 0; j < kBatch; ++j) {
-        if (batch + j >= args.num_inputs) break;
-        T values[V::kCount];
-        V::load(values, loaded[j][u], args);
-        scale<op, V>(values, batch + j, args);
-        RINGCOMM_UNROLL
-        for (int i = 0; i < V::kCount; ++i) {
-          const bool is_first = j == 0 && batch == 0;
-          results[u][i] = is_first ? values[i] : V::combine(results[u][i], values[i], args);
-        }
+      T sum[V::kCount];
+      sum_batch<dtype, op, 0, kBatch>(loaded, u, batch, args, sum);
+      if constexpr (kTakesAny) {
+        const bool is_last = batch + kBatch >= args.num_inputs;
+        add_in_pairs<V, false>(waiting[u], batch / kBatch, is_last, sum, args);
+        if (!is_last) continue;
       }
-      if (!kTakesAny) pack(u);
+      finish<op>(sum, args);
+      packed[u] = V::store(sum, args);
     }
     batch += kBatch;
   } while (kTakesAny && batch < args.num_inputs);
-  RINGCOMM_UNROLL
-  for (int u = 0; kTakesAny && u < kPacks; ++u) pack(u);
   RINGCOMM_UNROLL
   for (int k = 0; k < kMaxDeviceOutputs; ++k) {
     if (k >= args.num_outputs) break;
@@ -141,7 +188,7 @@ RINGCOMM_HOST_DEVICE void reduce_elements(const DeviceArguments& args, const Str
   using T = typename V::T;
   for (std::size_t i = singles.begin; i < singles.end; i += singles.stride) {
     const std::size_t offset = single_element(args.partition, i) * sizeof(Storage);
-    T result[1];
+    T waiting[levels_of(kMaxDeviceInputs)][1], value[1];
     RINGCOMM_NO_UNROLL
     for (int k = 0; k < args.num_inputs; ++k) {
       Storage stored;
@@ -150,12 +197,12 @@ RINGCOMM_HOST_DEVICE void reduce_elements(const DeviceArguments& args, const Str
       } else {
         std::memcpy(&stored, args.inputs[k] + offset, sizeof(stored));
       }
-      T value[] = {V::load_single(stored, args)};
+      value[0] = V::load_single(stored, args);
       scale<op, V>(value, k, args);
-      result[0] = k == 0 ? value[0] : V::combine(result[0], value[0], args);
+      add_in_pairs<V, false>(waiting, k, k + 1 == args.num_inputs, value, args);
     }
-    finish<op>(result, args);
-    const Storage stored = V::store_single(result[0], args);
+    finish<op>(value, args);
+    const Storage stored = V::store_single(value[0], args);
     RINGCOMM_UNROLL
     for (int k = 0; k < kMaxDeviceOutputs; ++k) {
       if (k >= args.num_outputs) break;

@@ -317,7 +317,7 @@ template <DType dtype, ReduceOp op>
 RINGCOMM_TARGET void reduce(const Reduction& reduction, const void* const* inputs, int num_inputs,
                             std::size_t begin, void* output, std::size_t count) {
   if constexpr (depends_on_association(dtype, op)) {
-    if (reduction.association == Association::kPairs && num_inputs > 3) {
+    if (num_inputs > 3) {
       return reduce_blocks<dtype, op, true>(reduction, inputs, num_inputs, begin, output, count);
     }
   }

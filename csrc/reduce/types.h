@@ -119,17 +119,7 @@ constexpr bool supports(DType dtype, ReduceOp op) {
   }
 }
 
-// The order in which one pass adds its inputs, which shows in the bits of sums and products of
-// floats. The kernels of GPUs add from left to right. Those of CPUs add neighbours first, then
-// neighbouring pairs, and so on; an odd one at the end waits for the next level:
-//
-//   6 inputs        kLeftToRight   ((((0 + 1) + 2) + 3) + 4) + 5
-//                   kPairs         ((0 + 1) + (2 + 3)) + (4 + 5)
-//
-// So the sum over an aligned block of 2^k inputs is a part of the sum over all of them, and can be
-// computed apart.
-enum class Association : std::uint8_t { kLeftToRight, kPairs };
-
+// Whether the order of addition shows in the bits.
 constexpr bool depends_on_association(DType dtype, ReduceOp op) {
   return is_floating_point(dtype) && (op == ReduceOp::kSum || op == ReduceOp::kAvg ||
                                       op == ReduceOp::kProduct || op == ReduceOp::kPremulSum);
@@ -139,8 +129,15 @@ constexpr bool depends_on_association(DType dtype, ReduceOp op) {
 //
 //   out[i] = round( finish( in[0][i] op in[1][i] op ... op in[n-1][i] ) )
 //
-// evaluated by its association in the accumulation type: float32 for 16- and 8-bit floats, the
-// type itself otherwise. Integers wrap around, but for avg, which adds them up in a type that holds
+// evaluated in the accumulation type: float32 for 16- and 8-bit floats, the type itself otherwise.
+// Neighbours are added first, then neighbouring pairs, and so on; an odd one at the end waits for
+// the next level:
+//
+//   6 inputs        ((0 + 1) + (2 + 3)) + (4 + 5)
+//   7 inputs        ((0 + 1) + (2 + 3)) + ((4 + 5) + 6)
+//
+// So the sum over an aligned block of 2^k inputs is a part of the sum over all of them, and can be
+// computed apart. Integers wrap around, but for avg, which adds them up in a type that holds
 // every sum. -0 is less than +0, and two inputs give the same bits in either order, but for the
 // sign and payload of a NaN. Pointers may have any alignment; an output may be one of the inputs,
 // and must not overlap them in any other way.
@@ -155,7 +152,6 @@ struct Reduction {
   // ranks receive. -1: no input is scaled, because the others arrive scaled already.
   int scaled_input = -1;
   double factor = 1.0;
-  Association association = Association::kPairs;  // on a CPU
 };
 
 // How a collective combines the values of all ranks.

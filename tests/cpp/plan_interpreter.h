@@ -36,9 +36,8 @@ struct Problem {
   int root;
   int num_blocks;
   std::vector<Plan> plans;
-  std::vector<Reduce> reduces;                    // by rank: the factors of premul_sum differ
-  std::vector<Elements> patterns;                 // by rank
-  Association association = Association::kPairs;  // of the executor
+  std::vector<Reduce> reduces;     // by rank: the factors of premul_sum differ
+  std::vector<Elements> patterns;  // by rank
 
   int num_chunks() const { return plans[0].num_chunks; }
   int block_of(int chunk) const { return chunk / (num_chunks() / num_blocks); }
@@ -128,8 +127,7 @@ class Interpreter {
             .op = reduce.op,
             .divisor = 1,
             .scaled_input = input,
-            .factor = reduce.factor,
-            .association = problem_.association};
+            .factor = reduce.factor};
   }
 
   void receive(int r, const Step& step) {

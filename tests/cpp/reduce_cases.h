@@ -56,7 +56,6 @@ inline std::vector<Reduction> reductions(DType dtype, int num_inputs) {
   std::vector<Reduction> all;
   for (int o = 0; o < kNumReduceOps; ++o) {
     Reduction r{dtype, static_cast<ReduceOp>(o)};
-    r.association = Association::kLeftToRight;  // as GPUs add
     if (!supports(r.dtype, r.op)) continue;
     if (r.op == ReduceOp::kAvg) r.divisor = num_inputs + 1;
     if (r.op == ReduceOp::kPremulSum) {

@@ -118,18 +118,15 @@ double reduce_real(const Reduction& r, std::vector<double> values) {
     value = round_accumulator(r.dtype, value * round_accumulator(r.dtype, r.factor));
     value = to_double(r.dtype, from_double(r.dtype, value));  // as others receive it
   }
-  if (r.association == ringcomm::Association::kPairs) {
-    while (values.size() > 1) {
-      std::vector<double> next;
-      for (std::size_t k = 0; k + 1 < values.size(); k += 2) {
-        next.push_back(combined(r, values[k], values[k + 1]));
-      }
-      if (values.size() % 2 == 1) next.push_back(values.back());
-      values = next;
+  while (values.size() > 1) {
+    std::vector<double> next;
+    for (std::size_t k = 0; k + 1 < values.size(); k += 2) {
+      next.push_back(combined(r, values[k], values[k + 1]));
     }
+    if (values.size() % 2 == 1) next.push_back(values.back());
+    values = next;
   }
   double result = values[0];
-  for (std::size_t k = 1; k < values.size(); ++k) result = combined(r, result, values[k]);
   if (r.op == ReduceOp::kAvg) {
     result = round_accumulator(r.dtype, result / round_accumulator(r.dtype, r.divisor));
   }

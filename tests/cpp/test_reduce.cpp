@@ -60,8 +60,7 @@ std::vector<std::byte> random_elements(DType dtype, std::size_t count, std::mt19
 
 std::string describe(const Reduction& r, const char* isa, int num_inputs, std::size_t count,
                      std::size_t index) {
-  const char* const association = r.association == Association::kPairs ? ", pairs, " : ", ";
-  return std::string(name(r.dtype)) + " " + name(r.op) + " " + isa + association +
+  return std::string(name(r.dtype)) + " " + name(r.op) + " " + isa + ", " +
          std::to_string(num_inputs) + " inputs, count " + std::to_string(count) + ", element " +
          std::to_string(index);
 }
@@ -72,9 +71,8 @@ struct Case {
   std::vector<std::uint64_t> expected;
 };
 
-Case make_case(DType dtype, ReduceOp op, Association association, int num_inputs,
-               std::mt19937_64& random) {
-  Case c{{.dtype = dtype, .op = op, .association = association}, {}, {}};
+Case make_case(DType dtype, ReduceOp op, int num_inputs, std::mt19937_64& random) {
+  Case c{{.dtype = dtype, .op = op}, {}, {}};
   if (op == ReduceOp::kAvg) c.reduction.divisor = num_inputs == 1 ? 3 : num_inputs;
   if (op == ReduceOp::kPremulSum) {
     c.reduction.scaled_input = static_cast<int>(random() % num_inputs);
@@ -144,11 +142,7 @@ void check_dtype(DType dtype) {
   std::mt19937_64 random(static_cast<int>(dtype));
   for (ReduceOp op : ops_of(dtype)) {
     for (int num_inputs : {1, 2, 3, 4, 5, 6, 7, 8, 9, 64}) {
-      check_all_isas(make_case(dtype, op, Association::kPairs, num_inputs, random));
-    }
-    // Tests of GPUs' kernels compare with this order.
-    if (depends_on_association(dtype, op)) {
-      check_all_isas(make_case(dtype, op, Association::kLeftToRight, 9, random));
+      check_all_isas(make_case(dtype, op, num_inputs, random));
     }
   }
 }

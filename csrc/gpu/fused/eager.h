@@ -11,8 +11,8 @@
 // they await anything, and they send what the second hop awaits when the first has arrived.
 //
 // Each rank begins with the next one, so that they do not all write to the same rank at the same
-// time. Sums are added in rank order, with one rounding. The pieces of a job are the collective's
-// blocks (core/chunks.h): one, or one for each rank.
+// time. Sums are added in pairs of ranks, with one rounding. The pieces of a job are the
+// collective's blocks (core/chunks.h): one, or one for each rank.
 //
 // Plain C++, as lane.h; of the machine it needs thread(), num_threads(), any(), aborted(),
 // waited() and
@@ -291,22 +291,19 @@ class EagerSum {
   }
 
   RINGCOMM_DEVICE bool reduce(const PieceOfBytes& own, std::size_t p) {
-    typename V::T results[V::kCount]{};
+    typename V::T waiting[levels_of(kMaxRanks)][V::kCount], sum[V::kCount];
     const auto all_ranks = [](int) { return true; };
     const bool came = inboxes_.receive_all(p, all_ranks, [&](int rank, const Pack& received) {
       const Pack pack = rank == job_.rank ? load(own, p) : received;
-      typename V::T values[V::kCount];
-      V::load(values, pack, args_);
-      RINGCOMM_UNROLL
-      for (int i = 0; i < V::kCount; ++i) {
-        results[i] = rank == 0 ? values[i] : V::combine(results[i], values[i], args_);
-      }
+      V::load(sum, pack, args_);
+      const bool is_last = rank + 1 == job_.layout.world_size;
+      add_in_pairs<V, true>(waiting, rank, is_last, sum, args_);
     });
     if (!came) return false;
-    finish<op>(results, args_);
-    const Pack sum = V::store(results, args_);
-    if (job_.two_hops) sums_.send_all(p, sum);
-    own.store(p, sum);
+    finish<op>(sum, args_);
+    const Pack pack = V::store(sum, args_);
+    if (job_.two_hops) sums_.send_all(p, pack);
+    own.store(p, pack);
     return true;
   }
 

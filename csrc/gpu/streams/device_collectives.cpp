@@ -9,9 +9,6 @@
 
 namespace ringcomm::streams {
 
-// Kernels add from left to right, which is the same for so many.
-constexpr int kMostInPairs = 3;
-
 static_assert(kLeastMessageSlice == kMinSliceNbytes, "it follows from the costs in cost.h");
 
 std::string describe(DeviceExecutor executor, bool auto_is_fused) {
@@ -41,13 +38,6 @@ void DeviceCollectives::carry_out(Call call, const Reduction& reduction, Timeout
         ErrorKind::kInvalidArgument,
         "all_to_all on a device: in this plan ranks pass on chunks of others, whose counts they do "
         "not know there. The algorithm \"direct\" sends each to its rank.");
-  }
-  if (!refusal && is_reproducible() && has_rounded_sums(call) && world_size() > kMostInPairs) {
-    refusal = make_error(ErrorKind::kInvalidArgument,
-                         std::string(to_string(call.collective)) +
-                             " on a device: reproducible=\"ranks\" is for at most " +
-                             std::to_string(kMostInPairs) + " ranks there, and this group has " +
-                             std::to_string(world_size()) + "; on CPUs it is for any number");
   }
   if (refusal) {
     call.plan = Prepared::kNoProgram;
