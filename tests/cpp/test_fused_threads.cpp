@@ -1,6 +1,7 @@
 // The fused kernel's source on the host: random collectives on threads, and what happens without
 // each of the waits and barriers that it is made of.
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -16,6 +17,7 @@
 #include "collective_cases.h"
 #include "errors.h"
 #include "fused_ranks.h"
+#include "reference.h"
 
 namespace {
 
@@ -165,6 +167,61 @@ TEST(somewhat_larger_calls_take_two_hops) {
     std::uint32_t calls;
     std::memcpy(&calls, world.memory[0].get() + s.layout.hop_calls_at(0), sizeof(calls));
     CHECK(calls > (seed % 2 == 0 ? 20 : 4));
+  }
+}
+
+namespace {
+
+// Values whose sums are rounded, so that another order shows; `reduced` is what reproducible groups
+// promise.
+cases::Case rounded_case(Collective collective, DType dtype, int world_size, std::size_t count,
+                         std::mt19937_64& random) {
+  cases::Case c{.collective = collective, .dtype = dtype};
+  c.counts.assign(collective == Collective::kReduceScatter ? world_size : 1, count);
+  c.inputs.assign(world_size, cases::Pattern(cases::kPeriod));
+  c.reduced.resize(cases::kPeriod);
+  for (std::size_t i = 0; i < cases::kPeriod; ++i) {
+    std::vector<std::uint64_t> values;
+    for (int r = 0; r < world_size; ++r) {
+      const double value = std::ldexp(1.0 + static_cast<double>(random() % 1000) / 999,
+                                      static_cast<int>(random() % 20));
+      values.push_back(reference::from_double(dtype, random() % 2 == 0 ? value : -value));
+      c.inputs[r][i] = values.back();
+    }
+    c.reduced[i] = reference::reduce({.dtype = dtype, .op = c.op}, values);
+  }
+  return c;
+}
+
+}  // namespace
+
+// By kernels for plans, eagerly, and in two hops.
+TEST(sums_are_in_pairs) {
+  enum { kLanes, kEagerly, kInTwoHops, kWays };
+  for (int way = 0; way < kWays; ++way) {
+    for (const int world_size : {2, 3, 5, 8, 11, 16}) {
+      std::mt19937_64 random(16 * way + world_size);
+      Scenario s = random_scenario(1, 0, 1);
+      s.algorithm = "direct";
+      s.layout.world_size = world_size;
+      s.layout.outbox_nbytes = 64 * fused::kLine;
+      s.layout.eager_nbytes = way == kEagerly ? 2 * fused::kEagerUnit : 0;
+      s.layout.hop_nbytes = way == kInTwoHops ? 2 * fused::kEagerUnit : 0;
+      for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16}) {
+        const std::size_t count = way == kEagerly ? 61 : 61 * world_size;
+        s.calls.push_back(rounded_case(Collective::kAllReduce, dtype, world_size, count, random));
+        s.calls.push_back(rounded_case(Collective::kReduceScatter, dtype, world_size, 61, random));
+      }
+      World world(s.layout, s.threads_per_block);
+      run(world, s);
+      const auto calls = [&](std::size_t at) {
+        std::uint32_t number;
+        std::memcpy(&number, world.memory[0].get() + at, sizeof(number));
+        return number;
+      };
+      CHECK_EQ(calls(s.layout.eager_calls_at(0)) > 0, way == kEagerly);
+      CHECK_EQ(calls(s.layout.hop_calls_at(0)) > 0, way == kInTwoHops);
+    }
   }
 }
 
