@@ -145,3 +145,17 @@ TEST(a_plan_that_needs_too_much_scratch_says_how_much_would_do) {
   CHECK_CONTAINS(text, "slice_nbytes=51200");
   reduce(51200);
 }
+
+TEST(a_plan_that_adds_more_at_once_than_a_kernel_can_is_refused) {
+  simulated::Simulator simulator(0);
+  std::vector<float> data(100);
+  const auto reduce = [&](const char* algorithm) {
+    Rank rank(simulator, 0, 65, Selection::named(algorithm), {});
+    rank.all_reduce(data.data(), data.data(), data.size(), {DType::kFloat32, ReduceOp::kSum},
+                    kNoTimeout);
+  };
+  const std::string text = check::error_of(ErrorKind::kInvalidArgument, [&] { reduce("direct"); });
+  CHECK_CONTAINS(text,
+                 "this plan adds 65 inputs in one step, and a kernel adds at most 64 at once");
+  reduce("ring");
+}

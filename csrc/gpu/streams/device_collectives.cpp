@@ -1,11 +1,13 @@
 #include "gpu/streams/device_collectives.h"
 
+#include <algorithm>
 #include <exception>
 #include <string>
 
 #include "core/status.h"
 #include "gpu/streams/cost.h"
 #include "plan/collective.h"
+#include "reduce/device_arguments.h"
 
 namespace ringcomm::streams {
 
@@ -30,14 +32,32 @@ std::string describe(DeviceExecutor executor, bool auto_is_fused) {
          "asks for them, and for kernels for the rest";
 }
 
+namespace {
+
+// Why a device cannot carry out the program; empty: it can.
+std::string why_refused(const Call& call, const Program& program, int world_size) {
+  if (call.collective == Collective::kAllToAll && program.scratch_per_slice > 0) {
+    return "in this plan ranks pass on chunks of others, whose counts they do not know there. The "
+           "algorithm \"direct\" sends each to its rank.";
+  }
+  if (!call.reduces || world_size <= kMaxDeviceInputs) return "";
+  std::size_t most = 0;
+  for (const Action& action : program.actions) most = std::max(most, action.from.size() + 1);
+  if (most <= kMaxDeviceInputs) return "";
+  return "this plan adds " + std::to_string(most) +
+         " inputs in one step, and a kernel adds at most " + std::to_string(kMaxDeviceInputs) +
+         " at once. Rings and hierarchical plans add fewer.";
+}
+
+}  // namespace
+
 void DeviceCollectives::carry_out(Call call, const Reduction& reduction, Timeout timeout) {
   const Prepared& found = prepared(call);
   std::exception_ptr refusal = found.error;
-  if (!refusal && call.collective == Collective::kAllToAll && found.program.scratch_per_slice > 0) {
-    refusal = make_error(
-        ErrorKind::kInvalidArgument,
-        "all_to_all on a device: in this plan ranks pass on chunks of others, whose counts they do "
-        "not know there. The algorithm \"direct\" sends each to its rank.");
+  if (const std::string why = refusal ? "" : why_refused(call, found.program, world_size());
+      !why.empty()) {
+    refusal = make_error(ErrorKind::kInvalidArgument,
+                         std::string(to_string(call.collective)) + " on a device: " + why);
   }
   if (refusal) {
     call.plan = Prepared::kNoProgram;
