@@ -97,8 +97,9 @@ def test_processes_of_multiprocessing_are_called_by_the_script(method: str) -> N
         job = job_of([process.pid or 0 for process in processes])
         assert job == Job(job_of([os.getpid()]).command, os.getpid())
     finally:
+        for _ in processes:
+            queue.put(None)  # any of them may take the first
         for process in processes:
-            queue.put(None)
             process.join(60)
 
 
