@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import ahead
 import pytest
 from hypothesis import settings
 from shared_memory import appeared_in_shared_memory, left_in_shared_memory
@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is built while other tests wait comes after all of them."""
-    items.sort(key=lambda item: item.path.name == "test_core_cpp.py")
+    items.sort(key=lambda item: (ahead.comes_last(item), item.path.name == "test_core_cpp.py"))
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -43,8 +43,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def built_ahead(request: pytest.FixtureRequest) -> Iterator[None]:
     """What takes the longest to build is built from the first test on."""
-    core = sys.modules.get("test_core_cpp")
-    with core.built_ahead(request.session) if core else contextlib.nullcontext():
+    with ahead.begun(request.session):
         yield
 
 

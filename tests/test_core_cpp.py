@@ -7,7 +7,6 @@ compiles again only what has changed.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
@@ -15,12 +14,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
+import ahead
 import pytest
 import unity
 
@@ -182,36 +180,12 @@ def ninja(*targets: str, keep_going: bool = False) -> str:
         BUILD.mkdir(parents=True, exist_ok=True)
         (BUILD / "build.ninja").write_text(ninja_file())
         options = [f"-j{CORES}", *(["-k0"] if keep_going else [])]
-        return failure_of(sys.executable, "-m", "ninja", *options, *targets, timeout=1200)
+        return failure_of(sys.executable, "-m", "ninja", *options, *targets, timeout=3600)
 
 
-def is_builder(process: psutil.Process) -> bool:
-    """Whether it belongs to `built_ahead`: nothing else is nicer than the tests themselves."""
-    try:
-        return process.nice() > psutil.Process().nice()
-    except psutil.NoSuchProcess:
-        return False
-
-
-@contextlib.contextmanager
-def built_ahead(session: pytest.Session) -> Iterator[None]:
-    """Builds the session's programs one by one while other tests wait for something.
-
-    What cannot be built says so in its test.
-    """
-
-    def be_nice() -> None:  # the thread and its children alone
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-
-    def build(name: str) -> None:
-        ninja(name)
-        time.sleep(0.1)  # in which tests that need a program come first
-
-    with ThreadPoolExecutor(1, initializer=be_nice) as builder:
-        for name in wanted(session):
-            builder.submit(build, name)
-        yield
-        builder.shutdown(cancel_futures=True)
+def built_ahead(sanitizer: str, test: Path) -> ahead.once[str]:
+    """What cannot be built says so in its test."""
+    return ahead.once(lambda: "" if missing_for(test) else ninja(f"{sanitizer}/{test.stem}"))
 
 
 def wanted(session: pytest.Session) -> list[str]:
@@ -243,7 +217,9 @@ def build_and_run(name: str) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("sanitizer", "test"), CASES, ids=lambda value: getattr(value, "stem", value)
+    ("sanitizer", "test"),
+    [pytest.param(*case, marks=pytest.mark.ahead(built_ahead(*case))) for case in CASES],
+    ids=lambda value: getattr(value, "stem", value),
 )
 def test_core(sanitizer: str, test: Path, failures: dict[str, Future[str]]) -> None:
     if missing := missing_for(test):

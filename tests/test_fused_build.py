@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
+import ahead
 import pytest
 from test_reduce_device_build import ROOT, architectures, run
 
@@ -14,24 +16,43 @@ from ringcomm import _toolchain
 NUM_KERNELS = 2 * (22 + 10 + 5) + 2
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_fused_kernels_build(tmp_path: Path) -> None:
+def compiler() -> str:
     nvcc = _toolchain.find_nvcc()
     if nvcc is None:
         pytest.skip("no nvcc on PATH, in CUDA_HOME, in /usr/local/cuda or in NVIDIA's wheels")
-    oldest, *_, newest = architectures(nvcc)
-    spills: list[int] = []
-    for source in sorted((ROOT / "csrc" / "gpu" / "fused").glob("*.cu")):
-        built = run(
-            nvcc,
-            *("-O3", "-std=c++20", "--threads=0", "-Xptxas=-v", f"-I{ROOT / 'csrc'}"),
-            *(f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in (oldest, newest)),
-            *(f"-Xcompiler={flag}" for flag in ("-Wall", "-Wextra")),
-            *("-c", source, "-o", tmp_path / f"{source.stem}.o"),
-        )
-        assert "warning" not in built, built
-        spills += map(int, re.findall(r"(\d+) bytes spill stores", built))
+    return nvcc
+
+
+def oldest_and_newest() -> tuple[str, str]:
+    oldest, *_, newest = architectures(compiler())
+    return oldest, newest
+
+
+@ahead.once
+def compiled() -> tuple[str, list[str]]:
+    """What nvcc says of all kernels, and the PTX of those for floats by architecture."""
+    said = ""
+    with tempfile.TemporaryDirectory() as folder:
+        for source in sorted((ROOT / "csrc" / "gpu" / "fused").glob("*.cu")):
+            said += run(
+                compiler(),
+                *("-O3", "-std=c++20", "--threads=0", "-Xptxas=-v", f"-I{ROOT / 'csrc'}"),
+                *(f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in oldest_and_newest()),
+                *(f"-Xcompiler={flag}" for flag in ("-Wall", "-Wextra")),
+                *("--keep", f"--keep-dir={folder}"),
+                *("-c", source, "-o", Path(folder, f"{source.stem}.o")),
+            )
+        kept = [Path(folder, f"device_float.compute_{sm}.ptx") for sm in oldest_and_newest()]
+        return said, [path.read_text() for path in kept]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.ahead(compiled)
+def test_fused_kernels_build() -> None:
+    said, _ = compiled()
+    assert "warning" not in said, said
+    spills = [int(nbytes) for nbytes in re.findall(r"(\d+) bytes spill stores", said)]
     assert len(spills) == 2 * NUM_KERNELS and max(spills) == 0
 
 
@@ -51,24 +72,17 @@ int main(int, char** arguments) {
 # Without a GPU, which would refuse to launch more than kernels were compiled for.
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.ahead(compiled)
 def test_as_many_threads_are_launched_as_kernels_have(tmp_path: Path) -> None:
-    nvcc = _toolchain.find_nvcc()
-    if nvcc is None:
-        pytest.skip("no nvcc on PATH, in CUDA_HOME, in /usr/local/cuda or in NVIDIA's wheels")
+    _, ptx = compiled()
     program = tmp_path / "launched.cpp"
     program.write_text(LAUNCHED)
-    include = f"-I{ROOT / 'csrc'}"
-    run(nvcc, "-std=c++20", include, program, "-o", tmp_path / "launched")
-    oldest, *_, newest = architectures(nvcc)
+    launched = tmp_path / "launched"
+    run(compiler(), "-std=c++20", f"-I{ROOT / 'csrc'}", program, "-o", launched)
     found = []
-    for sm in (oldest, newest):
-        ptx = tmp_path / f"{sm}.ptx"
-        source = ROOT / "csrc" / "gpu" / "fused" / "device_float.cu"
-        run(nvcc, "-std=c++20", f"-arch=compute_{sm}", include, "-ptx", source, "-o", ptx)
-        kernels = re.findall(
-            r"entry \S*?(fused|eager)_kernel.*?maxntid (\d+)", ptx.read_text(), re.S
-        )
-        lanes, eager = run(tmp_path / "launched", f"{sm}0").split()
+    for sm, text in zip(oldest_and_newest(), ptx, strict=True):
+        kernels = re.findall(r"entry \S*?(fused|eager)_kernel.*?maxntid (\d+)", text, re.S)
+        lanes, eager = run(launched, f"{sm}0").split()
         assert set(kernels) == {("fused", lanes), ("eager", eager)}
         found.append(lanes)
     assert found[0] != found[1]

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import ahead
 import pytest
 import test_core_cpp as core
 from hypothesis import HealthCheck, example, given, settings
@@ -284,9 +285,14 @@ class Runner:
             self._process = None
 
 
+@ahead.once
+def failure_to_build() -> str:
+    return core.ninja("address/run_plans")
+
+
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    if failure := core.ninja("address/run_plans"):
+    if failure := failure_to_build():
         pytest.fail(failure, pytrace=False)
     runner = Runner()
     yield runner
@@ -317,6 +323,7 @@ ANY = st.one_of(
 )
 
 
+@pytest.mark.ahead(failure_to_build)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     plans=ANY,

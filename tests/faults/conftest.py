@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ahead import is_builder
 from shared_memory import appeared_in_shared_memory, left_in_shared_memory
-from test_core_cpp import is_builder
 
 from faults.record import Record
 

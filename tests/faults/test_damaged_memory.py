@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 
+import ahead
 import pytest
 import test_core_cpp
 
@@ -15,11 +16,17 @@ PROGRAM = "address/test_damaged_memory"  # with ranks as threads, under AddressS
 MORE = 120  # seconds for its last trial and its end on a busy host
 
 
+@ahead.once
+def failure_to_build() -> str:
+    return test_core_cpp.ninja(PROGRAM)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # it may have to be built
+@pytest.mark.ahead(failure_to_build)
 def test_damaged_memory(record: Record) -> None:
     seconds = record.scale(5, 600)
-    assert not (failure := test_core_cpp.ninja(PROGRAM)), failure
+    assert not (failure := failure_to_build()), failure
     ran = subprocess.run(
         [test_core_cpp.BUILD / PROGRAM, "random_damage"],
         env={**os.environ, "RINGCOMM_DAMAGE_SECONDS": str(seconds)},

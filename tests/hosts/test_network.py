@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_core_cpp import is_builder
+from ahead import is_builder
 
 from hosts import Local, Network
 from hosts.conftest import needs_hosts

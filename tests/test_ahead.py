@@ -1,0 +1,92 @@
+"""What is built beside other tests is built once, at the lowest priority, or when it is needed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import ahead
+import psutil
+import pytest
+
+
+def session(*functions: Callable[[], object]) -> Any:
+    """One with a test for each function."""
+    marks = [pytest.mark.ahead.with_args(function).mark for function in functions]
+    items = [SimpleNamespace(iter_markers=lambda name, mark=mark: [mark]) for mark in marks]
+    return SimpleNamespace(items=items)
+
+
+def test_a_function_is_called_once_and_all_get_its_result() -> None:
+    calls: list[int] = []
+    begun = threading.Event()
+
+    @ahead.once
+    def built() -> int:
+        begun.set()
+        time.sleep(0.1)
+        calls.append(threading.get_native_id())
+        return len(calls)
+
+    with ahead.begun(session(built, built)):
+        begun.wait()
+        assert built() == 1
+    assert built() == 1
+    assert len(calls) == 1 and calls[0] != threading.get_native_id()
+
+
+def test_it_is_called_at_the_lowest_priority() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+
+    @ahead.once
+    def priority() -> tuple[int, bool]:
+        with psutil.Popen(["sleep", "100"]) as child:
+            child.kill()
+            return os.getpriority(os.PRIO_PROCESS, 0), ahead.is_builder(child)
+
+    with ahead.begun(session(priority)):
+        assert priority() == (19, own < 19)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
+    assert not ahead.is_builder(psutil.Process())
+
+
+def test_what_it_raises_its_test_does() -> None:
+    @ahead.once
+    def skipped() -> None:
+        pytest.skip("no compiler")
+
+    @ahead.once
+    def after() -> str:
+        return "called"
+
+    with ahead.begun(session(skipped, after)):
+        for _ in range(2):
+            with pytest.raises(pytest.skip.Exception, match="no compiler"):
+                skipped()
+        assert after() == "called"
+
+
+def test_a_test_that_comes_first_does_not_wait_for_what_is_built_before() -> None:
+    goes_on = threading.Event()
+    late = ahead.once(threading.get_native_id)
+    with ahead.begun(session(ahead.once(goes_on.wait), late)):
+        assert late() == threading.get_native_id()
+        goes_on.set()
+
+
+def test_what_was_not_begun_by_the_end_is_not() -> None:
+    calls: list[str] = []
+    begun, ends = threading.Event(), threading.Event()
+
+    def first() -> None:
+        begun.set()
+        ends.wait()
+
+    with ahead.begun(session(ahead.once(first), ahead.once(lambda: calls.append("second")))):
+        begun.wait()
+        threading.Timer(0.2, ends.set).start()
+    assert not calls
