@@ -102,7 +102,7 @@ int env(const char* name, int otherwise) {
 
 TEST(random_collectives) {
   constexpr int kCallsAtOnce = 10;
-  const int num_calls = env("RINGCOMM_TEST_CALLS", 2000);
+  const int num_calls = env("RINGCOMM_TEST_CALLS", 1000);
   for (int i = 0; i < num_calls / kCallsAtOnce; ++i) {
     const Scenario scenario = random_scenario(i, kCallsAtOnce, 16 << 10);
     World world(scenario.layout, scenario.threads_per_block);
