@@ -472,7 +472,8 @@ def _make_fx(name: str, *keys: str, **options: Any) -> None:
         return values
 
     is_fake = options.get("tracing_mode", "real") != "real"
-    KINDS[name] = Kind(body, list(keys), is_passed_over=is_fake)
+    counts = [8] if is_fake else COUNTS  # torch shows the whole tensor in its error
+    KINDS[name] = Kind(body, list(keys), counts=counts, is_passed_over=is_fake)
 
 
 _make_fx("make_fx")
