@@ -50,7 +50,7 @@ RINGCOMM_HOST_DEVICE void scale(typename V::T (&values)[n], int k, const DeviceA
 }
 
 // Levels of the sums that wait, of so many values in all.
-constexpr int levels_of(int num_values) {
+RINGCOMM_HOST_DEVICE constexpr int levels_of(int num_values) {
   int levels = 1;
   while (1 << levels < num_values) ++levels;
   return levels;
