@@ -47,6 +47,7 @@ class Fork:
             # ones in a fork.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
+        gc.unfreeze()  # else extension modules say at this process's end that objects have leaked
 
     def poll(self) -> int | None:
         return self._process.exitcode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import threading
 import time
@@ -133,6 +134,14 @@ def test_when_forks_are_safe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not forked.is_safe()
     stop.set()
     thread.join()
+
+
+def test_what_a_process_has_made_before_it_starts_ranks_is_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forked, "is_safe", lambda: True)
+    run_ranks(["-c", "pass"], 2, timeout=30)
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_fork_has_nothing_of_what_its_parent_has_begun(
