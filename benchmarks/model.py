@@ -88,7 +88,7 @@ class Row:
 
 
 def inner_width(hidden: int) -> int:
-    """Of the feed-forward layers: 8/3 as wide, as Llama's are."""
+    """The width of the feed-forward layers, 8/3 of the model's as in Llama."""
     return -(-hidden * 8 // 3 // 128) * 128
 
 
