@@ -332,11 +332,11 @@ class Rank:
         outcomes = [outcome for outcome, _ in both]
         further = []
         add_up = summed(lambda x, g: dist.all_reduce(x, group=g), 5)
-        for _ in range(self.later):
-            self.step += 1
-            further.append(self.made(add_up, self.step))
+        for n in range(self.later):
+            further.append(self.made(add_up, self.step + 1 + n))
             if further[-1] != "right":
                 break
+        self.step += self.later  # the ranks may have ended at different calls
         later = [said[-1] for said in self.exchange(further)]
         if both[VICTIM][1]:
             self.judge(f"{name}, point {point}", outcomes, later)

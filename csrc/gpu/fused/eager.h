@@ -257,6 +257,8 @@ class EagerSum {
 
  private:
   using V = Values<dtype, op>;
+  // Packs of 8-bit types have values for all registers that there are.
+  static constexpr bool kSumsInRegisters = V::kCount <= 8;
 
   RINGCOMM_DEVICE int own_piece() const { return job_.num_pieces == 1 ? 0 : job_.rank; }
   RINGCOMM_DEVICE PieceOfBytes piece(int at) const {
@@ -297,7 +299,7 @@ class EagerSum {
       const Pack pack = rank == job_.rank ? load(own, p) : received;
       V::load(sum, pack, args_);
       const bool is_last = rank + 1 == job_.layout.world_size;
-      add_in_pairs<V, true>(waiting, rank, is_last, sum, args_);
+      add_in_pairs<V, kSumsInRegisters>(waiting, rank, is_last, sum, args_);
     });
     if (!came) return false;
     finish<op>(sum, args_);
