@@ -96,7 +96,8 @@ class GlooConnection {
 
     bool has_header() const;
     bool has_bytes() const;
-    bool started() const { return header_work || bytes_work; }
+    // All of it: a part may have failed for want of memory.
+    bool started() const { return (header_work || !has_header()) && (bytes_work || !has_bytes()); }
     int tag_of(bool is_bytes) const;
   };
   // Posted on one stream in one direction.
