@@ -285,7 +285,9 @@ class Rank:
         if not self.injector.injector_watch(_C.__file__.encode()):
             raise RuntimeError("the injector does not find the library")
         url = f"tcp://127.0.0.1:{port}"
-        dist.init_process_group("ring", init_method=url, rank=rank, world_size=2, timeout=TIMEOUT)
+        # Between hosts a default group of ring would listen meanwhile, and the point be in that.
+        backend = "gloo" if "RINGCOMM_HOSTID" in os.environ else "ring"
+        dist.init_process_group(backend, init_method=url, rank=rank, world_size=2, timeout=TIMEOUT)
         # A connection of its own: links between hosts use the group's, which a wait would block.
         own = dist.TCPStore("127.0.0.1", port, is_master=False)
         own.set_timeout(10 * TIMEOUT)  # longer than a call, whose own error says more
