@@ -8,19 +8,10 @@ from pathlib import Path
 
 import ahead
 import pytest
-from test_reduce_device_build import ROOT, architectures, run
-
-from ringcomm import _toolchain
+from test_reduce_device_build import ROOT, architectures, compiler, run
 
 # For each of the reductions': of lanes, and eager; and two that probe.
 NUM_KERNELS = 2 * (22 + 10 + 5) + 2
-
-
-def compiler() -> str:
-    nvcc = _toolchain.find_nvcc()
-    if nvcc is None:
-        pytest.skip("no nvcc on PATH, in CUDA_HOME, in /usr/local/cuda or in NVIDIA's wheels")
-    return nvcc
 
 
 def oldest_and_newest() -> tuple[str, str]:

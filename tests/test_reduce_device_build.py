@@ -75,12 +75,17 @@ def test_loads_in_flight_are_counted() -> None:
     assert loads_in_flight([*loads[:1], "FADD R0, R7, R0", *loads[1:]]) == 1
 
 
-@ahead.once
-def compiled() -> tuple[list[str], str]:
-    """The architectures that the program is compiled for, and what nvcc says of its kernels."""
+def compiler() -> str:
     nvcc = _toolchain.find_nvcc()
     if nvcc is None:
         pytest.skip("no nvcc on PATH, in CUDA_HOME, in /usr/local/cuda or in NVIDIA's wheels")
+    return nvcc
+
+
+@ahead.once
+def compiled() -> tuple[list[str], str]:
+    """The architectures that the program is compiled for, and what nvcc says of its kernels."""
+    nvcc = compiler()
     oldest, *_, newest = architectures(nvcc)
     targets = [oldest, "90", newest]  # each takes a minute of a core, and those between are alike
     BUILT.parent.mkdir(parents=True, exist_ok=True)

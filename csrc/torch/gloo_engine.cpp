@@ -255,7 +255,7 @@ void GlooConnection::wait_for_messages(Direction& direction) {
   }
 }
 
-// Whether it has succeeded. It takes no lock, because no other thread touches what is used here.
+// Whether it has succeeded. No other thread touches what is used here, but for under_way.
 bool GlooConnection::wait_for(Posted& message) {
   try {
     if (!message.has_header()) {
@@ -284,11 +284,11 @@ bool GlooConnection::wait_for(Posted& message) {
 // message. lose() then aborts the wait, which leaves what has come to the next wait.
 bool GlooConnection::wait_for(c10d::Work& work) {
   if (work.wait(kForever)) return true;
-  const auto is_lost = [&] {
+  {
     const std::lock_guard lock(mutex_);
-    return is_lost_ && !*closed_;
-  };
-  return is_lost() && work.wait(kAtOnce);
+    if (!is_lost_ || *closed_) return false;
+  }
+  return work.wait(kAtOnce);
 }
 
 void GlooConnection::finish(Posted& message, Request::State state) {
