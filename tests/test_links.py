@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,42 @@ def test_what_a_peer_sent_before_it_left(engines) -> None:
         assert not never.wait(PATIENCE) and never.failed
     for arrival in arrivals:
         assert arrival.wait(PATIENCE) and not arrival.failed
+
+
+def test_who_loses_a_connection_lets_the_peer_know() -> None:
+    """Gloo's stays open otherwise, and the peer would wait for what nobody sends any more."""
+    links.wanted()
+    store = HashStore()
+    engines = [tools().Engine("gloo", store, rank, 2) for rank in range(2)]
+    connect(engines)
+    exact = 8  # the first stream whose messages have their whole length at once
+    never = [engine.recv(1 - rank, exact, 1, torch.empty(9)) for rank, engine in enumerate(engines)]
+    never[0].cancel()
+    assert engines[0].failure(1) == "a message was cancelled that was under way"
+    assert not never[1].wait(PATIENCE) and never[1].failed
+    assert engines[1].failure(0) != ""
+
+
+def test_who_goes_while_the_peer_connects() -> None:
+    """The address of gloo's is there, but who has left it will not connect, and says so."""
+    links.wanted()
+    first = HashStore()
+    engines = [tools().Engine("gloo", first, rank, 2) for rank in range(2)]
+    connect(engines)
+    store = HashStore()
+    store.set("ringcomm/link/0", "gloo\n")
+    record = "ringcomm/link/gloo/0-1/0/0"
+    store.set(record, first.get(record))
+    late = tools().Engine("gloo", store, 1, 2)
+    never = late.recv(0, 0, 0, torch.empty(9))
+    store.wait(["ringcomm/link/gloo/0-1/0/1"])
+    assert late.failure(0) == ""
+    store.set("ringcomm/link/0", "none\nit could not join the group: there is not enough memory")
+    until = time.monotonic() + PATIENCE
+    while not late.failure(0) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert late.failure(0) == "it could not join the group: there is not enough memory"
+    assert not never.wait(PATIENCE) and never.failed
 
 
 VICTIM = """

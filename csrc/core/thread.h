@@ -29,6 +29,16 @@ struct NoThread : Error {
   static constexpr const char* kAgain = ". The call was not made, and may be made again";
 };
 
+// body(), which this rank alone cannot make again, whatever it fails by.
+template <typename Body>
+auto once_for_all(Body&& body) {
+  try {
+    return body();
+  } catch (const NoThread& error) {
+    throw error.for_good();
+  }
+}
+
 // A std::thread that runs body(). Throws NoThread.
 template <typename Body>
 std::thread start_thread(Body&& body) {

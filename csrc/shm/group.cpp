@@ -44,10 +44,8 @@ void Group::connect(const ConnectHosts& connect_hosts) {
                                                  ", and is given no links between hosts");
   }
   try {
-    remote_hosts_ = connect_hosts(*this);
-  } catch (const NoThread& error) {  // the others have their group
-    segment_.give_up(std::make_exception_ptr(error.for_good()));
-    throw error.for_good();
+    // The others have their group.
+    remote_hosts_ = once_for_all([&] { return connect_hosts(*this); });
   } catch (...) {
     segment_.give_up(std::current_exception());
     throw;

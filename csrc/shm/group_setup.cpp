@@ -137,16 +137,10 @@ void GroupSetup::report() {
 
 // What ends this rank's part ends the group.
 void GroupSetup::or_write(const std::string& prefix, const std::function<void()>& body) {
-  const auto write = [&](const Error& error) {
-    bootstrap_.send(0, write_refusal(Error(error.kind(), prefix + error.what())));
-  };
   try {
-    body();
-  } catch (const NoThread& error) {  // all ranks raise it
-    write(error.for_good());
-    throw error.for_good();
+    once_for_all(body);
   } catch (const Error& error) {
-    write(error);
+    bootstrap_.send(0, write_refusal(Error(error.kind(), prefix + error.what())));
     throw;
   }
 }

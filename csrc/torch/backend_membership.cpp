@@ -78,7 +78,7 @@ std::chrono::milliseconds store_patience(std::chrono::milliseconds timeout) {
 void check_store_answers(Store& store) {
   try {
     store.find("answers");
-  } catch (const NoThread& error) {  // all ranks raise it
+  } catch (const NoThread& error) {  // this says nothing of the store
     throw error.for_good();
   } catch (const std::exception& error) {
     throw Error(ErrorKind::kSystem,

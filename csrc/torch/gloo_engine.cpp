@@ -12,6 +12,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <future>
 #include <list>
 #include <map>
 #include <memory>
@@ -22,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/deadline.h"
 #include "core/poll.h"
 #include "core/process.h"
 #include "core/status.h"
@@ -122,7 +124,7 @@ class GlooConnection {
   const std::shared_ptr<std::atomic<bool>> closed_ = std::make_shared<std::atomic<bool>>(false);
   std::mutex mutex_;                           // guards all that follows
   std::condition_variable finished_;           // a message is finished, which cancel() waits for
-  c10::intrusive_ptr<c10d::Backend> backend_;  // null: not connected yet
+  c10::intrusive_ptr<c10d::Backend> backend_;  // null: not connected yet, or lost
   bool is_lost_ = false;
   std::string failure_;  // why
   std::map<std::pair<std::uint8_t, bool>, Direction> directions_;
@@ -148,7 +150,8 @@ GlooConnection::GlooConnection(Connect connect, int peer, std::function<void()> 
   connector_ = start_thread([this, connect = std::move(connect)] { this->connect(connect); });
 }
 
-// why() returns the text; where memory is short there is none.
+// why() returns the text; where memory is short there is none. The peer sees that the connection
+// has ended as soon as no message holds it.
 template <typename Why>
 void GlooConnection::lose(Why why) noexcept {
   if (!is_lost_) error_of([&] { failure_ = why(); });
@@ -157,6 +160,7 @@ void GlooConnection::lose(Why why) noexcept {
     for (Posted& message : direction.messages) abort(message);
     direction.changed.notify_one();
   }
+  backend_.reset();
 }
 
 GlooConnection::~GlooConnection() {
@@ -176,6 +180,7 @@ void GlooConnection::connect(const Connect& connect) {
   const std::exception_ptr error = error_of([&] { backend = connect(closed_); });
   std::lock_guard lock(mutex_);
   if (error) return lose([&] { return reason_of(error); });
+  if (is_lost_) return;
   backend_ = std::move(backend);
   for (auto& [of, direction] : directions_) {
     for (Posted& message : direction.messages) {
@@ -347,8 +352,8 @@ std::string GlooConnection::failure() {
 
 // ---- The engine: a connection for each peer, made when it is first needed -----------------------
 
-// How long two ranks that have both come may take to connect.
-constexpr std::chrono::seconds kConnectTimeout{30};
+// How long two ranks that have both come may take to connect: gloo waits five times as long.
+constexpr std::chrono::seconds kConnectTimeout{6};
 
 // A group of gloo's with this rank alone: it has gloo's devices, on the interfaces that the user
 // has chosen, and makes others. C++ code outside of torch can make none, as gloo's headers are not
@@ -440,7 +445,8 @@ class GlooEngine : public links::Engine {
   // The peer waits in the store for what this rank has not written.
   c10::intrusive_ptr<c10d::Backend> connect_or_say_so(int peer, const Closed& closed) {
     c10::intrusive_ptr<c10d::Backend> connected;
-    const std::exception_ptr error = error_of([&] { connected = connect(peer, closed); });
+    const std::exception_ptr error =
+        error_of([&] { connected = once_for_all([&] { return connect(peer, closed); }); });
     if (!error) return connected;
     if (!*closed) {
       at_the_end([&] {
@@ -460,8 +466,16 @@ class GlooEngine : public links::Engine {
     const std::string prefix =
         "link/gloo/" + std::to_string(low) + "-" + std::to_string(high) + "/";
     const auto check_peer = [store = store_, peer] { links::find_address(*store, peer, "gloo"); };
-    return gloo_->merge(c10::make_intrusive<GlooStore>(store_, prefix, closed, check_peer),
-                        gloo_->getBackendOptions(), rank_ == low ? 0 : 1, 2);
+    const auto store = c10::make_intrusive<GlooStore>(store_, prefix, closed, check_peer);
+    auto connected = run_detached([gloo = gloo_, store, rank = rank_ == low ? 0 : 1] {
+      return gloo->merge(store, gloo->getBackendOptions(), rank, 2);
+    });
+    // Gloo connects to a peer that has gone in the meantime until its time is over.
+    while (connected.wait_for(kLookEvery) != std::future_status::ready) {
+      if (*closed) throw Error(ErrorKind::kClosed, "the connection was closed before it was made");
+      once_more(check_peer);
+    }
+    return connected.get();
   }
 
   const ForkGuard fork_guard_;
