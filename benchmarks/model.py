@@ -408,6 +408,40 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def draw(path: Path, rows: Sequence[Row], title: str) -> None:
+    """What each backend decodes, and how many times as much ring does as gloo."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.subplots()
+    cases = list(dict.fromkeys((row.dtype, row.batch) for row in rows))
+    width = 0.8 / len(CONTENDERS)
+    colors = ("silver", "tab:blue", "tab:orange")
+    for n, (backend, color) in enumerate(zip(CONTENDERS, colors, strict=True)):
+        decoded = [row.decode for row in rows if row.backend == backend]
+        places = [case + (n - 1) * width for case in range(len(cases))]
+        axes.bar(places, decoded, width, label=backend, color=color)
+    for case, (dtype, batch) in enumerate(cases):
+        of = {row.backend: row.decode for row in rows if (row.dtype, row.batch) == (dtype, batch)}
+        text = f"{of['ring'] / of['gloo']:.1f} ×"
+        axes.annotate(text, (case, of["ring"]), ha="center", va="bottom", fontsize="small")
+    texts = [f"{dtype}, batch {batch}" for dtype, batch in cases]
+    axes.set_xticks(range(len(cases)), texts, fontsize="small")
+    axes.set_ylabel("tokens decoded per second")
+    axes.margins(y=0.1)
+    axes.legend(fontsize="small")
+    axes.set_title(title, fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
+def title_of(options: argparse.Namespace) -> str:
+    millions = num_parameters(*options.shape) / 1e6
+    return (
+        f"A model of {millions:.0f} million parameters, divided among {options.nproc} processes; "
+        "ring as a multiple of gloo"
+    )
+
+
 def note(options: argparse.Namespace) -> str:
     hidden, layers = options.shape
     millions = num_parameters(hidden, layers) / 1e6
@@ -439,7 +473,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=number(3), default=32, help="to generate")
     parser.add_argument("--rounds", type=number(1), default=3, help="jobs of each backend")
     parser.add_argument("--busy", type=number(0), default=0, help="processes that compute besides")
-    parser.add_argument("-o", "--output", type=Path, help="without ending: .csv, .json and .md")
+    parser.add_argument("-o", "--output", type=Path, help="no ending: .csv, .json, .md, .png")
     for name, type in [("step", str), ("backend", str), ("folder", Path), ("result", Path)]:
         parser.add_argument(f"--{name}", type=type, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -465,6 +499,8 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     report(options.output, Row, rows, note(options), table(rows))
+    if options.output:
+        draw(options.output.with_suffix(".png"), rows, title_of(options))
     return 0
 
 

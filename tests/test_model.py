@@ -45,6 +45,7 @@ def test_model(tmp_path: Path) -> None:
         if row["dtype"] == "float32":
             assert row["likeliest"] == row["tokens"]
     assert re.search(r"^\| float32 \| 2 \| ring \|.* 4 \|.*\| 16 of 16 \|$", result.stdout, re.M)
+    assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     text = output.with_suffix(".md").read_text()
     assert "2 layers of width 256, among 2 ranks with a thread each, beside 1 busy process." in text
 
