@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -68,3 +69,63 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < patience, path
         time.sleep(0.01)
+
+
+# ---- Records that are made ----------------------------------------------------------------------
+
+
+def encoded(value: Any) -> bytes:
+    """As csrc/core/pickle.h writes it."""
+    match value:
+        case None:
+            return b"N"
+        case bool():
+            return b"\x88" if value else b"\x89"
+        case int():
+            return b"\x8a\x08" + struct.pack("<q", value)
+        case float():
+            return b"G" + struct.pack(">d", value)
+        case str():
+            return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+        case tuple():
+            return b"".join(map(encoded, value)) + b"\x86"
+        case list():
+            return b"](" + b"".join(map(encoded, value)) + b"e"
+        case dict():
+            return b"}(" + b"".join(encoded(each) for item in value.items() for each in item) + b"u"
+    raise TypeError(value)
+
+
+def entry(sequence: int, **fields: Any) -> dict[str, Any]:
+    """That of a call; of the second, `sequence` is the number that it has in its group."""
+    return {
+        "record_id": sequence - 1,
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": sequence,
+        "profiling_name": "nccl:all_reduce",
+        "is_p2p": False,
+        "time_created_ns": sequence,
+        "time_discovered_completed_ns": sequence + 1,
+        "input_sizes": [[3]],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[3]],
+        "output_dtypes": ["Float"],
+        "frames": [{"name": "step", "filename": "/home/me/train.py", "line": 7}],
+        **fields,
+    }
+
+
+def content(entries: list[dict[str, Any]], **groups: str) -> dict[str, Any]:
+    """`groups`: their ranks, by their names; the group 0 has two if nothing else is said."""
+    config = {name: {"ranks": ranks} for name, ranks in {"0": "[0, 1]", **groups}.items()}
+    return {"entries": entries, "pg_config": config}
+
+
+def write(folder: Path, *ranks: list[dict[str, Any]], **groups: str) -> Path:
+    """A file for each rank. All are in the group 0."""
+    folder.mkdir()
+    groups["0"] = str(list(range(len(ranks))))
+    for rank, entries in enumerate(ranks):
+        held = encoded(content(entries, **groups))
+        (folder / f"rank_{rank}").write_bytes(b"\x80\x02" + held + b".")
+    return folder

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import pickle
 import re
-import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 from documents import blocks, page
-from flight_records import record
+from flight_records import content, encoded, entry, record, write
 from programs import python
 
 from ringcomm.cli import main
-from ringcomm.cli.bits import _line
+from ringcomm.cli.calls import line_of
 from ringcomm.cli.pickles import DamagedError, parsed
 from ringcomm.cli.records import Call, Frame, read_run
 
@@ -113,57 +112,8 @@ def test_where_two_trainings_part(
 # ---- Records that no run has written ---------------------------------------------------------
 
 
-def encoded(value: Any) -> bytes:
-    """As csrc/core/pickle.h writes it."""
-    match value:
-        case None:
-            return b"N"
-        case bool():
-            return b"\x88" if value else b"\x89"
-        case int():
-            return b"\x8a\x08" + struct.pack("<q", value)
-        case float():
-            return b"G" + struct.pack(">d", value)
-        case str():
-            return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
-        case tuple():
-            return b"".join(map(encoded, value)) + b"\x86"
-        case list():
-            return b"](" + b"".join(map(encoded, value)) + b"e"
-        case dict():
-            return b"}(" + b"".join(encoded(each) for item in value.items() for each in item) + b"u"
-    raise TypeError(value)
-
-
 def call(sequence: int, digest: str | None = "00", **fields: Any) -> dict[str, Any]:
-    """An entry; of the second, it is the number that it has in its group."""
-    return {
-        "record_id": sequence - 1,
-        "process_group": ("0", "default_pg"),
-        "collective_seq_id": sequence,
-        "profiling_name": "nccl:all_reduce",
-        "time_created_ns": sequence,
-        "input_sizes": [[3]],
-        "input_dtypes": ["Float"],
-        "output_sizes": [[3]],
-        "output_dtypes": ["Float"],
-        "state": "completed",
-        "digest": digest,
-        "frames": [{"name": "step", "filename": "/home/me/train.py", "line": 7}],
-        **fields,
-    }
-
-
-def content(entries: list[dict[str, Any]], ranks: str = "[0, 1]") -> dict[str, Any]:
-    return {"entries": entries, "pg_config": {"0": {"ranks": ranks}}}
-
-
-def write(folder: Path, *ranks: list[dict[str, Any]]) -> Path:
-    folder.mkdir()
-    for rank, entries in enumerate(ranks):
-        held = content(entries, str(list(range(len(ranks)))))
-        (folder / f"rank_{rank}").write_bytes(b"\x80\x02" + encoded(held) + b".")
-    return folder
+    return entry(sequence, digest=digest, **fields)
 
 
 class Records:
@@ -297,7 +247,7 @@ def test_what_is_printed_is_harmless(compare: Records) -> None:
 def frames(*filenames: str) -> Call:
     """A call with these frames, the innermost first."""
     made = tuple(Frame("f", filename, 1) for filename in filenames)
-    return Call(0, "0", "", 1, "all_reduce", (1, ""), (1, ""), True, 0, None, made)
+    return Call(0, "0", "", 1, "all_reduce", (1, ""), (1, ""), False, 0, None, None, made)
 
 
 OWN = "/home/me/train.py"
@@ -317,8 +267,8 @@ TORCH = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py
     ],
 )
 def test_the_line_is_the_innermost_of_the_user(filenames: tuple[str, ...], expected: str) -> None:
-    assert _line(frames(*filenames)) == f"at {expected}:1 in f"
-    assert _line(frames()) == "at a line that was not recorded"
+    assert line_of(frames(*filenames)) == f"at {expected}:1 in f"
+    assert line_of(frames()) == "at a line that was not recorded"
 
 
 # ---- Files that are no records -----------------------------------------------------------------

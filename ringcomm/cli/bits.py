@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
-import re
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
-from ringcomm.cli.records import MOST_RECORDS, Call, Frame, Key, Record, read_run
+from ringcomm.cli.calls import group_of, line_of, operation_of, shown, wrapped
+from ringcomm.cli.records import MOST_RECORDS, Call, Key, Record, read_run
 from ringcomm.units import readable_ranks
 from ringcomm.usage import FAILED, UsageError
 
-_WIDTH = 80
 _MOST_SHOWN = 8  # ranks whose digests are printed
-_LONGEST = 300  # characters of a name
 _NAMES = "AB"  # of the runs
 _SWITCH = "RINGCOMM_FLIGHT_DIGESTS=1"
 
@@ -48,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     key = _first(list(ranks.values()))
     lines = _equal(ranks) if key is None else _different(ranks, key)
     for text in (*lines, *_notes(ranks)):
-        for line in _wrapped(text):
+        for line in wrapped(text):
             print(line)
     return 0 if key is None else FAILED
 
@@ -179,9 +173,9 @@ def _different(ranks: Mapping[int, _Pair], key: Key) -> Iterator[str]:
     a, b = pair.calls(key)
     call = a or b
     assert call is not None  # what differs is in one of them
-    where = f"#{call.sequence} of {_group(call)}, on {readable_ranks(different)}"
+    where = f"#{call.sequence} of {group_of(call)}, on {readable_ranks(different)}"
     if a is not None and b is not None and a.kind == b.kind:
-        yield f"The bits differ first in {_operation(a)} {where}."
+        yield f"The bits differ first in {operation_of(a)} {where}."
         yield ""
         yield from _digests(ranks, different, key)
         yield ""
@@ -199,14 +193,14 @@ def _different(ranks: Mapping[int, _Pair], key: Key) -> Iterator[str]:
 def _digests(ranks: Mapping[int, _Pair], different: Sequence[int], key: Key) -> Iterator[str]:
     yield "  rank  digest in A       digest in B"
     for rank in different[:_MOST_SHOWN]:
-        a, b = (_shown(call.digest or "") for call in ranks[rank].calls(key) if call is not None)
+        a, b = (shown(call.digest or "") for call in ranks[rank].calls(key) if call is not None)
         yield f"  {rank:4}  {a:16}  {b}"
     if len(different) > _MOST_SHOWN:
         yield f"  and {len(different) - _MOST_SHOWN} more ranks"
 
 
 def _called_at(a: Call, b: Call) -> Iterator[str]:
-    lines = [_line(a), _line(b)]
+    lines = [line_of(a), line_of(b)]
     if lines[0] == lines[1]:
         yield f"Called {lines[0]}"
     else:
@@ -216,8 +210,8 @@ def _called_at(a: Call, b: Call) -> Iterator[str]:
 def _made(call: Call | None, key: Key) -> str:
     if call is None:
         return "no call any more"
-    other = "" if call.key == key else f" #{call.sequence} of {_group(call)}"
-    return f"{_operation(call)}{other}, {_line(call)}"
+    other = "" if call.key == key else f" #{call.sequence} of {group_of(call)}"
+    return f"{operation_of(call)}{other}, {line_of(call)}"
 
 
 def _notes(ranks: Mapping[int, _Pair]) -> Iterator[str]:
@@ -229,7 +223,7 @@ def _notes(ranks: Mapping[int, _Pair]) -> Iterator[str]:
         if pair.is_overwritten and (call := pair.begin):
             yield (
                 f"Earlier calls were overwritten: on rank {rank} the comparison begins with "
-                f"{_operation(call)} #{call.sequence} of {_group(call)}. {_keeping(ranks)}."
+                f"{operation_of(call)} #{call.sequence} of {group_of(call)}. {_keeping(ranks)}."
             )
             return
 
@@ -243,64 +237,3 @@ def _keeping(ranks: Mapping[int, _Pair]) -> str:
 
 def _ranks(ranks: Mapping[int, _Pair]) -> str:
     return f"{len(ranks)} rank{'s' if len(ranks) > 1 else ''}"
-
-
-def _operation(call: Call) -> str:
-    """Such as all_reduce(count=1000, dtype=float32), as in errors."""
-    count, dtype = call.outputs if call.outputs[1] else call.inputs
-    return _shown(f"{call.operation}(count={count}, dtype={dtype})" if dtype else call.operation)
-
-
-def _group(call: Call) -> str:
-    return _shown(f"group {call.group} ({call.description})" if call.description else call.group)
-
-
-def _line(call: Call) -> str:
-    frame = _own_frame(call.frames)
-    if frame is None:
-        return "at a line that was not recorded"
-    path = frame.filename
-    if os.path.isabs(path) and not (relative := os.path.relpath(path)).startswith(os.pardir):
-        path = relative
-    return _shown(f"at {path}:{frame.line} in {frame.name}")
-
-
-def _own_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost one of the user's script, or else of a package that is neither torch nor this.
-
-    The record may be of another machine, so what is installed there is known by its path alone.
-    """
-    callers = [frame for frame in frames if not _is_below(frame.filename, ("torch", "ringcomm"))]
-    own = (frame for frame in callers if not _is_installed(frame.filename))
-    return next(own, None) or next(iter(callers or frames), None)
-
-
-def _is_installed(path: str) -> bool:
-    return bool(re.search(r"^<frozen |/(site|dist)-packages/|/lib/python3\.\d+/", path))
-
-
-def _is_below(path: str, packages: Sequence[str]) -> bool:
-    folders = [f"-packages/{name}/" for name in packages]
-    return any(folder in path for folder in folders) or path.startswith(_folders(packages))
-
-
-@cache
-def _folders(packages: Sequence[str]) -> tuple[str, ...]:
-    """Where the packages are here."""
-    specs = [spec for name in packages if (spec := find_spec(name))]
-    places = [place for spec in specs for place in spec.submodule_search_locations or ()]
-    return tuple(os.path.join(place, "") for place in places)
-
-
-def _shown(text: str) -> str:
-    """What may have been made to deceive a terminal, or to fill it."""
-    text = "".join(each if each.isprintable() else "?" for each in text[: _LONGEST + 1])
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-
-
-def _wrapped(text: str) -> Iterator[str]:
-    indent = text[: len(text) - len(text.lstrip())]
-    if len(text) <= _WIDTH:
-        yield text
-        return
-    yield from textwrap.wrap(text, _WIDTH, subsequent_indent=f"{indent}  ", break_on_hyphens=False)

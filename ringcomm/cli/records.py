@@ -16,6 +16,7 @@ from ringcomm.usage import UsageError
 _FILE = re.compile(r"(?P<prefix>.*?)(?P<rank>\d{1,9})", re.DOTALL)
 _MOST_BYTES = 4 << 30  # a million calls with their stacks need less
 _MOST_DIMENSIONS = 64  # as torch has it
+_COMPLETED = "time_discovered_completed_ns"
 _LIBRARY = "nccl:"  # see csrc/core/flight_dump.cpp
 _NAMES = {
     "_all_gather_base": "all_gather_into_tensor",
@@ -66,8 +67,9 @@ class Call:
         operation: its name.
         inputs: how many elements, and their dtype; nothing for Python's objects.
         outputs: likewise.
-        is_complete: whether it had ended with success when the record was written.
+        is_message: whether it sends to one rank, or receives from one.
         created: when it was called, in nanoseconds.
+        completed: when it had ended with success; None if it had not when the record was written.
         digest: of its result; None if it has none, or if it is made of Python's objects.
         frames: the innermost first.
     """
@@ -79,8 +81,9 @@ class Call:
     operation: str
     inputs: tuple[int, str]
     outputs: tuple[int, str]
-    is_complete: bool
+    is_message: bool
     created: int
+    completed: int | None
     digest: str | None
     frames: tuple[Frame, ...]
 
@@ -102,12 +105,17 @@ class Record:
     Attributes:
         calls: the oldest first.
         has_digests: whether the rank was asked for them.
-        ranks: the members of all its groups.
+        members: the ranks of each of its groups, and of the two that send each other messages.
     """
 
     calls: list[Call]
     has_digests: bool
-    ranks: frozenset[int]
+    members: dict[str, frozenset[int]]
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The members of all its groups."""
+        return frozenset().union(*self.members.values())
 
     @property
     def num_overwritten(self) -> int:
@@ -175,14 +183,13 @@ def _get(fields: Any, name: str, kind: type[_T]) -> _T:
 
 def _record_of(content: Any) -> Record:
     entries = _get(content, "entries", list)
-    ranks = {
-        int(rank)
-        for group in _get(content, "pg_config", dict).values()
-        for rank in re.findall(r"\d{1,9}", _get(group, "ranks", str))
+    members = {
+        of_kind(name, str): frozenset(map(int, re.findall(r"\d{1,9}", _get(group, "ranks", str))))
+        for name, group in _get(content, "pg_config", dict).items()
     }
     frames: dict[int, tuple[Frame, ...]] = {}
     calls = [_call_of(entry, frames) for entry in entries]
-    return Record(calls, all("digest" in entry for entry in entries), frozenset(ranks))
+    return Record(calls, all("digest" in entry for entry in entries), members)
 
 
 def _call_of(entry: Any, known: dict[int, tuple[Frame, ...]]) -> Call:
@@ -204,8 +211,9 @@ def _call_of(entry: Any, known: dict[int, tuple[Frame, ...]]) -> Call:
         operation=_NAMES.get(name, name),
         inputs=(0, "") if is_of_objects else _tensors_of(entry, "input"),
         outputs=(0, "") if is_of_objects else _tensors_of(entry, "output"),
-        is_complete=_get(entry, "state", str) == "completed",
+        is_message=_get(entry, "is_p2p", bool),
         created=_get(entry, "time_created_ns", int),
+        completed=_get(entry, _COMPLETED, int) if entry.get(_COMPLETED) is not None else None,
         digest=None if is_of_objects else digest,
         frames=frames,
     )

@@ -1,0 +1,168 @@
+"""python -m ringcomm flight: what the flight records of a job's ranks say, in words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from ringcomm.cli.arrivals import Arrivals, Collective, Late, arrivals
+from ringcomm.cli.calls import group_of, line_of, operation_of, wrapped
+from ringcomm.cli.records import Call, Record, read_run
+from ringcomm.units import readable_ranks
+from ringcomm.usage import FAILED
+
+_FEWEST_CALLS = 10  # of which a rank is said to be on time
+_NO_LINE = "RINGCOMM_FLIGHT_STACKS=1 records the lines"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.description = (
+        "Reads the flight records of a job's ranks. It says which call did not end, which ranks "
+        "have not called it, and which ranks the others often waited for. Have the ranks write "
+        "their records, by TORCH_FR_DUMP_TEMP_FILE=FOLDER/rank_. The exit code is 0 if all calls "
+        "ended, 1 if one did not, and 2 if the records cannot be read."
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of the flight records")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints what the records say. Returns the exit code."""
+    records = read_run(options.folder)
+    groups = _groups(records)
+    pending = {name: found for name, calls in groups.items() if (found := _pending(calls))}
+    by_time = sorted(pending, key=lambda name: min(c.created for c in pending[name].values()))
+    texts: list[str] = []
+    for name in by_time:
+        texts += [*_describe_pending(records, name, pending[name]), ""]
+    if not pending:
+        texts += [f"All calls of {_records(records)} ended.", ""]
+    for name, calls in groups.items():
+        texts += _describe_arrivals(records, name, calls)
+    texts += _notes(records)
+    for text in texts:
+        for row in wrapped(text):
+            print(row)
+    return FAILED if pending else 0
+
+
+def _groups(records: Mapping[int, Record]) -> dict[str, dict[int, dict[int, Call]]]:
+    """The calls by group, sequence number and rank."""
+    groups: dict[str, dict[int, dict[int, Call]]] = {}
+    for rank, record in records.items():
+        for call in record.calls:
+            if call.sequence:  # the sender of a message from any rank may not be known
+                groups.setdefault(call.group, {}).setdefault(call.sequence, {})[rank] = call
+    return groups
+
+
+def _pending(calls: Mapping[int, Collective]) -> Collective | None:
+    """The first call that ended on no rank, nor any later one.
+
+    Where a rank has ended it, the others were only written down earlier; and where ranks have ended
+    a later one, this one was refused.
+    """
+    ended = (
+        sequence
+        for sequence, by_rank in calls.items()
+        if any(call.completed is not None for call in by_rank.values())
+    )
+    last = max(ended, default=0)
+    return calls[min(later)] if (later := [each for each in calls if each > last]) else None
+
+
+def _members(records: Mapping[int, Record], name: str) -> list[int]:
+    return sorted({rank for each in records.values() for rank in each.members.get(name, ())})
+
+
+def _describe_pending(records: Mapping[int, Record], name: str, calls: Collective) -> Iterator[str]:
+    first = min(calls.values(), key=lambda call: call.created)
+    missing = [rank for rank in _members(records, name) if rank not in calls]
+    called = f"{operation_of(first)} #{first.sequence} of {group_of(first)}"
+    since = datetime.fromtimestamp(first.created / 1e9).isoformat(" ", "seconds")
+    if missing:
+        have = "has" if len(missing) == 1 else "have"
+        yield f"{_capital(readable_ranks(missing))} {have} not called {called}."
+        yield f"{_capital(readable_ranks(list(calls)))} called it, first at {since}:"
+    elif len({call.kind for call in calls.values()}) > 1 and not first.is_message:
+        yield f"Ranks made different calls as #{first.sequence} of {group_of(first)}, at {since}:"
+    else:
+        yield f"{_capital(called)} ended on no rank, and all have called it, first at {since}:"
+    yield from _places(calls)
+    known = {
+        rank: records[rank].calls[-1]
+        for rank in missing
+        if records.get(rank) and records[rank].calls
+    }
+    if known:
+        yield "What they called last:" if len(known) > 1 else f"What rank {min(known)} called last:"
+        for rank, call in known.items():
+            ended = "ended" if call.completed is not None else "has not ended"
+            yield (
+                f"  rank {rank}: {operation_of(call)} #{call.sequence} of {group_of(call)}, which "
+                f"{ended}, {line_of(call)}"
+            )
+
+
+def _places(calls: Collective) -> Iterator[str]:
+    """Which ranks made which call where; equal ones in one line."""
+    places: dict[str, list[int]] = {}
+    for rank, call in sorted(calls.items()):
+        places.setdefault(f"{operation_of(call)}, {line_of(call)}", []).append(rank)
+    for place, ranks in places.items():
+        yield f"  {readable_ranks(ranks)}: {place}"
+
+
+def _describe_arrivals(
+    records: Mapping[int, Record], name: str, calls: Mapping[int, Collective]
+) -> Iterator[str]:
+    members = _members(records, name)
+    complete = [
+        by_rank
+        for by_rank in calls.values()
+        if sorted(by_rank) == members
+        and not any(call.is_message or call.completed is None for call in by_rank.values())
+    ]
+    found = arrivals(complete)
+    if found.num_calls < _FEWEST_CALLS:
+        return
+    group = group_of(next(iter(complete[0].values())))
+    for each in found.late:
+        yield _late(each, found, group)
+    if not found.late:
+        yield (
+            f"No rank of {group} was late too often: in {found.num_calls} calls, "
+            f"{_of_time(found.waited, found)} were spent waiting for whoever came last."
+        )
+
+
+def _late(late: Late, found: Arrivals, group: str) -> str:
+    where = line_of(late.worst) if late.worst.frames else f"in {operation_of(late.worst)}"
+    return (
+        f"Rank {late.rank} is late: the others waited {_of_time(late.waited, found)} for it, most "
+        f"{where}. It came last in {late.times_last} of {found.num_calls} calls of {group}."
+    )
+
+
+def _of_time(waited: float, found: Arrivals) -> str:
+    return f"{waited:.3g} s of {found.seconds:.3g} s"
+
+
+def _notes(records: Mapping[int, Record]) -> Iterator[str]:
+    """What the records do not say."""
+    known = {rank for record in records.values() for rank in record.ranks}
+    if missing := sorted(known - records.keys()):
+        yield f"There is no record of {readable_ranks(missing)}."
+    calls = [call for record in records.values() for call in record.calls]
+    if calls and not any(call.frames for call in calls):
+        yield f"Where calls were made was not recorded: {_NO_LINE}."
+
+
+def _records(records: Mapping[int, Record]) -> str:
+    return f"{len(records)} rank{'s' * (len(records) > 1)}"
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
