@@ -15,16 +15,12 @@ transformers.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.util
 import itertools
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,22 +28,31 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from common import listed, report, rotated
+from jobs import (
+    DTYPES,
+    CallTimer,
+    add_job_arguments,
+    beside,
+    busy_processes,
+    check_names,
+    import_transformers,
+    measured,
+    prepare_rank,
+    run_job,
+)
 
 from ringcomm.arguments import number
-from ringcomm.launch import RanksFailedError, run_ranks
 from ringcomm.units import readable_seconds
 from ringcomm.usage import Parser
 
 ALONE = "one process"
 CONTENDERS = (ALONE, "ring", "gloo")
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 VOCABULARY = 4096
 HEAD = 64  # elements of an attention head
 KEY_HEADS = 4
 WIDTHS = range(HEAD * KEY_HEADS, 4097, HEAD * KEY_HEADS)
 WIDTH_PER_LAYER = 64  # as models of some hundred million parameters have it
 ROUNDINGS = 4  # of the largest logit, by which a token may be behind the likeliest
-BUSY = "import os\nwhile os.getppid() == {parent}:\n    sum(range(100000))"
 
 Case = tuple[str, int]  # dtype and batch
 Counts = dict[tuple[str, tuple[int, ...]], int]  # of a dtype and a text, with its prompt
@@ -159,33 +164,15 @@ class Timeline:
         self.times: list[float] = []
         self.seconds: list[float] = []
         self.calls: list[int] = []
-        self._spent, self._number = 0.0, 0
+        self.all_reduces = CallTimer()
 
     def put(self, tokens: torch.Tensor) -> None:
         self.times.append(time.perf_counter())
-        self.seconds.append(self._spent)
-        self.calls.append(self._number)
+        self.seconds.append(self.all_reduces.seconds)
+        self.calls.append(self.all_reduces.calls)
 
     def end(self) -> None:
         """What `generate` calls after the last token."""
-
-    @contextlib.contextmanager
-    def counting(self) -> Iterator[None]:
-        """Counts all-reduces in this block."""
-        all_reduce = dist.all_reduce
-
-        def timed(*args: Any, **options: Any) -> Any:
-            started = time.perf_counter()
-            work = all_reduce(*args, **options)
-            self._spent += time.perf_counter() - started
-            self._number += 1
-            return work
-
-        dist.all_reduce = timed
-        try:
-            yield
-        finally:
-            dist.all_reduce = all_reduce
 
     def sample(self) -> Sample:
         """`generate` gives it the prompt first."""
@@ -208,7 +195,7 @@ def prompts(batch: int, length: int) -> torch.Tensor:
 def generate(model: Any, batch: int, length: int, tokens: int) -> tuple[torch.Tensor, Sample]:
     """The prompts with the likeliest tokens after them, (batch, length + tokens) int64."""
     asked, timeline = prompts(batch, length), Timeline()
-    with torch.inference_mode(), timeline.counting():
+    with torch.inference_mode(), timeline.all_reduces.timing("all_reduce"):
         texts = model.generate(
             asked,
             attention_mask=torch.ones_like(asked),
@@ -304,11 +291,7 @@ STEPS = {"make": make, "generate": generate_all, "judge": judge}
 
 
 def run_step(options: argparse.Namespace) -> int:
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)
+    prepare_rank()
     try:
         STEPS[options.step](options)
     except WrongTokensError as error:
@@ -318,26 +301,8 @@ def run_step(options: argparse.Namespace) -> int:
 
 
 def job(options: argparse.Namespace, step: str, result: Path, backend: str = ALONE) -> None:
-    """Runs this script again, as one process or as ranks.
-
-    Raises RanksFailedError if it fails.
-    """
-    places = ("--folder", str(options.folder), "--result", str(result))
-    arguments = [*sys.argv, "--step", step, "--backend", backend, *places]
-    run_ranks(arguments, 1 if backend == ALONE else options.nproc)
-
-
-@contextlib.contextmanager
-def busy_processes(number: int) -> Iterator[None]:
-    """So many processes compute without a pause; they end with this one."""
-    program = BUSY.format(parent=os.getpid())
-    processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(number)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    """Raises RanksFailedError if it fails."""
+    run_job(options, step, result, backend, 1 if backend == ALONE else options.nproc)
 
 
 def measure(options: argparse.Namespace) -> list[Row]:
@@ -445,17 +410,14 @@ def title_of(options: argparse.Namespace) -> str:
 def note(options: argparse.Namespace) -> str:
     hidden, layers = options.shape
     millions = num_parameters(hidden, layers) / 1e6
-    busy = ""
-    if options.busy:
-        busy = f", beside {options.busy} busy process{'es' * (options.busy > 1)}"
     return (
         f"A model of {millions:.1f} million parameters, {layers} layers of width {hidden}, among "
-        f"{options.nproc} ranks with a thread each{busy}. Prompts have {options.prompt} tokens, "
-        f"and {options.tokens} are generated. Medians of {options.rounds} jobs. A token is one for "
-        "each text of the batch; the all-reduces are those that `dist.all_reduce` carries out for "
-        "it, and their time includes waiting for the other ranks. The last column says how many "
-        "tokens one process would have chosen after the same text. In float32 that is all of them; "
-        "in bfloat16 others may be as likely up to rounding."
+        f"{options.nproc} ranks with a thread each{beside(options.busy)}. Prompts have "
+        f"{options.prompt} tokens, and {options.tokens} are generated. Medians of {options.rounds} "
+        "jobs. A token is one for each text of the batch; the all-reduces are those that "
+        "`dist.all_reduce` carries out for it, and their time includes waiting for the other "
+        "ranks. The last column says how many tokens one process would have chosen after the same "
+        "text. In float32 that is all of them; in bfloat16 others may be as likely up to rounding."
     )
 
 
@@ -471,32 +433,19 @@ def main() -> int:
     parser.add_argument("--batches", type=listed(number(1)), default=[1, 8], help="texts at once")
     parser.add_argument("--prompt", type=number(1), default=32, help="its tokens")
     parser.add_argument("--tokens", type=number(3), default=32, help="to generate")
-    parser.add_argument("--rounds", type=number(1), default=3, help="jobs of each backend")
-    parser.add_argument("--busy", type=number(0), default=0, help="processes that compute besides")
-    parser.add_argument("-o", "--output", type=Path, help="no ending: .csv, .json, .md, .png")
-    for name, type in [("step", str), ("backend", str), ("folder", Path), ("result", Path)]:
-        parser.add_argument(f"--{name}", type=type, help=argparse.SUPPRESS)
+    add_job_arguments(parser)
     options = parser.parse_args()
     if KEY_HEADS % options.nproc:
         parser.error(f"--nproc must divide {KEY_HEADS}, the model's key heads")
     if (options.hidden or 0) % WIDTHS.step:
         parser.error(f"--hidden must be a multiple of {WIDTHS.step}")
-    if unknown := set(options.dtypes) - set(DTYPES):
-        parser.error(f"--dtypes: {min(unknown)} is none of {', '.join(DTYPES)}")
+    check_names(parser, "--dtypes", options.dtypes, list(DTYPES))
     options.shape = shape_of(options.parameters * 10**6, options.hidden, options.layers)
     if options.step:
         return run_step(options)
-    # Ranks are forks of this process, which has imported transformers. A GPU would be used.
-    os.environ.update(CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1")
-    if not importlib.util.find_spec("transformers"):
-        parser.error("it needs transformers and accelerate: pip install -e '.[models]'")
-    importlib.import_module("transformers.models.llama.modeling_llama")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            options.folder = Path(folder)
-            rows = measure(options)
-    except RanksFailedError as error:
-        print(error, file=sys.stderr)
+    import_transformers(parser, "llama.modeling_llama")
+    rows = measured(measure, options)
+    if rows is None:
         return 1
     report(options.output, Row, rows, note(options), table(rows))
     if options.output:
