@@ -61,7 +61,7 @@ CONTENDERS = (RING, SHARED, GLOO)
 WAYS = ("DDP", "FSDP2")
 COLLECTIVES = ("all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor")
 WARM_UP = 2  # steps in which DDP makes its buckets again, and peers publish where tensors are
-ROUNDINGS = 64  # of a loss, by which it may differ from gloo's
+ROUNDINGS = 16  # of a loss, by which it may differ from gloo's
 
 Case = tuple[str, str, str]  # model, way and dtype
 Batch = dict[str, torch.Tensor]
@@ -141,9 +141,9 @@ class Images:
 
 
 MODELS: dict[str, Text | Images] = {
-    "gpt2-4m": Text(layers=4, width=256, vocabulary=4096),
+    "gpt2-2m": Text(layers=4, width=192, vocabulary=2048),
     "gpt2-124m": Text(),
-    "vit-3m": Images(layers=6, width=192, pixels=64, patch=8),
+    "vit-3m": Images(layers=6, width=192, pixels=32, patch=8),
     "vit-22m": Images(),
 }
 
@@ -409,14 +409,14 @@ def main() -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nproc", type=number(2), default=2, help="ranks of a job")
     for option, names, chosen in (
-        ("--models", list(MODELS), ["gpt2-4m", "vit-3m"]),
+        ("--models", list(MODELS), ["gpt2-2m", "vit-3m"]),
         ("--ways", list(WAYS), list(WAYS)),
         ("--dtypes", list(DTYPES), list(DTYPES)),
     ):
         parser.add_argument(option, type=listed(str), default=chosen, help=", ".join(names))
     parser.add_argument("--batch", type=number(1), default=2, help="texts or images of a rank")
-    parser.add_argument("--length", type=number(2), default=64, help="tokens of a text")
-    parser.add_argument("--steps", type=number(1), default=8, help=f"after {WARM_UP} to warm up")
+    parser.add_argument("--length", type=number(2), default=16, help="tokens of a text")
+    parser.add_argument("--steps", type=number(1), default=5, help=f"after {WARM_UP} to warm up")
     add_job_arguments(parser)
     options = parser.parse_args()
     check_names(parser, "--models", options.models, list(MODELS))
