@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,7 @@ import torch.distributed._functional_collectives as funcol
 from alike import assert_alike, batch, loss_of
 from ranks import Rank, on_processes
 from torch import nn
+from torch._dynamo import compiled_autograd
 from torch._dynamo.testing import AotEagerAndRecordGraphs
 from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
@@ -99,17 +102,22 @@ def collectives_of(graphs: list[torch.fx.GraphModule]) -> Counter[str]:
 
 def trained(rank: Rank, case: str, is_compiled: bool = True) -> dict[str, Any]:
     """The parameters, and what torch.compile made of the model."""
-    make, config, *_ = CASES[case]
     counters.clear()
-    recorder = AotEagerAndRecordGraphs()
-    with torch._dynamo.config.patch(config):
-        model = make()
-        called = torch.compile(model, backend=recorder) if is_compiled else model
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            loss_of(whole(called(batch(rank.rank, step).unsqueeze(0)))).backward()
-            optimizer.step()
+    recorder, backward = AotEagerAndRecordGraphs(), contextlib.nullcontext
+    if case == "DDP, backward compiled" and is_compiled:
+        torch._dynamo.config.optimize_ddp = (
+            "python_reducer"  # it averages by functional collectives
+        )
+        backward = functools.partial(compiled_autograd._enable, torch.compile(backend=recorder))
+    model = CASES[case][0]()
+    called = torch.compile(model, backend=recorder) if is_compiled else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(whole(called(batch(rank.rank, step).unsqueeze(0))))
+        with backward():
+            loss.backward()
+        optimizer.step()
     return {
         "parameters": [whole(each).detach() for each in model.parameters()],
         "breaks": dict(counters["graph_break"]),
@@ -120,19 +128,17 @@ def trained(rank: Rank, case: str, is_compiled: bool = True) -> dict[str, Any]:
 
 
 Collectives = dict[str, int]
-BY_PYTHON = {"optimize_ddp": "python_reducer", "compiled_autograd": True}
-CASES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], Collectives, Collectives]] = {
-    "tensor parallel": (tensor_parallel, {}, {"all_reduce": 1}, {}),
+CASES: dict[str, tuple[Callable[[], nn.Module], Collectives, Collectives]] = {
+    "tensor parallel": (tensor_parallel, {"all_reduce": 1}, {}),
     "sequence parallel": (
         sequence_parallel,
-        {},
         {"reduce_scatter_tensor": 1},
         {"all_gather_into_tensor": 1},
     ),
-    "functional": (averaging, {}, {"all_reduce": 1}, {"all_reduce": 1}),
-    "DDP": (ddp, {}, {}, {}),
-    "DDP by Python": (ddp, BY_PYTHON, {}, {}),
-    "FSDP2": (fsdp, {}, {}, {}),
+    "functional": (averaging, {"all_reduce": 1}, {"all_reduce": 1}),
+    "DDP": (ddp, {}, {}),
+    "DDP, backward compiled": (ddp, {"all_reduce": 6}, {}),
+    "FSDP2": (fsdp, {}, {}),
 }
 BROKEN_BY_TORCH = ("DDP", "FSDP2")  # Dynamo does not trace their hooks
 
@@ -140,7 +146,7 @@ BROKEN_BY_TORCH = ("DDP", "FSDP2")  # Dynamo does not trace their hooks
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_graphs_break_only_where_they_do_on_gloo(case: str) -> None:
-    *_, forward, backward = CASES[case]
+    _, forward, backward = CASES[case]
     ring = on_processes(trained, 2, case, backend="ring", timeout=TIMEOUT)
     gloo = on_processes(trained, 2, case, backend="gloo", timeout=TIMEOUT)
     eager = on_processes(trained, 2, case, False, backend="ring")
