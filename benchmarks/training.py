@@ -59,7 +59,12 @@ from ringcomm.usage import Parser
 GLOO, RING, SHARED = "gloo", "ring", "ring, shared memory"
 CONTENDERS = (RING, SHARED, GLOO)
 WAYS = ("DDP", "FSDP2")
-COLLECTIVES = ("all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor")
+COLLECTIVES = (  # by which FSDP2 gathers and reduces, in older torch and from 2.15 on
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "reduce_scatter_tensor",
+    "reduce_scatter_single",
+)
 WARM_UP = 2  # steps in which DDP makes its buckets again, and peers publish where tensors are
 ROUNDINGS = 16  # of a loss, by which it may differ from gloo's
 
@@ -171,6 +176,7 @@ class Sample:
 
     step: float
     communication: float  # of a step
+    timed: float  # collectives of a step that were timed by themselves
     losses: list[list[float]]
     digests: list[str]
 
@@ -181,6 +187,7 @@ class Training:
 
     steps: list[float]
     communication: list[float]
+    timed: float  # collectives of a step
     losses: list[float]
     digest: str
 
@@ -240,7 +247,8 @@ def train(options: argparse.Namespace, case: Case) -> Training:
         steps.append(gradients + update)
         communication.append(spent)
         losses.append(loss)
-    return Training(steps[WARM_UP:], communication[WARM_UP:], losses, digest_of(model))
+    timed = collectives.calls / len(steps)
+    return Training(steps[WARM_UP:], communication[WARM_UP:], timed, losses, digest_of(model))
 
 
 def of_all_ranks(training: Training) -> Sample:
@@ -252,6 +260,7 @@ def of_all_ranks(training: Training) -> Sample:
     return Sample(
         statistics.median(map(max, steps)),
         statistics.median(map(statistics.mean, communication)),
+        training.timed,
         [list(losses) for losses in zip(*(rank.losses for rank in ranks), strict=True)],
         [rank.digest for rank in ranks],
     )
@@ -289,6 +298,7 @@ class Row:
     rate: float  # units of all ranks per second
     unit: str  # tokens or images
     communication: float  # seconds of a step
+    timed: float  # collectives of a step that were timed: all of FSDP2's, and none of DDP's
     first_loss: float  # the mean of the ranks
     last_loss: float
     difference: float  # from gloo's losses, relative, the largest of all steps
@@ -347,6 +357,7 @@ def rows_of(options: argparse.Namespace, case: Case, found: dict[str, list[Sampl
             rate=options.nproc * MODELS[name].units(options) / step,
             unit=MODELS[name].unit,
             communication=statistics.median(each.communication for each in samples),
+            timed=first.timed,
             first_loss=statistics.mean(first.losses[0]),
             last_loss=statistics.mean(first.losses[-1]),
             difference=largest_difference(first.losses, found[GLOO][0].losses),

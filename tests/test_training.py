@@ -46,6 +46,11 @@ def test_training(tmp_path: Path) -> None:
         assert row["communication"] < row["step"] < 60
         if row["way"] == "FSDP2":
             assert row["communication"] > 0
+            blocks = 4 if row["model"] == "gpt2-2m" else 6
+            gathers = 2 * blocks + 1  # the model's other parameters stay until backward
+            assert row["timed"] == gathers + blocks + 1
+        else:
+            assert row["timed"] == 0
         assert row["last_loss"] < row["first_loss"], "it learns"
         assert row["difference"] == 0, "two addends have one sum"
         assert (row["jobs"], row["same_bits"], row["world_size"]) == (2, 2, 2)
@@ -88,7 +93,7 @@ def test_each_rank_and_step_has_data_of_its_own(name: str) -> None:
 
 
 def sample(*losses: float, digest: str = "a") -> training.Sample:
-    return training.Sample(1.0, 0.5, [[loss, loss] for loss in losses], [digest, digest])
+    return training.Sample(1.0, 0.5, 3.0, [[loss, loss] for loss in losses], [digest, digest])
 
 
 def test_jobs_on_ring_must_end_with_the_same_bits() -> None:
