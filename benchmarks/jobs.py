@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from common import report
 
 from ringcomm.arguments import number
 from ringcomm.launch import RanksFailedError, run_ranks
@@ -62,7 +63,9 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     """What a user names, and what `run_job` adds."""
     parser.add_argument("--rounds", type=number(1), default=3, help="jobs of each backend")
     parser.add_argument("--busy", type=number(0), default=0, help="processes that compute besides")
-    parser.add_argument("-o", "--output", type=Path, help="without ending: .csv, .json and .md")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="without ending: .csv, .json, .md and, of pictures, .png"
+    )
     for name, type in [("step", str), ("backend", str), ("folder", Path), ("result", Path)]:
         parser.add_argument(f"--{name}", type=type, help=argparse.SUPPRESS)
 
@@ -119,14 +122,23 @@ def beside(busy: int) -> str:
     return f", beside {busy} busy process{'es' * (busy > 1)}" if busy else ""
 
 
-def measured(
-    measure: Callable[[argparse.Namespace], list[Any]], options: argparse.Namespace
-) -> list[Any] | None:
-    """What `measure` finds with a folder for its jobs; None if it fails, after a print of why."""
+def measure_and_report(
+    options: argparse.Namespace,
+    measure: Callable[[argparse.Namespace], list[Any]],
+    kind: type,
+    note: Callable[[argparse.Namespace], str],
+    table: Callable[[list[Any]], str],
+    draw: Callable[[Path, list[Any]], None] | None = None,
+) -> int:
+    """Reports the rows that `measure` finds with a folder for its jobs; returns the exit code."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             options.folder = Path(folder)
-            return measure(options)
+            rows = measure(options)
     except (RanksFailedError, WrongResultsError) as error:
         print(error, file=sys.stderr)
-        return None
+        return 1
+    report(options.output, kind, rows, note(options), table(rows))
+    if options.output and draw:
+        draw(options.output.with_suffix(".png"), rows)
+    return 0

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import listed, report, rotated
+from common import listed, rotated
 from jobs import (
     DTYPES,
     CallTimer,
@@ -36,7 +36,7 @@ from jobs import (
     busy_processes,
     check_names,
     import_transformers,
-    measured,
+    measure_and_report,
     prepare_rank,
     run_job,
 )
@@ -373,7 +373,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(path: Path, rows: Sequence[Row], title: str) -> None:
+def draw(path: Path, rows: Sequence[Row]) -> None:
     """What each backend decodes, and how many times as much ring does as gloo."""
     from matplotlib.figure import Figure
 
@@ -395,16 +395,12 @@ def draw(path: Path, rows: Sequence[Row], title: str) -> None:
     axes.set_ylabel("tokens decoded per second")
     axes.margins(y=0.1)
     axes.legend(fontsize="small")
-    axes.set_title(title, fontsize="small")
-    figure.savefig(path, dpi=110)
-
-
-def title_of(options: argparse.Namespace) -> str:
-    millions = num_parameters(*options.shape) / 1e6
-    return (
-        f"A model of {millions:.0f} million parameters, divided among {options.nproc} processes; "
-        "ring as a multiple of gloo"
+    axes.set_title(
+        f"A model of {rows[0].parameters / 1e6:.0f} million parameters, divided among "
+        f"{max(row.world_size for row in rows)} processes; ring as a multiple of gloo",
+        fontsize="small",
     )
+    figure.savefig(path, dpi=110)
 
 
 def note(options: argparse.Namespace) -> str:
@@ -444,13 +440,7 @@ def main() -> int:
     if options.step:
         return run_step(options)
     import_transformers(parser, "llama.modeling_llama")
-    rows = measured(measure, options)
-    if rows is None:
-        return 1
-    report(options.output, Row, rows, note(options), table(rows))
-    if options.output:
-        draw(options.output.with_suffix(".png"), rows, title_of(options))
-    return 0
+    return measure_and_report(options, measure, Row, note, table, draw)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import listed, report, rotated
+from common import listed, rotated
 from jobs import (
     DTYPES,
     CallTimer,
@@ -43,7 +43,7 @@ from jobs import (
     busy_processes,
     check_names,
     import_transformers,
-    measured,
+    measure_and_report,
     prepare_rank,
     run_job,
 )
@@ -202,7 +202,7 @@ def distributed(model: nn.Module, way: str) -> nn.Module:
 
 
 def digest_of(model: nn.Module) -> str:
-    """Of the bits of all parameters, or of what this rank has of them."""
+    """A digest of the bits of all parameters, or of what this rank has of them."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         local = getattr(parameter, "to_local", lambda parameter=parameter: parameter)()
@@ -437,11 +437,7 @@ def main() -> int:
         train_all(options)
         return 0
     import_transformers(parser, "gpt2.modeling_gpt2", "vit.modeling_vit")
-    rows = measured(measure, options)
-    if rows is None:
-        return 1
-    report(options.output, Row, rows, note(options), table(rows))
-    return 0
+    return measure_and_report(options, measure, Row, note, table)
 
 
 if __name__ == "__main__":

@@ -539,9 +539,10 @@ def test_plans_of_fused_kernels() -> None:
 def test_tried() -> None:
     _, rows = table(FOLDER / "tried.md", "tried | times")
     shown = {row[0]: int(row[1].replace(",", "")) for row in rows}
-    failures = json.loads((RESULTS / "faults_injection.json").read_text())
-    (number,) = [of for name, of in shown.items() if "faults_injection.json" in name]
-    assert number == failures["injections"] == sum(failures["outcomes"].values())
+    for file in ("faults_injection.json", "faults_injection_hosts.json"):
+        failures = json.loads((RESULTS / file).read_text())
+        (number,) = [of for name, of in shown.items() if file in name]
+        assert number == failures["injections"] == sum(failures["outcomes"].values())
     bits = json.loads((RESULTS / "faults_same_bits.json").read_text())
     (number,) = [of for name, of in shown.items() if "faults_same_bits.json" in name]
     assert number == sum(one["combinations"] for one in bits.values())

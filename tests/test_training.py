@@ -25,36 +25,37 @@ def transformers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("transformers")
-def test_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "unit", "blocks"), [("gpt2-2m", "tokens", 4), ("vit-3m", "images", 6)]
+)
+def test_training(model: str, unit: str, blocks: int, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    options = ("--rounds", "2", "--length", "8", "--steps", "2", "-o", output)
-    result = python("benchmarks/training.py", *options, cwd=ROOT, timeout=280)
+    size = ("--models", model, "--length", "8", "--steps", "2", "--rounds", "1")
+    result = python("benchmarks/training.py", *size, "-o", output, cwd=ROOT, timeout=280)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == ""
     rows = json.loads(output.with_suffix(".json").read_text())["rows"]
     assert [(row["model"], row["way"], row["dtype"], row["backend"]) for row in rows] == [
         (model, way, dtype, backend)
-        for model in ("gpt2-2m", "vit-3m")
         for way in ("DDP", "FSDP2")
         for dtype in ("float32", "bfloat16")
         for backend in CONTENDERS
     ]
     for row in rows:
-        units = 2 * 8 if row["unit"] == "tokens" else 2  # of a rank
-        assert row["unit"] == ("tokens" if row["model"] == "gpt2-2m" else "images")
+        units = 2 * 8 if unit == "tokens" else 2  # of a rank
+        assert row["unit"] == unit
         assert row["rate"] == pytest.approx(row["world_size"] * units / row["step"])
         assert row["communication"] < row["step"] < 60
         if row["way"] == "FSDP2":
             assert row["communication"] > 0
-            blocks = 4 if row["model"] == "gpt2-2m" else 6
             gathers = 2 * blocks + 1  # the model's other parameters stay until backward
             assert row["timed"] == gathers + blocks + 1
         else:
             assert row["timed"] == 0
         assert row["last_loss"] < row["first_loss"], "it learns"
         assert row["difference"] == 0, "two addends have one sum"
-        assert (row["jobs"], row["same_bits"], row["world_size"]) == (2, 2, 2)
-    line = r"^\| vit-3m \| FSDP2 \| bfloat16 \| gloo \|.* images \|.*% \|.* 2 of 2 \|$"
+        assert (row["jobs"], row["same_bits"], row["world_size"]) == (1, 1, 2)
+    line = rf"^\| {model} \| FSDP2 \| bfloat16 \| gloo \|.* {unit} \|.*% \|.* 1 of 1 \|$"
     assert re.search(line, result.stdout, re.M)
     text = output.with_suffix(".md").read_text()
     assert "In each of 2 timed steps, a rank has 2 texts of 8 tokens, or 2 images." in text
