@@ -112,7 +112,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Images:
-    """A vision transformer with this shape. It learns which of ten noisy pictures it sees."""
+    """A vision transformer with this shape. It learns which of two noisy pictures it sees."""
 
     layers: int = 12
     width: int = 384
@@ -136,8 +136,8 @@ class Images:
 
     def batch(self, options: argparse.Namespace, generator: torch.Generator) -> Batch:
         shape = (3, self.pixels, self.pixels)
-        pictures = torch.randn(10, *shape, generator=torch.Generator().manual_seed(1))
-        labels = torch.randint(10, (options.batch,), generator=generator)
+        pictures = torch.randn(2, *shape, generator=torch.Generator().manual_seed(1))
+        labels = torch.randint(2, (options.batch,), generator=generator)
         noise = torch.randn(options.batch, *shape, generator=generator)
         return {"pixel_values": pictures[labels] + noise, "labels": labels}
 
