@@ -7,13 +7,21 @@ Here the module's source is loaded with those questions extended to "ring"; noth
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import sys
 import tempfile
+import unittest
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import ModuleType
+from typing import Any
 from unittest import mock
+
+import torch
+from torch.testing._internal import common_distributed
 
 import ringcomm  # noqa: F401  (registers the backend)
 
@@ -37,12 +45,26 @@ EXTENDED = [
 ]
 
 
+def needs_gpus(number: int, *, allow_cpu: bool = False) -> Callable[[Any], Any]:
+    """torch's skip_if_lt_x_gpu where there are none."""
+    return (lambda test: test) if allow_cpu else unittest.skip(f"{number} GPUs are needed")
+
+
+def skipped_before_it_is_forked() -> AbstractContextManager[Any]:
+    """A test for GPUs would find in its ranks, once they are forked, that there are none."""
+    if torch.accelerator.is_available():
+        return contextlib.nullcontext()
+    return mock.patch.multiple(
+        common_distributed,
+        skip_if_lt_x_gpu=needs_gpus,
+        skip_if_no_gpu=unittest.skip("GPUs are needed"),
+    )
+
+
 def load() -> ModuleType:
     """The module, ready to subclass its tests, which need ENVIRONMENT while they run."""
-    from torch.testing._internal.common_distributed import DistTestCases
-
     for feature in ("ddp", "gpu", "plugin", "subgroup"):
-        DistTestCases.backend_feature[feature].add("ring")
+        common_distributed.DistTestCases.backend_feature[feature].add("ring")
 
     spec = importlib.util.find_spec(NAME)
     assert spec is not None and spec.origin is not None
@@ -54,6 +76,6 @@ def load() -> ModuleType:
             raise RuntimeError(f"{spec.origin} no longer contains {pattern!r}")
     module = importlib.util.module_from_spec(spec)
     sys.modules[NAME] = module
-    with mock.patch.dict(os.environ, ENVIRONMENT):
+    with mock.patch.dict(os.environ, ENVIRONMENT), skipped_before_it_is_forked():
         exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)
     return module
