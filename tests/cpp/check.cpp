@@ -1,6 +1,7 @@
 #include "check.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iostream>
@@ -30,6 +31,11 @@ std::vector<Test>& tests() {
 }  // namespace
 
 std::atomic<int> failures = 0;
+
+long from_environment(const char* name, long otherwise) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? otherwise : std::atol(value);
+}
 
 Registration::Registration(const char* name, void (*run)()) { tests().push_back({name, run}); }
 

@@ -19,6 +19,9 @@ struct Registration {
 
 extern std::atomic<int> failures;  // of the test that runs
 
+// What an environment variable says, or `otherwise`: how much a test tries.
+long from_environment(const char* name, long otherwise);
+
 void fail(const char* file, int line, std::string_view what, std::string_view context = {});
 void fail_equal(const char* file, int line, const char* text, const std::string& a,
                 const std::string& b);

@@ -7,7 +7,6 @@
 #include <barrier>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <thread>
@@ -84,10 +83,7 @@ void with_group(const Placement& placement, const std::string& algorithm,
 }
 
 // From one point to the next that is tried. All take minutes: 1 is for changes of what may fail.
-long stride() {
-  const char* const value = std::getenv("RINGCOMM_TEST_STRIDE");
-  return value == nullptr ? 11 : std::max(1L, std::atol(value));
-}
+long stride() { return std::max(1L, check::from_environment("RINGCOMM_TEST_STRIDE", 11)); }
 
 // body(communicator) is carried out by all ranks of a new group for points at which the victim can
 // fail; returns how many were tried.

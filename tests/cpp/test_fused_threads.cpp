@@ -2,7 +2,6 @@
 // each of the waits and barriers that it is made of.
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -93,16 +92,14 @@ void run(World& world, const Scenario& scenario) {
   for (std::thread& thread : threads) thread.join();
 }
 
-int env(const char* name, int otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::atoi(value);
-}
+// Of calls that are made again and again.
+std::uint64_t num_seeds() { return check::from_environment("RINGCOMM_TEST_TRIALS", 8); }
 
 }  // namespace
 
 TEST(random_collectives) {
   constexpr int kCallsAtOnce = 10;
-  const int num_calls = env("RINGCOMM_TEST_CALLS", 1000);
+  const long num_calls = check::from_environment("RINGCOMM_TEST_CALLS", 500);
   for (int i = 0; i < num_calls / kCallsAtOnce; ++i) {
     const Scenario scenario = random_scenario(i, kCallsAtOnce, 16 << 10);
     World world(scenario.layout, scenario.threads_per_block);
@@ -133,7 +130,7 @@ std::set<std::string> races_without(std::optional<fused::Why> left_out, bool fla
 TEST(small_calls_go_eagerly) {
   constexpr Collective kEager[] = {Collective::kAllReduce, Collective::kReduceScatter,
                                    Collective::kAllGather};
-  for (std::uint64_t seed = 0; seed < 25; ++seed) {
+  for (std::uint64_t seed = 0; seed < num_seeds(); ++seed) {
     std::mt19937_64 random(seed);
     Scenario s = random_scenario(seed, 0, 1);
     s.layout.eager_nbytes = 1024;
@@ -151,7 +148,7 @@ TEST(small_calls_go_eagerly) {
 
 // Beside eager ones, so that both reuse their inboxes; also with fewer packs than ranks.
 TEST(somewhat_larger_calls_take_two_hops) {
-  for (std::uint64_t seed = 0; seed < 25; ++seed) {
+  for (std::uint64_t seed = 0; seed < num_seeds(); ++seed) {
     std::mt19937_64 random(seed);
     Scenario s = random_scenario(seed, 0, 1);
     s.layout.eager_nbytes = seed % 2 * 1024;
