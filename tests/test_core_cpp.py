@@ -3,6 +3,8 @@
 tests/cpp/test_*.cpp run under AddressSanitizer and UndefinedBehaviorSanitizer, and those named
 test_*_threads.cpp once more under ThreadSanitizer. Objects stay in build/cpp-tests, where ninja
 compiles again only what has changed.
+
+How much some of them try follows from environment variables, which CONTRIBUTING.md lists.
 """
 
 from __future__ import annotations
@@ -40,6 +42,10 @@ HELPERS = [ROOT / "tests" / "cpp" / "run_plans.cpp"]
 # What only tests of the fused kernels, and of csrc/gpu/nccl/, are made of besides.
 OF_FUSED = ("tests/cpp/fused_*.cpp", "tests/cpp/happens_before.cpp")
 OF_NCCL = ("csrc/gpu/nccl/*.cpp", "tests/cpp/fake_*.cpp", "tests/cpp/nccl_*.cpp")
+# Programs that compute for long, in one thread, and that no clock ends: they run ahead, too.
+PATIENT = ("test_bitwise", "test_hostile_plans", "test_program", "test_reduce_agreement")
+# Those that take longest begin first, so that others run beside them to the end.
+LONGEST = ("test_shrink_threads", "test_fused_threads", "test_setup_hosts_threads")
 CASES = [("address", test) for test in TESTS]
 CASES += [("thread", test) for test in TESTS if test.stem.endswith("_threads")]
 
@@ -183,46 +189,60 @@ def ninja(*targets: str, keep_going: bool = False) -> str:
         return failure_of(sys.executable, "-m", "ninja", *options, *targets, timeout=3600)
 
 
-def built_ahead(sanitizer: str, test: Path) -> ahead.once[str]:
-    """What cannot be built says so in its test."""
-    return ahead.once(lambda: "" if missing_for(test) else ninja(f"{sanitizer}/{test.stem}"))
+def made_ahead(sanitizer: str, test: Path) -> str:
+    """Builds a program, and runs it if it is patient; why that failed, or ""."""
+    name = f"{sanitizer}/{test.stem}"
+    if missing_for(test):
+        return ""
+    return build_and_run(name, timeout=1800) if test.stem in PATIENT else ninja(name)
 
 
-def wanted(session: pytest.Session) -> list[str]:
-    """The programs of the session's tests."""
-    return [
-        f"{item.callspec.params['sanitizer']}/{item.callspec.params['test'].stem}"
+AHEAD = {case: ahead.once(functools.partial(made_ahead, *case)) for case in CASES}
+
+
+def wanted(session: pytest.Session) -> list[tuple[str, Path]]:
+    """The cases of the session's tests, in the order in which their programs begin."""
+    cases = [
+        (item.callspec.params["sanitizer"], item.callspec.params["test"])
         for item in session.items
         if isinstance(item, pytest.Function)
         and item.originalname == "test_core"
         and not missing_for(item.callspec.params["test"])
     ]
+    # One that runs ahead may still do so, at the lowest priority: it is waited for at the end.
+    return sorted(cases, key=lambda case: (case[1].stem in PATIENT, case[1].stem not in LONGEST))
 
 
 @pytest.fixture(scope="module")
-def failures(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[str]]]:
+def failures(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, Path], Future[str]]]:
     """What comes of each program: all are built together, then run, one more than there are cores
     at a time, as some of them wait for peers that are dead."""
-    names = wanted(request.session)
-    ninja(*names, keep_going=True)  # what cannot be built says so in its test
+    cases = wanted(request.session)
+    names = {case: f"{case[0]}/{case[1].stem}" for case in cases}
+    ninja(*names.values(), keep_going=True)  # what cannot be built says so in its test
     with ThreadPoolExecutor(CORES + 1) as programs:
-        yield {name: programs.submit(build_and_run, name) for name in names}
+        yield {
+            case: programs.submit(AHEAD[case])
+            if case[1].stem in PATIENT
+            else programs.submit(build_and_run, name)
+            for case, name in names.items()
+        }
         programs.shutdown(cancel_futures=True)
 
 
-def build_and_run(name: str) -> str:
-    return ninja(name) or failure_of(BUILD / name, timeout=480)
+def build_and_run(name: str, timeout: int = 480) -> str:
+    return ninja(name) or failure_of(BUILD / name, timeout=timeout)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("sanitizer", "test"),
-    [pytest.param(*case, marks=pytest.mark.ahead(built_ahead(*case))) for case in CASES],
+    [pytest.param(*case, marks=pytest.mark.ahead(made)) for case, made in AHEAD.items()],
     ids=lambda value: getattr(value, "stem", value),
 )
-def test_core(sanitizer: str, test: Path, failures: dict[str, Future[str]]) -> None:
+def test_core(sanitizer: str, test: Path, failures: dict[tuple[str, Path], Future[str]]) -> None:
     if missing := missing_for(test):
         pytest.skip(missing)
-    if failure := failures[f"{sanitizer}/{test.stem}"].result():
+    if failure := failures[sanitizer, test].result():
         pytest.fail(failure, pytrace=False)
