@@ -6,15 +6,16 @@ is left out.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ahead
 import pytest
 import torch
 
@@ -22,9 +23,9 @@ from ringcomm import _toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples" / "cuda"
+PROGRAMS = ROOT / "build" / "examples-tests"
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("?_*.cu"))
 NUM_GPUS = torch.cuda.device_count()
-CORES = len(os.sched_getaffinity(0))
 NVCC = _toolchain.find_nvcc()
 LARGEST_NBYTES = 4096  # of a buffer on the host: up to 16 slices per chunk
 SECONDS = 60  # for a program that takes one on a machine with nothing else to do
@@ -90,14 +91,15 @@ def execute(*command: str | Path, timeout: float) -> subprocess.CompletedProcess
     )
 
 
-def compile_program(build: Build, folder: Path) -> tuple[Path, str]:
+def compile_program(build: Build) -> tuple[Path, str]:
     """The program, and what the compiler said."""
+    PROGRAMS.mkdir(parents=True, exist_ok=True)
     source = FOLDER / f"{build.example}.cu"
     if build.without:
         text, instead = LEFT_OUT[build.example, build.without]
         whole = source.read_text()
         assert whole.count(text) == 1, f"{source} has changed: {text}"
-        source = folder / f"{build}.cu"
+        source = PROGRAMS / f"{build}.cu"
         source.write_text(whole.replace(text, instead))
     command = ["-std=c++20", f"-I{FOLDER}"]
     if build.arch == "host":
@@ -107,41 +109,37 @@ def compile_program(build: Build, folder: Path) -> tuple[Path, str]:
         nvcc = NVCC or "nvcc"
         command = [nvcc, *command, "-O3", f"-arch={build.arch}", "-Xptxas=-v"]
         command += ["-Xcompiler=-Wall,-Wextra", _toolchain.library_flag(nvcc)]
-    program = folder / f"{build}-{build.arch}"
-    ran = execute(*command, source, "-o", program, timeout=200)
+    program = PROGRAMS / f"{build}-{build.arch}"
+    ran = execute(*command, source, "-o", program, timeout=900)
     assert ran.returncode == 0, ran.stdout
     return program, ran.stdout
 
 
-Built = dict[Build, Future[tuple[Path, str]]]
+@functools.cache
+def compiled(build: Build) -> ahead.once[tuple[Path, str]]:
+    return ahead.once(functools.partial(compile_program, build))
 
 
-@pytest.fixture(scope="module")
-def built(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Built]:
-    """What the chosen tests need, compiled one for each core at a time, before it is asked for."""
-    folder = tmp_path_factory.mktemp("programs")
-    builds: list[Any] = [
-        item.callspec.params["build"]
-        for item in request.session.items
-        if isinstance(item, pytest.Function)
-        and item.module is request.module
-        and "built" in item.fixturenames
-        and not any(mark.args[0] for mark in item.iter_markers("skipif"))
-    ]
-    with ThreadPoolExecutor(CORES) as pool:
-        yield {
-            build: pool.submit(compile_program, build, folder) for build in dict.fromkeys(builds)
-        }
+def of_each(builds: Iterable[Build]) -> Any:
+    """A test's parameter, compiled ahead where that is possible."""
+    possible = {"host": True, "native": bool(NVCC and NUM_GPUS)}
+    return pytest.mark.parametrize(
+        "build",
+        [
+            pytest.param(build, id=str(build), marks=pytest.mark.ahead(compiled(build)))
+            if possible.get(build.arch, NVCC is not None)
+            else pytest.param(build, id=str(build))
+            for build in builds
+        ],
+    )
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-@pytest.mark.parametrize("build", [Build(example) for example in EXAMPLES], ids=str)
+@of_each(Build(example) for example in EXAMPLES)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_right_on_host(build: Build, world_size: int, built: Built) -> None:
-    program, said = built[build].result()
+def test_right_on_host(build: Build, world_size: int) -> None:
+    program, said = compiled(build)()
     assert "warning" not in said, said
     ran = execute(program, str(world_size), str(LARGEST_NBYTES), timeout=SECONDS)
     assert ran.returncode == 0, ran.stdout
@@ -151,13 +149,11 @@ def test_right_on_host(build: Build, world_size: int, built: Built) -> None:
     assert lines[-1] == f"{world_size} ranks: right"
 
 
-@pytest.mark.parametrize(
-    "build", [Build(example, without=part) for example, part in LEFT_OUT], ids=str
-)
+@of_each(Build(example, without=part) for example, part in LEFT_OUT)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_is_left_out_is_noticed(build: Build, built: Built) -> None:
-    program, _ = built[build].result()
+def test_what_is_left_out_is_noticed(build: Build) -> None:
+    program, _ = compiled(build)()
     # As a rule by the first run; the sanitizer remembers a few accesses to each place.
     assert any(is_noticed(program) for _ in range(3))
 
@@ -174,11 +170,11 @@ def is_noticed(program: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("build", [Build("5_fused")], ids=str)
+@of_each([Build("5_fused")])
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_missing_rank_is_named(build: Build, built: Built) -> None:
-    program, _ = built[build].result()
+def test_missing_rank_is_named(build: Build) -> None:
+    program, _ = compiled(build)()
     ran = execute(program, "4", str(LARGEST_NBYTES), "2", "5", timeout=SECONDS)
     assert ran.returncode == 1, ran.stdout
     waits = re.findall(r"^rank (\d) was waiting for rank (\d) when", ran.stdout, re.M)
@@ -186,11 +182,11 @@ def test_missing_rank_is_named(build: Build, built: Built) -> None:
 
 
 @needs_nvcc
-@pytest.mark.parametrize("build", [Build(example, "sm_90") for example in EXAMPLES], ids=str)
+@of_each(Build(example, "sm_90") for example in EXAMPLES)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_builds_for_gpu(build: Build, built: Built) -> None:
-    program, said = built[build].result()
+def test_builds_for_gpu(build: Build) -> None:
+    program, said = compiled(build)()
     assert "warning" not in said, said
     spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", said)
     assert spills == [("0", "0")], said
@@ -203,11 +199,11 @@ def test_builds_for_gpu(build: Build, built: Built) -> None:
 @needs_nvcc
 @pytest.mark.skipif(NUM_GPUS == 0, reason="torch finds no GPU")
 @pytest.mark.parametrize("world_size", [2, 3, 4, 8])
-@pytest.mark.parametrize("build", [Build(example, "native") for example in EXAMPLES], ids=str)
+@of_each(Build(example, "native") for example in EXAMPLES)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_right_on_gpu(build: Build, world_size: int, built: Built) -> None:
-    program, _ = built[build].result()
+def test_right_on_gpu(build: Build, world_size: int) -> None:
+    program, _ = compiled(build)()
     ran = execute(program, str(world_size), str(4 << 20), timeout=SECONDS)
     assert ran.returncode == 0, ran.stdout
     assert ran.stdout.endswith(f"{world_size} ranks: right\n")

@@ -7,8 +7,10 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import ahead
 import pytest
 import torch
 
@@ -85,16 +87,20 @@ EXPECTED = [
 ]
 
 
-def checked(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A type checker's output for the program, written to a folder without ringcomm."""
-    (folder / "program.py").write_text(PROGRAM)
-    command = (sys.executable, "-m", *command)
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+def output(*command: str) -> str:
+    """A type checker's, for the program, written to a folder without ringcomm."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "program.py").write_text(PROGRAM)
+        # In pyright's strict mode, a type that it cannot infer is an error, too.
+        Path(folder, "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
+        command = (sys.executable, "-m", *command)
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
     assert not result.stderr
-    return result
+    return result.stdout
 
 
-def test_mypy_finds_the_errors_of_a_program_and_no_others(tmp_path: Path) -> None:
+@ahead.once
+def said_by_mypy() -> str:
     """It uses the project's cache, which is warm if mypy has checked the project."""
     files = [
         "--config-file",
@@ -102,23 +108,29 @@ def test_mypy_finds_the_errors_of_a_program_and_no_others(tmp_path: Path) -> Non
         "--cache-dir",
         str(ROOT / ".mypy_cache"),
     ]
-    result = checked(tmp_path, "mypy", "--strict", "--hide-error-codes", *files, "program.py")
-    said = re.findall(r"program.py:(\d+): (error: .*)", result.stdout)
-    assert len(EXPECTED) == 8
-    assert len(said) == len(EXPECTED), result.stdout
-    for (line, text), (expected_line, begin) in zip(said, EXPECTED, strict=True):
-        assert int(line) == expected_line and text.startswith(begin), result.stdout
+    return output("mypy", "--strict", "--hide-error-codes", *files, "program.py")
 
 
-def test_pyright_finds_the_errors_of_a_program_and_no_others(tmp_path: Path) -> None:
-    """basedpyright is pyright with node; the package named pyright downloads node when it runs.
-
-    In its strict mode, a type that it cannot infer is an error, too.
-    """
+@ahead.once
+def said_by_pyright() -> str:
+    """basedpyright is pyright with node; the package named pyright downloads node when it runs."""
     pytest.importorskip("basedpyright", reason="pip install basedpyright")
-    (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
-    options = ["--outputjson", "--pythonpath", sys.executable]
-    found = json.loads(checked(tmp_path, "basedpyright", *options).stdout)
+    return output("basedpyright", "--outputjson", "--pythonpath", sys.executable)
+
+
+@pytest.mark.ahead(said_by_mypy)
+def test_mypy_finds_the_errors_of_a_program_and_no_others() -> None:
+    text = said_by_mypy()
+    said = re.findall(r"program.py:(\d+): (error: .*)", text)
+    assert len(EXPECTED) == 8
+    assert len(said) == len(EXPECTED), text
+    for (line, error), (expected_line, begin) in zip(said, EXPECTED, strict=True):
+        assert int(line) == expected_line and error.startswith(begin), text
+
+
+@pytest.mark.ahead(said_by_pyright)
+def test_pyright_finds_the_errors_of_a_program_and_no_others() -> None:
+    found = json.loads(said_by_pyright())
     lines = {each["range"]["start"]["line"] + 1 for each in found["generalDiagnostics"]}
     assert lines == {line for line, _ in EXPECTED}, found["generalDiagnostics"]
 
