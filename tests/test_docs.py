@@ -51,6 +51,7 @@ def built_site() -> tempfile.TemporaryDirectory[str]:
     return site
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.ahead(built_site)
 def test_the_site_builds() -> None:
     site = Path(built_site().name)

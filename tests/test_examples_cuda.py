@@ -137,7 +137,7 @@ def of_each(builds: Iterable[Build]) -> Any:
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 @of_each(Build(example) for example in EXAMPLES)
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_right_on_host(build: Build, world_size: int) -> None:
     program, said = compiled(build)()
     assert "warning" not in said, said
@@ -151,7 +151,7 @@ def test_right_on_host(build: Build, world_size: int) -> None:
 
 @of_each(Build(example, without=part) for example, part in LEFT_OUT)
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_what_is_left_out_is_noticed(build: Build) -> None:
     program, _ = compiled(build)()
     # As a rule by the first run; the sanitizer remembers a few accesses to each place.
@@ -172,7 +172,7 @@ def is_noticed(program: Path) -> bool:
 
 @of_each([Build("5_fused")])
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_missing_rank_is_named(build: Build) -> None:
     program, _ = compiled(build)()
     ran = execute(program, "4", str(LARGEST_NBYTES), "2", "5", timeout=SECONDS)
@@ -184,7 +184,7 @@ def test_missing_rank_is_named(build: Build) -> None:
 @needs_nvcc
 @of_each(Build(example, "sm_90") for example in EXAMPLES)
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_builds_for_gpu(build: Build) -> None:
     program, said = compiled(build)()
     assert "warning" not in said, said
@@ -201,7 +201,7 @@ def test_builds_for_gpu(build: Build) -> None:
 @pytest.mark.parametrize("world_size", [2, 3, 4, 8])
 @of_each(Build(example, "native") for example in EXAMPLES)
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_right_on_gpu(build: Build, world_size: int) -> None:
     program, _ = compiled(build)()
     ran = execute(program, str(world_size), str(4 << 20), timeout=SECONDS)

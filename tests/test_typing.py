@@ -118,6 +118,7 @@ def said_by_pyright() -> str:
     return output("basedpyright", "--outputjson", "--pythonpath", sys.executable)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.ahead(said_by_mypy)
 def test_mypy_finds_the_errors_of_a_program_and_no_others() -> None:
     text = said_by_mypy()
@@ -128,6 +129,7 @@ def test_mypy_finds_the_errors_of_a_program_and_no_others() -> None:
         assert int(line) == expected_line and error.startswith(begin), text
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.ahead(said_by_pyright)
 def test_pyright_finds_the_errors_of_a_program_and_no_others() -> None:
     found = json.loads(said_by_pyright())
