@@ -42,10 +42,13 @@ HELPERS = [ROOT / "tests" / "cpp" / "run_plans.cpp"]
 # What only tests of the fused kernels, and of csrc/gpu/nccl/, are made of besides.
 OF_FUSED = ("tests/cpp/fused_*.cpp", "tests/cpp/happens_before.cpp")
 OF_NCCL = ("csrc/gpu/nccl/*.cpp", "tests/cpp/fake_*.cpp", "tests/cpp/nccl_*.cpp")
-# Programs that compute for long, in one thread, and that no clock ends: they run ahead, too.
-PATIENT = ("test_bitwise", "test_hostile_plans", "test_program", "test_reduce_agreement")
+# Programs that compute for long, and whose tests do not measure time: they run ahead, too.
+PATIENT = ("test_bitwise", "test_hostile_plans", "test_program", "test_reduce", "test_simulate")
 # Those that take longest begin first, so that others run beside them to the end.
-LONGEST = ("test_shrink_threads", "test_fused_threads", "test_setup_hosts_threads")
+LONGEST = (
+    *("test_shrink_threads", "test_fused_threads", "test_fault_injection"),
+    *("test_setup_hosts_threads", "test_setup_threads"),
+)
 CASES = [("address", test) for test in TESTS]
 CASES += [("thread", test) for test in TESTS if test.stem.endswith("_threads")]
 
@@ -215,12 +218,12 @@ def wanted(session: pytest.Session) -> list[tuple[str, Path]]:
 
 @pytest.fixture(scope="module")
 def failures(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, Path], Future[str]]]:
-    """What comes of each program: all are built together, then run, one more than there are cores
-    at a time, as some of them wait for peers that are dead."""
+    """What comes of each program: all are built together, then run, two for each core at a time, as
+    many of them wait for peers that are dead."""
     cases = wanted(request.session)
     names = {case: f"{case[0]}/{case[1].stem}" for case in cases}
     ninja(*names.values(), keep_going=True)  # what cannot be built says so in its test
-    with ThreadPoolExecutor(CORES + 1) as programs:
+    with ThreadPoolExecutor(2 * CORES) as programs:
         yield {
             case: programs.submit(AHEAD[case])
             if case[1].stem in PATIENT
