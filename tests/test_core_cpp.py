@@ -47,7 +47,7 @@ PATIENT = ("test_bitwise", "test_hostile_plans", "test_program", "test_reduce", 
 # Those that take longest begin first, so that others run beside them to the end.
 LONGEST = (
     *("test_shrink_threads", "test_fused_threads", "test_fault_injection"),
-    *("test_setup_hosts_threads", "test_setup_threads"),
+    *("test_setup_hosts_threads", "test_setup_threads", "test_shrink_hosts_threads"),
 )
 CASES = [("address", test) for test in TESTS]
 CASES += [("thread", test) for test in TESTS if test.stem.endswith("_threads")]
