@@ -92,7 +92,7 @@ void run(World& world, const Scenario& scenario) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Of calls that are made again and again.
+// For calls that are made again and again.
 std::uint64_t num_seeds() { return check::from_environment("RINGCOMM_TEST_TRIALS", 8); }
 
 }  // namespace
