@@ -1,7 +1,7 @@
 """Training steps of GPT-2 and of a vision transformer, by DDP and FSDP2, on ring and on gloo.
 
     python benchmarks/training.py --nproc 2
-    python benchmarks/training.py --models gpt2-124m --batch 4 --length 256
+    python benchmarks/training.py --models gpt2-124m --length 128 --dtypes float32
 
 The models have random weights, and the data is made by the script; nothing is downloaded. Jobs on
 ring, on ring with tensors in shared memory and on gloo take turns, and the table shows the medians
@@ -427,7 +427,7 @@ def main() -> int:
         parser.add_argument(option, type=listed(str), default=chosen, help=", ".join(names))
     parser.add_argument("--batch", type=number(1), default=2, help="texts or images of a rank")
     parser.add_argument("--length", type=number(2), default=16, help="tokens of a text")
-    parser.add_argument("--steps", type=number(1), default=5, help=f"after {WARM_UP} to warm up")
+    parser.add_argument("--steps", type=number(1), default=3, help=f"after {WARM_UP} to warm up")
     add_job_arguments(parser)
     options = parser.parse_args()
     check_names(parser, "--models", options.models, list(MODELS))
