@@ -233,7 +233,7 @@ def failures(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, Path], 
         programs.shutdown(cancel_futures=True)
 
 
-def build_and_run(name: str, timeout: int = 480) -> str:
+def build_and_run(name: str, timeout: int = 1200) -> str:
     return ninja(name) or failure_of(BUILD / name, timeout=timeout)
 
 

@@ -83,7 +83,7 @@ void with_group(const Placement& placement, const std::string& algorithm,
 }
 
 // From one point to the next that is tried. All take minutes: 1 is for changes of what may fail.
-long stride() { return std::max(1L, check::from_environment("RINGCOMM_TEST_STRIDE", 11)); }
+long stride() { return std::max(1L, check::from_environment("RINGCOMM_TEST_STRIDE", 1)); }
 
 // body(communicator) is carried out by all ranks of a new group for points at which the victim can
 // fail; returns how many were tried.
