@@ -43,7 +43,10 @@ HELPERS = [ROOT / "tests" / "cpp" / "run_plans.cpp"]
 OF_FUSED = ("tests/cpp/fused_*.cpp", "tests/cpp/happens_before.cpp")
 OF_NCCL = ("csrc/gpu/nccl/*.cpp", "tests/cpp/fake_*.cpp", "tests/cpp/nccl_*.cpp")
 # Programs that compute for long, and whose tests do not measure time: they run ahead, too.
-PATIENT = ("test_bitwise", "test_hostile_plans", "test_program", "test_reduce", "test_simulate")
+PATIENT = (
+    *("test_bitwise", "test_fixed_text", "test_hostile_plans"),
+    *("test_program", "test_reduce", "test_simulate"),
+)
 # Those that take longest begin first, so that others run beside them to the end.
 LONGEST = (
     *("test_shrink_threads", "test_fused_threads", "test_fault_injection"),
