@@ -76,17 +76,17 @@ def fsdp() -> nn.Module:
     return model
 
 
-class Averaging(Network):
-    """It averages its outputs itself."""
+class Summing(Network):
+    """It adds up its outputs itself."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         group = dist.group.WORLD
-        return funcol.all_reduce(super().forward(x), "avg", group) * 2
+        return funcol.all_reduce(super().forward(x), "sum", group)
 
 
-def averaging() -> nn.Module:
+def summing() -> nn.Module:
     torch.manual_seed(0)
-    return Averaging().double()
+    return Summing().double()
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -135,7 +135,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Collectives, Collectives]] = {
         {"reduce_scatter_tensor": 1},
         {"all_gather_into_tensor": 1},
     ),
-    "functional": (averaging, {"all_reduce": 1}, {"all_reduce": 1}),
+    "functional": (summing, {"all_reduce": 1}, {"all_reduce": 1}),
     "DDP": (ddp, {}, {}),
     "DDP, backward compiled": (ddp, {"all_reduce": 6}, {}),
     "FSDP2": (fsdp, {}, {}),
