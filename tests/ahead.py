@@ -28,6 +28,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_AT_THE_BEGINNING = dict(os.environ)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """The session's variables as it began, for programs that are started ahead.
+
+    Tests set variables for all threads. Without its own, a program that begins meanwhile would have
+    those of a test, or fail with EFAULT, as it reads a table that another thread is changing.
+    """
+    return {**_AT_THE_BEGINNING, **changes}
+
 
 class once(Generic[T]):  # noqa: N801  (a decorator)
     """A function that is called once, by the thread that comes first. The others wait for it."""

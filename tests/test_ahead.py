@@ -90,3 +90,10 @@ def test_what_was_not_begun_by_the_end_is_not() -> None:
         begun.wait()
         threading.Timer(0.2, ends.set).start()
     assert not calls
+
+
+def test_programs_have_the_variables_of_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_A_TEST", "1")
+    monkeypatch.delenv("PATH")
+    assert "OF_A_TEST" not in ahead.environment() and "PATH" in ahead.environment()
+    assert ahead.environment(OWN="2")["OWN"] == "2" and "OWN" not in ahead.environment()

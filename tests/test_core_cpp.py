@@ -168,7 +168,12 @@ def failure_of(*command: str | Path, timeout: int) -> str:
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         try:
             status = subprocess.run(
-                command, cwd=BUILD, stdout=output, stderr=subprocess.STDOUT, timeout=timeout
+                command,
+                cwd=BUILD,
+                env=ahead.environment(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=timeout,
             ).returncode
             failure = f"exit status {status}" if status else ""
         except subprocess.TimeoutExpired:

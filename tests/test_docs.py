@@ -42,7 +42,7 @@ def built_site() -> tempfile.TemporaryDirectory[str]:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]  # --quiet would hide them
     result = subprocess.run(
         [*command, "-f", str(ROOT / "docs" / "mkdocs.yml"), "-d", site.name],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=ahead.environment(PYTHONPATH=str(ROOT)),
         capture_output=True,
         text=True,
         timeout=900,

@@ -87,7 +87,7 @@ def execute(*command: str | Path, timeout: float) -> subprocess.CompletedProcess
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         timeout=timeout,
-        env=os.environ | {"TSAN_OPTIONS": "halt_on_error=1"},  # the first report ends the program
+        env=ahead.environment(TSAN_OPTIONS="halt_on_error=1"),  # the first report ends the program
     )
 
 

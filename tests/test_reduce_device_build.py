@@ -24,7 +24,12 @@ NUM_KERNELS = 22 * 3 + 10 + 5
 def run(*command: str | Path, timeout: int = 3600) -> str:
     """Runs a command that has to succeed; its output."""
     ran = subprocess.run(
-        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout
+        command,
+        env=ahead.environment(),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=timeout,
     )
     assert ran.returncode == 0, ran.stdout
     return ran.stdout

@@ -94,7 +94,14 @@ def output(*command: str) -> str:
         # In pyright's strict mode, a type that it cannot infer is an error, too.
         Path(folder, "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}')
         command = (sys.executable, "-m", *command)
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
+        result = subprocess.run(
+            command,
+            cwd=folder,
+            env=ahead.environment(),
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
     assert not result.stderr
     return result.stdout
 
