@@ -45,9 +45,9 @@ class Network(nn.Module):
         return self.norm(self.last(torch.tanh(self.first(x))))
 
 
-def network() -> nn.Module:
+def network(kind: type[Network] = Network) -> nn.Module:
     torch.manual_seed(0)
-    return Network().double()
+    return kind().double()
 
 
 def divided(plan: dict[str, Any]) -> nn.Module:
@@ -82,11 +82,6 @@ class Summing(Network):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         group = dist.group.WORLD
         return funcol.all_reduce(super().forward(x), "sum", group)
-
-
-def summing() -> nn.Module:
-    torch.manual_seed(0)
-    return Summing().double()
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -135,7 +130,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Collectives, Collectives]] = {
         {"reduce_scatter_tensor": 1},
         {"all_gather_into_tensor": 1},
     ),
-    "functional": (summing, {"all_reduce": 1}, {"all_reduce": 1}),
+    "functional": (lambda: network(Summing), {"all_reduce": 1}, {"all_reduce": 1}),
     "DDP": (ddp, {}, {}),
     "DDP, backward compiled": (ddp, {"all_reduce": 6}, {}),
     "FSDP2": (fsdp, {}, {}),

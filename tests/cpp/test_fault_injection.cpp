@@ -82,7 +82,7 @@ void with_group(const Placement& placement, const std::string& algorithm,
   ranks::on_hosts(placement.host_of, algorithm, ranks::MemoryNetwork::make(), body);
 }
 
-// From one point to the next that is tried. All take minutes: 1 is for changes of what may fail.
+// From one point to the next that is tried. All take minutes: a larger one is for a first look.
 long stride() { return std::max(1L, check::from_environment("RINGCOMM_TEST_STRIDE", 1)); }
 
 // body(communicator) is carried out by all ranks of a new group for points at which the victim can
