@@ -29,10 +29,10 @@ ALL_FILES = [f"rank_{rank}" for rank in range(4)]
 def test_the_analyzer_names_the_rank_that_hung_in_a_job_of_torchrun(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(HANGS)
-    (line,) = (line for line in DOCUMENT.splitlines() if line.startswith("TORCH_FR_DUMP_TEMP_FILE"))
-    setting, torchrun, *options, program = line.split()
-    variable, prefix = setting.split("=")
-    assert (torchrun, program, Path(prefix).name) == ("torchrun", script.name, "rank_")
+    (shown,) = (block for block in blocks(DOCUMENT, "sh") if "\ntorchrun " in block)
+    (export, *settings), (_, *options, program), *_ = map(str.split, shown.splitlines())
+    variable, prefix = settings[0].split("=")
+    assert (export, program, Path(prefix).name) == ("export", script.name, "rank_")
     command = ("-m", "torch.distributed.run", "--standalone", *options, script)
     folder = tmp_path / "records"
     job = python(*command, **{variable: f"{folder}/rank_", "OMP_NUM_THREADS": "1"})

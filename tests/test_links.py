@@ -251,10 +251,13 @@ def test_who_goes_while_the_peer_connects() -> None:
     store.wait(["ringcomm/link/gloo/0-1/0/1"])
     assert late.failure(0) == ""
     store.set("ringcomm/link/0", "none\nit could not join the group: there is not enough memory")
+    engines.clear()
     until = time.monotonic() + PATIENCE
     while not late.failure(0) and time.monotonic() < until:
         time.sleep(0.01)
-    assert late.failure(0) == "it could not join the group: there is not enough memory"
+    # The one with the greater port connects, and gloo had accepted that already.
+    said = ("it could not join the group: there is not enough memory", "Connection reset by peer")
+    assert any(text in late.failure(0) for text in said), late.failure(0)
     assert not never.wait(PATIENCE) and never.failed
 
 
