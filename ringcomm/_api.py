@@ -64,6 +64,7 @@ from ringcomm.parts import sum_of_parts
 from ringcomm.process_group import ProcessGroupRing
 from ringcomm.shared_memory import empty, is_shared, shared_memory
 from ringcomm.shrink import shrink
+from ringcomm.stragglers import Straggler, stragglers
 from ringcomm.topology import topology
 
 backend.register()
@@ -73,6 +74,7 @@ __all__ = [
     "P2POp",
     "ProcessGroupRing",
     "ReduceOp",
+    "Straggler",
     "Work",
     "all_gather",
     "all_gather_coalesced",
@@ -130,6 +132,7 @@ __all__ = [
     "shared_memory",
     "shrink",
     "status",
+    "stragglers",
     "sum_of_parts",
     "topology",
 ]

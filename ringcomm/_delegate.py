@@ -129,7 +129,7 @@ def announcing(
         if not is_announced and on_host and not c10d._world.pg_coalesce_state:
             # An argument may hold lone surrogates. They are not valid UTF-8 and are escaped.
             said = str(error).partition("\n")[0].encode(errors="backslashreplace").decode()
-            reason = f"{function.__name__}: {said}"
+            reason = f"{function.__name__.lstrip('_')}: {said}"
             announce(ring._get_backend(_CPU), Refused(function, args, kwargs, reason))
         raise
 

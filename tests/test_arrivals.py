@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from ringcomm.cli.arrivals import Collective, arrivals, clock_offsets
-from ringcomm.cli.records import Call, Frame
+from ringcomm.records import Call, Frame
+from ringcomm.records.arrivals import Collective, arrivals, clock_offsets
 
 MS = 1_000_000  # nanoseconds
 STEP = 50 * MS
@@ -87,6 +87,27 @@ def test_what_it_cost_and_where() -> None:
     assert found.waited == pytest.approx(late.waited, rel=0.2)
     assert STEPS <= late.times_last < 2 * STEPS
     assert late.worst.frames[0].line == 10, "the first bucket: then all are on time"
+
+
+def test_a_rank_that_is_late_at_one_call_of_a_step() -> None:
+    """At the other one all are uneven, by more."""
+    named = []
+    for seed in range(RUNS):
+        draw = random.Random(seed)
+        made: list[Collective] = []
+        for _ in range(STEPS):
+            for line, late, noise in ((10, 2.5 * MS, 0.5 * MS), (11, 0.0, 8 * MS)):
+                start = len(made) * STEP
+                came = [start + abs(draw.gauss(0, noise)) + late * rank for rank in range(2)]
+                ended = max(came) + TRANSFER
+                made.append(
+                    {
+                        rank: call(len(made) + 1, came[rank], ended, line, "all_reduce")
+                        for rank in range(2)
+                    }
+                )
+        named.append([each.rank for each in arrivals(made).late])
+    assert sum(each == [1] for each in named) >= 99
 
 
 def test_two_slow_ranks_of_eight_are_not_blamed_for_each_other() -> None:

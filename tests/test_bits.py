@@ -14,9 +14,9 @@ from flight_records import content, encoded, entry, record, write
 from programs import python
 
 from ringcomm.cli import main
-from ringcomm.cli.calls import line_of
-from ringcomm.cli.pickles import DamagedError, parsed
-from ringcomm.cli.records import Call, Frame, read_run
+from ringcomm.records import Call, Frame, read_run
+from ringcomm.records.pickles import DamagedError, parsed
+from ringcomm.records.words import line_of
 
 # A small training. On the rank CHANGED, an input has another value in the step STEP.
 TRAINING = """

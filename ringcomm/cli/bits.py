@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ringcomm.cli.calls import group_of, line_of, operation_of, shown, wrapped
-from ringcomm.cli.records import MOST_RECORDS, Call, Key, Record, read_run
+from ringcomm.records import MOST_RECORDS, Call, Key, Record, read_run
+from ringcomm.records.words import group_of, line_of, operation_of, shown, wrapped
 from ringcomm.units import readable_ranks
 from ringcomm.usage import FAILED, UsageError
 

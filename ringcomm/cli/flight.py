@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from ringcomm.cli.arrivals import Arrivals, Collective, Late, arrivals
-from ringcomm.cli.calls import group_of, line_of, operation_of, wrapped
-from ringcomm.cli.records import Call, Record, read_run
+from ringcomm.records import Call, Record, read_run
+from ringcomm.records.arrivals import Arrivals, Collective, Late, arrivals
+from ringcomm.records.words import group_of, line_of, operation_of, where_of, wrapped
 from ringcomm.units import readable_ranks
 from ringcomm.usage import FAILED
 
@@ -79,7 +79,9 @@ def _members(records: Mapping[int, Record], name: str) -> list[int]:
 
 def _describe_pending(records: Mapping[int, Record], name: str, calls: Collective) -> Iterator[str]:
     first = min(calls.values(), key=lambda call: call.created)
-    missing = [rank for rank in _members(records, name) if rank not in calls]
+    absent = [rank for rank in _members(records, name) if rank not in calls]
+    missing = [rank for rank in absent if rank in records]
+    unknown = [rank for rank in absent if rank not in records]
     called = f"{operation_of(first)} #{first.sequence} of {group_of(first)}"
     since = datetime.fromtimestamp(first.created / 1e9).isoformat(" ", "seconds")
     if missing:
@@ -89,13 +91,10 @@ def _describe_pending(records: Mapping[int, Record], name: str, calls: Collectiv
     elif len({call.kind for call in calls.values()}) > 1 and not first.is_message:
         yield f"Ranks made different calls as #{first.sequence} of {group_of(first)}, at {since}:"
     else:
-        yield f"{_capital(called)} ended on no rank, and all have called it, first at {since}:"
+        have = f"all but {readable_ranks(unknown)}" if unknown else "all"
+        yield f"{_capital(called)} ended on no rank, and {have} have called it, first at {since}:"
     yield from _places(calls)
-    known = {
-        rank: records[rank].calls[-1]
-        for rank in missing
-        if records.get(rank) and records[rank].calls
-    }
+    known = {rank: records[rank].calls[-1] for rank in missing if records[rank].calls}
     if known:
         yield "What they called last:" if len(known) > 1 else f"What rank {min(known)} called last:"
         for rank, call in known.items():
@@ -139,10 +138,10 @@ def _describe_arrivals(
 
 
 def _late(late: Late, found: Arrivals, group: str) -> str:
-    where = line_of(late.worst) if late.worst.frames else f"in {operation_of(late.worst)}"
     return (
         f"Rank {late.rank} is late: the others waited {_of_time(late.waited, found)} for it, most "
-        f"{where}. It came last in {late.times_last} of {found.num_calls} calls of {group}."
+        f"{where_of(late.worst)}. It came last in {late.times_last} of {found.num_calls} calls of "
+        f"{group}."
     )
 
 

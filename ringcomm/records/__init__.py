@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ringcomm.cli.pickles import DamagedError, of_kind, parsed
+from ringcomm.records.pickles import DamagedError, of_kind, parsed
 from ringcomm.usage import UsageError
 
 _FILE = re.compile(r"(?P<prefix>.*?)(?P<rank>\d{1,9})", re.DOTALL)
@@ -130,7 +130,7 @@ def read_run(folder: Path) -> dict[int, Record]:
         UsageError: there is no such folder, or no records are in it, or those of several runs, or
             one that is damaged.
     """
-    return {rank: _read(path) for rank, path in sorted(_files(folder).items())}
+    return {rank: read(path) for rank, path in sorted(_files(folder).items())}
 
 
 def _files(folder: Path) -> dict[int, Path]:
@@ -157,7 +157,12 @@ def _files(folder: Path) -> dict[int, Path]:
     return ranks
 
 
-def _read(path: Path) -> Record:
+def read(path: Path) -> Record:
+    """The record of one rank.
+
+    Raises:
+        UsageError: the file cannot be read, or is no flight record, or a damaged one.
+    """
     try:
         # A pipe would wait here until it is written to.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:

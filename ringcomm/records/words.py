@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 
-from ringcomm.cli.records import Call, Frame
+from ringcomm.records import Call, Frame
 
 _WIDTH = 80
 _LONGEST = 300  # characters of a name
@@ -33,6 +33,11 @@ def line_of(call: Call) -> str:
     if os.path.isabs(path) and not (relative := os.path.relpath(path)).startswith(os.pardir):
         path = relative
     return shown(f"at {path}:{frame.line} in {frame.name}")
+
+
+def where_of(call: Call) -> str:
+    """The line of the call, or the call where lines are not recorded."""
+    return line_of(call) if call.frames else f"in {operation_of(call)}"
 
 
 def _own_frame(frames: Sequence[Frame]) -> Frame | None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ringcomm.cli.records import Call
+from ringcomm.records import Call
 
 # A rank is named only if what it does is no accident: such a result comes by chance less than once
 # in a thousand groups, and the group lost this share of its time to the rank.
 _BY_CHANCE = 1e-3
 _LEAST_SHARE = 0.01
+_MUCH_LONGER = 2  # times the median of a place
 # Some ranks end these before the others have called them.
 _ONE_SIDED = ("broadcast", "reduce", "gather", "scatter")
 
@@ -53,6 +55,15 @@ class Late:
     worst: Call
 
 
+@dataclass(frozen=True)
+class _Wait:
+    """One collective: nanoseconds from the second last rank's call to the last one's."""
+
+    length: int
+    rank: int
+    call: Call
+
+
 def arrivals(collectives: Sequence[Collective]) -> Arrivals:
     """Compares when ranks called collectives of one group, each of which is complete on all."""
     collectives = [calls for calls in collectives if _waits_for_all(calls)]
@@ -60,26 +71,24 @@ def arrivals(collectives: Sequence[Collective]) -> Arrivals:
     if len(ranks) < 2:
         return Arrivals(len(collectives), 0.0, 0.0, [])
     ahead = clock_offsets(collectives)
-    waits = []  # (nanoseconds, the rank that came last, its call)
+    waits: list[_Wait] = []
+    at: dict[tuple[object, ...], list[_Wait]] = {}
     for calls in collectives:
         came = sorted((calls[rank].created - ahead[rank], rank) for rank in ranks)
         (second, _), (last, rank) = came[-2:]
-        waits.append((last - second, rank, calls[rank]))
+        waits.append(_Wait(last - second, rank, calls[rank]))
+        at.setdefault(_place(calls[ranks[0]]), []).append(waits[-1])
     times = [calls[rank].created - ahead[rank] for calls in collectives for rank in ranks]
-    seconds = (max(times) - min(times)) / 1e9
-    lengths = [wait for wait, _, _ in waits]
-    total = sum(lengths)
+    elapsed = max(times) - min(times)
     late = []
     for rank in ranks:
-        own = [(wait, call) for wait, last, call in waits if last == rank]
-        waited = sum(wait for wait, _ in own)
-        excess = (waited - (total - waited) / (len(ranks) - 1)) / 1e9
-        if excess < _LEAST_SHARE * seconds:
-            continue
-        if _chance(lengths, waited, 1 / len(ranks)) < _BY_CHANCE / len(ranks):
-            late.append(Late(rank, len(own), waited / 1e9, _worst(own)))
+        if _is_late(rank, waits, at.values(), len(ranks), elapsed):
+            own = [each for each in waits if each.rank == rank]
+            waited = sum(each.length for each in own) / 1e9
+            late.append(Late(rank, len(own), waited, _worst(own)))
     late.sort(key=lambda each: -each.waited)
-    return Arrivals(len(collectives), seconds, total / 1e9, late)
+    total = sum(each.length for each in waits)
+    return Arrivals(len(collectives), elapsed / 1e9, total / 1e9, late)
 
 
 def clock_offsets(collectives: Sequence[Collective]) -> dict[int, int]:
@@ -97,6 +106,43 @@ def clock_offsets(collectives: Sequence[Collective]) -> dict[int, int]:
         most = min(_end(calls[rank]) - calls[first].created for calls in collectives)
         ahead[rank] = least if least > 0 else min(most, 0)
     return ahead
+
+
+def _is_late(
+    rank: int,
+    waits: Sequence[_Wait],
+    at_places: Collection[Sequence[_Wait]],
+    world_size: int,
+    elapsed: int,
+) -> bool:
+    """Whether the calls say so, all together or those of one place in the program.
+
+    A rank may be late at one call of a step, where all are uneven at the others. At one place waits
+    are alike, and a much longer one says little more than the others.
+    """
+    by_chance = _BY_CHANCE / world_size / 2
+
+    def is_late(calls: Sequence[_Wait], longest: float, by_chance: float) -> bool:
+        waited = sum(each.length for each in calls if each.rank == rank)
+        by_others = sum(each.length for each in calls) - waited
+        if waited - by_others / (world_size - 1) < _LEAST_SHARE * elapsed:
+            return False
+        lengths = [min(each.length, longest) for each in calls]
+        own = (min(each.length, longest) for each in calls if each.rank == rank)
+        return _chance(lengths, sum(own), 1 / world_size) < by_chance
+
+    return is_late(waits, math.inf, by_chance) or any(
+        is_late(
+            calls,
+            _MUCH_LONGER * statistics.median(each.length for each in calls),
+            by_chance / len(at_places),
+        )
+        for calls in at_places
+    )
+
+
+def _place(call: Call) -> tuple[object, ...]:
+    return call.frames or call.kind
 
 
 def _waits_for_all(calls: Collective) -> bool:
@@ -137,12 +183,12 @@ def _chance(waits: Sequence[float], waited: float, probability: float) -> float:
     return math.exp(min(log_bound(low), 0.0))
 
 
-def _worst(own: Sequence[tuple[int, Call]]) -> Call:
+def _worst(own: Sequence[_Wait]) -> Call:
     """One call of the place in the script that cost most."""
     cost: Counter[tuple[object, ...]] = Counter()
     call_at: dict[tuple[object, ...], Call] = {}
-    for wait, call in own:
-        place = call.frames or call.kind
-        cost[place] += wait
-        call_at[place] = call
+    for wait in own:
+        place = _place(wait.call)
+        cost[place] += wait.length
+        call_at[place] = wait.call
     return call_at[cost.most_common(1)[0][0]]
