@@ -98,7 +98,7 @@ def needed_to_build(environment: finding.Environment | None) -> list[str]:
 
 
 def entry_points(torch: str | None) -> dict[str, list[str]]:
-    """The console command, and by what torch finds "ring" if the program has not imported ringcomm.
+    """The console command, and by what torch and vLLM find ringcomm.
 
     Torches that do not look for a backend by its name call what is to register it in every
     `import torch`. The command is here, too: a [project.scripts] would take the place of the rest.
@@ -107,6 +107,7 @@ def entry_points(torch: str | None) -> dict[str, list[str]]:
     found = {
         "console_scripts": ["ringcomm = ringcomm_command:main"],
         "torch.distributed.backends": ["ring = ringcomm.backend:register"],
+        "vllm.general_plugins": ["ringcomm = ringcomm.vllm:register"],
     }
     if torch is None or numbers(torch) < FINDS_BACKENDS:
         found["torch.backends"] = ["ringcomm = ringcomm_autoload:register"]

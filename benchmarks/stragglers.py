@@ -44,7 +44,7 @@ from ringcomm.arguments import number, several
 from ringcomm.groups import launched
 from ringcomm.usage import Parser
 
-STEPS, STEP, SLOWER = 20, 0.05, 0.05  # the second in seconds, the last a share of it
+STEP, SLOWER = 0.05, 0.05  # seconds, and a share of them
 WAYS = ("all_reduce", "DDP", "FSDP2")
 SLOW = ("nobody", "sleeps", "neighbour")
 CORES = sorted(os.sched_getaffinity(0))
@@ -119,10 +119,10 @@ def communication(way: str) -> Callable[[], None]:
     if way == "all_reduce":
         gradients = torch.ones(1 << 20)
         return lambda: ringcomm.all_reduce(gradients)
-    model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(512, 512), nn.ReLU())))
-    inputs = torch.randn(8, 512)
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))  # which takes no time to compute
+    inputs = torch.randn(2, 64)
     if way == "DDP":
-        trained: nn.Module = DistributedDataParallel(model, bucket_cap_mb=2)
+        trained: nn.Module = DistributedDataParallel(model, bucket_cap_mb=0.02)
     else:
         trained = fully_shard(model, mesh=dist.init_device_mesh("cpu", (dist.get_world_size(),)))
 
@@ -148,7 +148,7 @@ def measured(options: argparse.Namespace, way: str, slow: str) -> Row:
     shown = not dist.get_rank() and sys.stderr.isatty()
     for _ in track(runs, f"{way}, {slow}", transient=True) if shown else runs:
         before = num_calls()
-        for _ in range(STEPS):
+        for _ in range(options.steps):
             compute()
             if slow == "sleeps" and is_slow:
                 time.sleep(STEP * SLOWER)
@@ -159,7 +159,7 @@ def measured(options: argparse.Namespace, way: str, slow: str) -> Row:
     named, nobody = (sum(each == expected for each in found) for expected in ([slow_rank], []))
     return Row(
         way, dist.get_world_size(), options.hosts, slow, options.runs, named, nobody,
-        options.runs - named - nobody, took / (STEPS * options.runs), options.compute,
+        options.runs - named - nobody, took / (options.steps * options.runs), options.compute,
     )  # fmt: skip
 
 
@@ -196,6 +196,7 @@ def main() -> int:
     parser.add_argument("--ways", type=several(WAYS), default=list(WAYS))
     parser.add_argument("--slow", type=several(SLOW), default=["nobody", "sleeps"])
     parser.add_argument("--compute", action="store_true", help="the ranks compute, not sleep")
+    parser.add_argument("--steps", type=number(1), default=20, help="(default: %(default)s)")
     parser.add_argument("--runs", type=number(1), default=100, help="(default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, help="without ending: .csv, .json and .md")
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
@@ -218,7 +219,7 @@ def main() -> int:
             return code
         rows = [Row(**row) for row in json.loads(options.result.read_text())]
     doing = "compute" if options.compute else "sleep"
-    note = f"Runs of {STEPS} steps of {STEP * 1e3:.0f} ms, in which the ranks {doing}."
+    note = f"Runs of {options.steps} steps of {STEP * 1e3:.0f} ms, in which the ranks {doing}."
     report(options.output, Row, rows, note, table(rows))
     return 0
 

@@ -82,6 +82,7 @@ class GroupStatus:
         failure: why the group is broken; empty if it is not.
         ranks: in order.
         chosen: what it chose when it was made.
+        here: the ranks of the group that are on this host.
     """
 
     name: str
@@ -90,6 +91,7 @@ class GroupStatus:
     failure: str
     ranks: tuple[RankStatus, ...]
     chosen: Chosen
+    here: tuple[int, ...]
 
     def title(self) -> str:
         """Such as group tp, 4 ranks."""
@@ -224,8 +226,17 @@ def _group_of(descriptor: int, pid: int, target: str) -> GroupStatus:
         found["reproducible"],
         tuple(SizeClass(**one) for one in found["size_classes"]),
     )
-    job = job_of(_processes(ranks, host_of, pid))
-    return GroupStatus(found["name"], job, found["complete"], found["failure"], ranks, chosen)
+    here = _on_this_host(ranks, host_of, pid)
+    job = job_of([rank.pid for rank in here if rank.pid] or [pid])
+    return GroupStatus(
+        found["name"],
+        job,
+        found["complete"],
+        found["failure"],
+        ranks,
+        chosen,
+        tuple(rank.rank for rank in here),
+    )
 
 
 def _hosts(ranks: tuple[RankStatus, ...], host_of: list[int]) -> tuple[Host, ...]:
@@ -238,13 +249,12 @@ def _hosts(ranks: tuple[RankStatus, ...], host_of: list[int]) -> tuple[Host, ...
     )
 
 
-def _processes(ranks: tuple[RankStatus, ...], host_of: list[int], pid: int) -> list[int]:
-    """Those of the ranks on this host, of which pid is one, as far as they can be known here."""
+def _on_this_host(ranks: tuple[RankStatus, ...], host_of: list[int], pid: int) -> list[RankStatus]:
+    """The ranks of this host, of which pid is one, as far as they can be known here."""
     own = next((rank.rank for rank in ranks if rank.pid == pid), None)
     if own is None:  # its numbers are those of another PID namespace
-        return [pid]
-    here = [host_of[rank.rank] == host_of[own] if host_of else True for rank in ranks]
-    return [rank.pid for rank, is_here in zip(ranks, here, strict=True) if rank.pid and is_here]
+        return []
+    return [rank for rank in ranks if not host_of or host_of[rank.rank] == host_of[own]]
 
 
 def _memory_of(pid: int) -> list[tuple[str, str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 
 import pytest
 
+import ringcomm.records.arrivals as arrivals_module
 from ringcomm.records import Call, Frame
 from ringcomm.records.arrivals import Collective, arrivals, clock_offsets
 
@@ -87,6 +89,21 @@ def test_what_it_cost_and_where() -> None:
     assert found.waited == pytest.approx(late.waited, rel=0.2)
     assert STEPS <= late.times_last < 2 * STEPS
     assert late.worst.frames[0].line == 10, "the first bucket: then all are on time"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("spread", [0.0, 1.0, 3.0])
+def test_how_likely_it_is_by_chance(seed: int, spread: float) -> None:
+    """Beside all 2**14 ways in which a rank of two can come last."""
+    draw = random.Random(seed)
+    waits = [2.5 + abs(draw.gauss(0, spread)) for _ in range(14)]
+    costs = [
+        sum(wait for wait, is_last in zip(waits, way, strict=True) if is_last)
+        for way in itertools.product((False, True), repeat=len(waits))
+    ]
+    for cost in draw.sample([cost for cost in costs if cost > 0.75 * sum(waits)], 20):
+        exact = sum(each >= cost - 1e-9 for each in costs) / len(costs)
+        assert 0.6 * exact < arrivals_module._chance(waits, cost, 0.5) < 4 * exact
 
 
 def test_a_rank_that_is_late_at_one_call_of_a_step() -> None:

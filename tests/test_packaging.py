@@ -202,6 +202,7 @@ def test_only_torches_that_do_not_look_for_backends_load_one(setup_script):
     looked_for = {
         "console_scripts": ["ringcomm = ringcomm_command:main"],
         "torch.distributed.backends": ["ring = ringcomm.backend:register"],
+        "vllm.general_plugins": ["ringcomm = ringcomm.vllm:register"],
     }
     loaded = {"torch.backends": ["ringcomm = ringcomm_autoload:register"]}
     for torch_version in ("2.13.0+cpu", None):

@@ -337,7 +337,8 @@ def a_group(name: str = "default_pg", launcher: int = 4711, num_ranks: int = 8) 
     ranks = [a_rank(rank, waits_for=last) for rank in range(last)]
     ranks.append(a_rank(last, doing="", waits_for=None, waits=0.0))
     chosen = Chosen((Host("node7", tuple(range(num_ranks))),), "memfd", "", "", "", "off", ())
-    return GroupStatus(name, Job("train.py --lr 0.1", launcher), True, "", tuple(ranks), chosen)
+    job, here = Job("train.py --lr 0.1", launcher), tuple(rank.rank for rank in ranks)
+    return GroupStatus(name, job, True, "", tuple(ranks), chosen, here)
 
 
 def text_of(groups: list[GroupStatus], width: int) -> list[str]:

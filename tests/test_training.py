@@ -13,6 +13,7 @@ import torch
 import training
 from jobs import CallTimer, WrongResultsError
 from programs import ROOT, python
+from training_models import MODELS, make_batch, num_parameters
 
 CASE = ("gpt2-2m", "DDP", "float32")
 CONTENDERS = ("ring", "ring, shared memory", "gloo")
@@ -73,9 +74,9 @@ def test_training_refuses_what_it_does_not_know() -> None:
 
 
 @pytest.mark.usefixtures("transformers")
-@pytest.mark.parametrize("name", training.MODELS)
+@pytest.mark.parametrize("name", MODELS)
 def test_models_have_as_many_parameters_as_they_say(name: str) -> None:
-    millions = training.num_parameters(name) / 1e6
+    millions = num_parameters(name) / 1e6
     assert name.endswith(f"-{millions:.0f}m")
 
 
@@ -83,7 +84,7 @@ def test_models_have_as_many_parameters_as_they_say(name: str) -> None:
 def test_each_rank_and_step_has_data_of_its_own(name: str) -> None:
     options = Namespace(batch=4, length=8)
     first, again, other_rank, other_step = (
-        training.make_batch(name, options, rank, step, "bfloat16")
+        make_batch(name, options, rank, step, "bfloat16")
         for rank, step in ((0, 0), (0, 0), (1, 0), (0, 1))
     )
     for key, tensor in first.items():

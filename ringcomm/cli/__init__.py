@@ -22,6 +22,7 @@ COMMANDS = {
     "simulate": "how long collectives take on a network, at any scale",
     "trace": "record what all ranks do in a collective, for Perfetto",
     "status": "show what running jobs are doing, and which rank waits for which",
+    "metrics": "serve figures of running jobs to Prometheus",
     "flight": "read flight records: which call did not end, which rank is late",
     "bits": "compare two runs: where results first have other bits",
     "doctor": "report what is installed, and what is wrong with it",

@@ -14,7 +14,7 @@ from ringcomm.records import Call
 # in a thousand groups, and the group lost this share of its time to the rank.
 _BY_CHANCE = 1e-3
 _LEAST_SHARE = 0.01
-_MUCH_LONGER = 2  # times the median of a place
+_MUCH_LONGER = 1.5  # times the median of a place
 # Some ranks end these before the others have called them.
 _ONE_SIDED = ("broadcast", "reduce", "gather", "scatter")
 
@@ -155,12 +155,16 @@ def _end(call: Call) -> int:
 
 
 def _chance(waits: Sequence[float], waited: float, probability: float) -> float:
-    """At most how likely it is that a rank that comes last with that probability costs so much.
+    """How likely it is that a rank that comes last with that probability costs so much.
 
     `waits`: of each call; `waited`: the sum of those in which the rank came last. Long waits count
-    for more, so a rank is found that is late once in a step of many calls. It is Chernoff's bound
-    ("A measure of asymptotic efficiency for tests of a hypothesis", 1952): the least over t of
-    exp(-t * waited) * product(1 - p + p * exp(t * wait)).
+    for more, so a rank is found that is late once in a step of many calls.
+
+    It is the smaller of Chernoff's bound ("A measure of asymptotic efficiency for tests of a
+    hypothesis", 1952), which is the least over t of exp(-t * waited) * product(1 - p + p * exp(t *
+    wait)), and of twice the saddlepoint approximation (Lugannani and Rice, "Saddle point
+    approximation for the distribution of the sum of independent random variables", 1980). Twice, as
+    it may be half of the truth where all waits are equal.
     """
     scale = max(waits) or 1.0
 
@@ -180,7 +184,18 @@ def _chance(waits: Sequence[float], waited: float, probability: float) -> float:
             high = right
         else:
             low = left
-    return math.exp(min(log_bound(low), 0.0))
+    log_chance = min(log_bound(low), 0.0)
+    t = math.exp(low) / scale
+    tilted = [
+        probability / (probability + (1 - probability) * math.exp(-t * wait)) for wait in waits
+    ]
+    variance = sum(w * w * q * (1 - q) for w, q in zip(waits, tilted, strict=True))
+    r, u = math.sqrt(-2 * log_chance), t * math.sqrt(variance)
+    if r < 1 or u == 0:  # too likely to matter, or all that there is to wait for
+        return math.exp(log_chance)
+    density = math.exp(log_chance) / math.sqrt(2 * math.pi)
+    tail = math.erfc(r / math.sqrt(2)) / 2 + density * (1 / u - 1 / r)
+    return min(math.exp(log_chance), 2 * tail)
 
 
 def _worst(own: Sequence[_Wait]) -> Call:

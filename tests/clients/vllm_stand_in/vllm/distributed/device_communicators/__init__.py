@@ -1,0 +1,1 @@
+"""What groups call, for each kind of processor."""
