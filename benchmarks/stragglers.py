@@ -1,11 +1,11 @@
-"""How surely `ringcomm.stragglers` names a rank that is slow, and nobody where none is.
+"""How surely `ringcomm.stragglers` names a rank that is slow, and none where no rank is.
 
     python benchmarks/stragglers.py --runs 100
 
 A run is 20 steps of about 50 ms, each with an all-reduce of 4 MB, or with DDP's or FSDP2's
 collectives. The last rank is slow:
 
-    nobody       no rank is
+    none         no rank is
     sleeps       it sleeps for 2.5 ms more in each step, which is 5 %
     neighbour    another process takes 5 % of its core, 2.5 ms at a time
 
@@ -46,7 +46,7 @@ from ringcomm.usage import Parser
 
 STEP, SLOWER = 0.05, 0.05  # seconds, and a share of them
 WAYS = ("all_reduce", "DDP", "FSDP2")
-SLOW = ("nobody", "sleeps", "neighbour")
+SLOW = ("none", "sleeps", "neighbour")
 CORES = sorted(os.sched_getaffinity(0))
 NEIGHBOUR = """
 import os, time
@@ -65,7 +65,7 @@ class Row:
     Attributes:
         slow: what makes the last rank slow.
         named: in how many runs that rank alone was named.
-        nobody: in how many no rank was named.
+        none: in how many no rank was named.
         others: in how many another rank was named.
         step: seconds of a step, all runs together.
     """
@@ -76,7 +76,7 @@ class Row:
     slow: str
     runs: int
     named: int
-    nobody: int
+    none: int
     others: int
     step: float
     computes: bool
@@ -97,7 +97,7 @@ def neighbour(core: int) -> Iterator[None]:
 
 
 def work(seconds: float) -> Callable[[], None]:
-    """A computation that takes this long on a core that nobody else uses, the same on all ranks."""
+    """A computation that takes this long on an idle core, the same on all ranks."""
     left, right = torch.randn(2, 128, 128).unbind()
     times = []
     for _ in range(2000):
@@ -156,10 +156,10 @@ def measured(options: argparse.Namespace, way: str, slow: str) -> Row:
         late = ringcomm.stragglers(last=num_calls() - before)
         found.append([each.rank for each in late])
     took = time.perf_counter() - began
-    named, nobody = (sum(each == expected for each in found) for expected in ([slow_rank], []))
+    named, none = (sum(each == expected for each in found) for expected in ([slow_rank], []))
     return Row(
-        way, dist.get_world_size(), options.hosts, slow, options.runs, named, nobody,
-        options.runs - named - nobody, took / (options.steps * options.runs), options.compute,
+        way, dist.get_world_size(), options.hosts, slow, options.runs, named, none,
+        options.runs - named - none, took / (options.steps * options.runs), options.compute,
     )  # fmt: skip
 
 
@@ -178,12 +178,12 @@ def run(options: argparse.Namespace) -> None:
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| a step | ranks | hosts | slow | runs | named | nobody named | others named |",
+        "| a step | ranks | hosts | slow | runs | named | none named | others named |",
         "|---|---:|---:|---|---:|---:|---:|---:|",
     ]
     lines += [
         f"| {row.way} | {row.world_size} | {row.hosts} | {row.slow} | {row.runs} | {row.named} | "
-        f"{row.nobody} | {row.others} |"
+        f"{row.none} | {row.others} |"
         for row in rows
     ]
     return "\n".join([*lines, ""])
@@ -194,7 +194,7 @@ def main() -> int:
     parser.add_argument("--nproc", type=number(2), default=2, help="ranks (default: %(default)s)")
     parser.add_argument("--hosts", type=number(1), default=1, help="(default: %(default)s)")
     parser.add_argument("--ways", type=several(WAYS), default=list(WAYS))
-    parser.add_argument("--slow", type=several(SLOW), default=["nobody", "sleeps"])
+    parser.add_argument("--slow", type=several(SLOW), default=["none", "sleeps"])
     parser.add_argument("--compute", action="store_true", help="the ranks compute, not sleep")
     parser.add_argument("--steps", type=number(1), default=20, help="(default: %(default)s)")
     parser.add_argument("--runs", type=number(1), default=100, help="(default: %(default)s)")

@@ -286,6 +286,33 @@ def test_late_rank(tmp_path: Path) -> None:
     assert re.search(r"^\| recv \| gloo \| 2 ms \| \d+ µs \| \d+% \|$", result.stdout, re.M)
 
 
+def test_stragglers(tmp_path: Path) -> None:
+    output = tmp_path / "found"
+    options = ("--runs", "2", "--steps", "2", "--ways", "all_reduce,FSDP2")
+    result = run("benchmarks/stragglers.py", *options, "--output", str(output))
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(output.with_suffix(".json").read_text())["rows"]
+    assert [(row["way"], row["slow"]) for row in rows] == [
+        *(("all_reduce", "none"), ("all_reduce", "sleeps")),
+        *(("FSDP2", "none"), ("FSDP2", "sleeps")),
+    ]
+    assert all(row["named"] + row["none"] + row["others"] == row["runs"] == 2 for row in rows)
+    assert "in which the ranks sleep" in output.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--slow", "neighbour"), "add --compute"),
+        (("--nproc", "3", "--hosts", "2"), "3 ranks cannot be divided among 2 hosts"),
+        (("--compute", "--nproc", "999"), "--compute: 999 ranks"),
+    ],
+)
+def test_stragglers_refuses(options: tuple[str, ...], said: str) -> None:
+    result = run("benchmarks/stragglers.py", *options)
+    assert result.returncode == 2 and said in result.stderr
+
+
 def test_torch_part(tmp_path: Path) -> None:
     output = tmp_path / "out"
     result = run(

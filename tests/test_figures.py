@@ -620,6 +620,36 @@ def test_recovery() -> None:
         assert agrees(shown[0], median(seconds)) and agrees(shown[1], max(seconds))
 
 
+def test_stragglers() -> None:
+    _, rows = table(FOLDER / "howto" / "slow.md", "a step's collectives")
+    found = []
+    for file in ("stragglers", "stragglers_hosts"):
+        measured = chosen(f"{file}.csv", slow="sleeps", computes=False)
+        clean = chosen(f"{file}.csv", slow="none", computes=False)
+        for slow, none in zip(measured, clean, strict=True):
+            assert slow["runs"] == none["runs"] == "100" and slow["way"] == none["way"]
+            of = (slow["world_size"], slow["hosts"], slow["named"], none["none"])
+            found.append([slow["way"].replace("all_reduce", "all-reduce"), *of])
+    assert [[re.sub(r"\[(.*)\]\(.*\)", r"\1", way), *of] for way, *of in rows] == found
+
+
+def test_training() -> None:
+    _, rows = table(BENCHMARKS, "model | way | dtype | ring")
+    measured = results("training.csv") + results("training_gpt2.csv")
+    for model, way, dtype, *times, ahead, own, gloo in rows:
+        of = {
+            row["backend"]: row
+            for row in measured
+            if (row["model"], row["way"], row["dtype"]) == (model, way, dtype)
+        }
+        steps = [float(of[name]["step"]) for name in ("ring", "ring, shared memory", "gloo")]
+        assert all(map(agrees, times, steps))
+        assert agrees(ahead, steps[2] / steps[0])
+        assert agrees(own, float(of["ring"]["communication"]))
+        assert agrees(gloo, float(of["gloo"]["communication"]))
+    assert 3 * len(rows) == len(measured)
+
+
 def test_pages_name_the_files() -> None:
     named = {
         README: ("all_reduce_cpu.csv",),

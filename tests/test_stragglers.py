@@ -52,9 +52,18 @@ def test_the_late_rank_is_named(world_size: int, backend: str) -> None:
     assert str(late).startswith(f"{expected} {STEPS} calls, the others waited ")
 
 
-def test_where_lines_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RINGCOMM_FLIGHT_STACKS", "1")
-    ((late,), _) = on_processes(one_is_late, 2, 0, backend="ring")
+def init(rank: Rank, **environment: str) -> None:
+    os.environ.update(environment)
+    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+
+
+def with_lines(rank: Rank) -> list[Straggler]:
+    init(rank, RINGCOMM_FLIGHT_STACKS="1")
+    return one_is_late(rank, 0)
+
+
+def test_where_lines_are_recorded() -> None:
+    ((late,), _) = on_processes(with_lines, 2)
     line = steps.__code__.co_firstlineno + 3
     assert late.where.endswith(f"test_stragglers.py:{line} in steps")
 
@@ -81,12 +90,12 @@ def test_only_the_last_calls() -> None:
 
 def in_a_group(_: Rank) -> tuple[int, int] | str:
     group = dist.new_group([2, 1])
+    steps(1)
     if dist.get_rank() == 0:
         with pytest.raises(ValueError, match="this rank is not in the group"):
             ringcomm.stragglers(group)
         return "not in the group"
     steps(2, group)
-    steps(1)
     (late,) = ringcomm.stragglers(group)
     return late.rank, late.num_calls
 
@@ -140,9 +149,7 @@ def test_ranks_that_differ() -> None:
 
 
 def records_nothing(rank: Rank) -> None:
-    if rank.rank == 1:
-        os.environ["RINGCOMM_FLIGHT_RECORDS"] = "0"
-    dist.init_process_group("ring", store=rank.store, rank=rank.rank, world_size=rank.world_size)
+    init(rank, RINGCOMM_FLIGHT_RECORDS="0" if rank.rank == 1 else "100")
     ringcomm.stragglers()
 
 

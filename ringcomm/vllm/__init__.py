@@ -14,8 +14,8 @@ import os
 def register() -> None:
     """Has vLLM's groups use the backend "ring", and its CPU communicator ringcomm's calls.
 
-    It does so only where VLLM_PLUGINS names ringcomm: vLLM loads all plug-ins by default, and who
-    installs ringcomm may not want it there. Nothing changes where the ranks are not on CPUs.
+    It does so only where VLLM_PLUGINS names ringcomm: vLLM loads all plug-ins by default, and
+    ringcomm may be installed for something else. Nothing changes where ranks are not on CPUs.
 
     Raises:
         ImportError: this vLLM has no communicator for CPUs.
