@@ -249,6 +249,9 @@ class Calls:
     def status(self) -> None:
         assert len(ringcomm.status()[0].ranks) == self.n
 
+    def stragglers(self) -> None:
+        assert all(0 <= each.rank < self.n for each in ringcomm.stragglers())
+
     def dump(self) -> None:
         path = ringcomm.dump(f"record{self.this}")
         assert os.path.getsize(path) > 0

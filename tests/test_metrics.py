@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ranks import Rank, on_processes
 
 import ringcomm
-from ringcomm.cli import main
+from ringcomm.cli import main, metrics
 from ringcomm.metrics import GroupCollector
 
 Figures = dict[tuple[str, str, str], float]  # by name, group and rank
@@ -112,23 +112,37 @@ def test_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r'ringcomm_memory_bytes{.*launcher="\d+".*rank="0"', text)
 
 
-def test_the_server() -> None:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+        return port
+
+
+def test_the_server() -> None:
+    port = free_port()
     command = [sys.executable, "-m", "ringcomm", "metrics", "--port", str(port)]
     with a_group_here(), subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        address = server.stdout.readline().strip()
-        assert address == f"http://127.0.0.1:{port}/metrics"
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            found = answer.read().decode()
-        other = subprocess.run(command, capture_output=True, text=True)
-        server.send_signal(2)
-        assert server.wait(30) == 130
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            assert address == f"http://127.0.0.1:{port}/metrics"
+            with urllib.request.urlopen(address, timeout=30) as answer:
+                found = answer.read().decode()
+            other = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        finally:
+            server.kill()
     assert "ringcomm_collectives_total" in found and 'rank="0"' in found
     assert other.returncode == 1
     assert f"127.0.0.1:{port} cannot be used" in other.stderr
+
+
+def test_an_interrupt_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(metrics, "_wait", interrupted)
+    assert main(["metrics", "--port", str(free_port())]) == 130
 
 
 def test_without_the_client(

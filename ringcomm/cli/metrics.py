@@ -49,10 +49,14 @@ def run(options: argparse.Namespace) -> int:
         raise FailedError(f"{options.address}:{options.port} cannot be used: {error}") from None
     print(f"http://{options.address}:{options.port}/metrics", flush=True)
     try:
-        threading.Event().wait()
+        _wait()
     except KeyboardInterrupt:
         return INTERRUPTED  # without a line: it is the usual end
     finally:
         server.shutdown()
         thread.join()
     return 0
+
+
+def _wait() -> None:
+    threading.Event().wait()

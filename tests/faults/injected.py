@@ -188,6 +188,10 @@ def monitored_barrier(group: Any, step: int) -> bool:
     return True
 
 
+def stragglers(group: Any, step: int) -> bool:
+    return isinstance(ringcomm.stragglers(group, last=20), list)
+
+
 def objects(group: Any, step: int) -> bool:
     rank, given = dist.get_rank(), [None, None]
     ringcomm.all_gather_object(given, (step, rank), group=group)
@@ -224,6 +228,7 @@ def calls(counts: list[int]) -> dict[str, Call]:
         "coalesced": coalesced,
         "sparse all_reduce": sparse,
         "sum of parts": parts,
+        "stragglers": stragglers,
         "objects": objects,
         "objects of roots": objects_of_roots,
         "objects in send and recv": objects_in_messages,
