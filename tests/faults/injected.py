@@ -470,7 +470,9 @@ class Rank:
                     self.make_group()
                     # The first call of a group needs more. In every second round each call is one.
                     fresh = {"before_each": self.make_group} if round_ % 2 == 1 else {}
-                    self.all_points(f"{name}, round {round_}", call, **fresh)
+                    # Each attempt adds to the record that it writes, and so adds points.
+                    every = 97 if call is stragglers else 1
+                    self.all_points(f"{name}, round {round_}", call, every, **fresh)
             if names in "making a group":
                 self.set_up()
             if names in "shrinking" and round_ == 0:  # a point takes more than a second
