@@ -18,6 +18,7 @@ from ringcomm.launch import run_ranks
 ELSEWHERE = {
     FOLDER / "start.md": "test_docs.py",
     FOLDER / "howto/own_algorithm.md": "test_guide.py",
+    FOLDER / "howto/slow.md": "test_stragglers.py",
     FOLDER / "howto/hosts.md": "hosts/test_ray.py",
     FOLDER / "howto/frameworks.md": "clients/test_frameworks.py",
 }
@@ -84,7 +85,7 @@ def test_exported_names() -> None:
     beyond = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\|(.*?)\|", rows, re.M))))
     table = page("reference/names.md").split("## Left out")[0]
     torchs = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\|(.*?)\|", table, re.M))))
-    assert beyond | torchs | {"ReduceOp", "Work", "P2POp"} == set(ringcomm.__all__)
+    assert beyond | torchs | {"ReduceOp", "Work", "P2POp", "Straggler"} == set(ringcomm.__all__)
     assert not beyond & torchs
 
 

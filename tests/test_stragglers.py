@@ -43,7 +43,7 @@ def test_the_late_rank_is_named(world_size: int, backend: str) -> None:
     assert late.group == (
         "0 (default_pg)" if backend == "ring" else "ring on 0 (ring on default_pg)"
     )
-    assert late.share_last >= 0.8
+    assert late.share_last > 0.5
     assert 0.2 < late.waited_s < late.elapsed_s
     assert late.where == "in all_reduce(count=3, dtype=float32)"
     expected = (
