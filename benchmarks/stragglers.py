@@ -19,13 +19,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import itertools
-import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -106,9 +103,10 @@ def work(seconds: float) -> Callable[[], None]:
         times.append(time.perf_counter() - start)
     once = torch.tensor(sorted(times)[len(times) // 2])
     ringcomm.all_reduce(once, ringcomm.ReduceOp.MIN)
+    repeats = round(seconds / once.item())
 
-    def compute(repeat: int = round(seconds / once.item())) -> None:
-        for _ in range(repeat):
+    def compute() -> None:
+        for _ in range(repeats):
             torch.mm(left, right)
 
     return compute
@@ -173,7 +171,9 @@ def run(options: argparse.Namespace) -> None:
         with neighbour(CORES[rank]) if is_beside else contextlib.nullcontext():
             rows.append(measured(options, way, slow))
     if rank == 0:
-        options.result.write_text(json.dumps([dataclasses.asdict(row) for row in rows]))
+        doing = "compute" if options.compute else "sleep"
+        note = f"Runs of {options.steps} steps of {STEP * 1e3:.0f} ms, in which the ranks {doing}."
+        report(options.output, Row, rows, note, table(rows))
 
 
 def table(rows: list[Row]) -> str:
@@ -199,7 +199,6 @@ def main() -> int:
     parser.add_argument("--steps", type=number(1), default=20, help="(default: %(default)s)")
     parser.add_argument("--runs", type=number(1), default=100, help="(default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, help="without ending: .csv, .json and .md")
-    parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.nproc % options.hosts:
         parser.error(f"{options.nproc} ranks cannot be divided among {options.hosts} hosts")
@@ -207,21 +206,10 @@ def main() -> int:
         parser.error(f"--compute: {options.nproc} ranks, and this process has {len(CORES)} cores")
     if "neighbour" in options.slow and not options.compute:
         parser.error("--slow neighbour: ranks that sleep do not feel it; add --compute")
-    if launched():
-        if options.hosts > 1:
-            host = int(os.environ["RANK"]) // (options.nproc // options.hosts)
-            os.environ.update(RINGCOMM_HOSTID=f"host{host}", RINGCOMM_LINKS="gloo")
-        return run_on_ranks(run, options)
-    with tempfile.TemporaryDirectory() as folder:
-        options.result = Path(folder) / "rows.json"
-        sys.argv += ["--result", str(options.result)]
-        if code := run_on_ranks(run, options):
-            return code
-        rows = [Row(**row) for row in json.loads(options.result.read_text())]
-    doing = "compute" if options.compute else "sleep"
-    note = f"Runs of {options.steps} steps of {STEP * 1e3:.0f} ms, in which the ranks {doing}."
-    report(options.output, Row, rows, note, table(rows))
-    return 0
+    if launched() and options.hosts > 1:
+        host = int(os.environ["RANK"]) // (options.nproc // options.hosts)
+        os.environ.update(RINGCOMM_HOSTID=f"host{host}", RINGCOMM_LINKS="gloo")
+    return run_on_ranks(run, options)
 
 
 if __name__ == "__main__":

@@ -300,6 +300,20 @@ def test_stragglers(tmp_path: Path) -> None:
     assert "in which the ranks sleep" in output.with_suffix(".md").read_text()
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs a core for each of two ranks")
+def test_stragglers_that_compute_on_two_hosts(tmp_path: Path) -> None:
+    output = tmp_path / "found"
+    options = ("--hosts", "2", "--compute", "--slow", "neighbour", "--ways", "all_reduce,DDP")
+    size = ("--runs", "1", "--steps", "2", "--output", str(output))
+    result = run("benchmarks/stragglers.py", *options, *size)
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(output.with_suffix(".json").read_text())["rows"]
+    assert [(row["way"], row["hosts"], row["computes"]) for row in rows] == [
+        *(("all_reduce", 2, True), ("DDP", 2, True)),
+    ]
+    assert "in which the ranks compute" in output.with_suffix(".md").read_text()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
