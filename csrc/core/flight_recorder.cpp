@@ -40,7 +40,7 @@ void FlightRecorder::end_group(std::size_t group) {
 
 FlightRecorder::Entry& FlightRecorder::next_entry(Operation operation, const char* name) {
   Entry& entry = entries_[num_created_ % entries_.size()];
-  entry.id = num_created_++;
+  entry.id = num_created_;
   entry.group = operation.group;
   entry.name = name;
   entry.is_message = false;
@@ -58,11 +58,11 @@ FlightRecorder::Entry& FlightRecorder::next_entry(Operation operation, const cha
   return entry;
 }
 
-std::uint64_t FlightRecorder::number(const Entry& entry) {
-  Record& record = records_[entry.group];
-  const auto& [is_send, peer, tag] = entry.message;
+std::uint64_t& FlightRecorder::num_messages(std::size_t group, const MessageRecord& message) {
+  Record& record = records_[group];
+  const auto& [is_send, peer, tag] = message;
   const int rank = record.group.rank;
-  return ++record.messages[is_send ? Stream(rank, peer, tag) : Stream(peer, rank, tag)];
+  return record.messages[is_send ? Stream(rank, peer, tag) : Stream(peer, rank, tag)];
 }
 
 FlightRecorder::Entry* FlightRecorder::find(std::uint64_t id) {
@@ -73,6 +73,11 @@ FlightRecorder::Entry* FlightRecorder::find(std::uint64_t id) {
 void FlightRecorder::skip_collective(std::size_t group) {
   std::lock_guard lock(mutex_);
   ++records_[group].group.num_created;
+}
+
+void FlightRecorder::skip_message(std::size_t group, const MessageRecord& message) {
+  std::lock_guard lock(mutex_);
+  if (message.peer != kAnybody) ++num_messages(group, message);
 }
 
 void FlightRecorder::start(std::uint64_t id) {
@@ -95,7 +100,7 @@ void FlightRecorder::complete(std::uint64_t id, int source) {
   if (entry->is_message) {
     if (entry->sequence == 0) {
       entry->message.peer = source;
-      entry->sequence = number(*entry);
+      entry->sequence = ++num_messages(entry->group, entry->message);
     }
     return;
   }
@@ -122,13 +127,8 @@ void FlightRecorder::withdraw(std::uint64_t id) {
   Entry* entry = find(id);
   if (entry == nullptr) return;
   entry->retired = true;
-  Record& record = records_[entry->group];
-  const auto& [is_send, peer, tag] = entry->message;
-  const int rank = record.group.rank;
-  std::uint64_t& last =
-      entry->is_message
-          ? record.messages[is_send ? Stream(rank, peer, tag) : Stream(peer, rank, tag)]
-          : record.group.num_created;
+  std::uint64_t& last = entry->is_message ? num_messages(entry->group, entry->message)
+                                          : records_[entry->group].group.num_created;
   if (entry->sequence != 0 && last == entry->sequence) --last;
   if (id + 1 == num_created_) --num_created_;
 }
@@ -152,10 +152,11 @@ FlightRecorder::Snapshot FlightRecorder::snapshot() {
   }
   const std::uint64_t first = num_created_ - std::min<std::uint64_t>(num_created_, entries_.size());
   for (std::uint64_t id = first; id < num_created_; ++id) {
-    const Entry& entry = *find(id);
-    if (records_[entry.group].replaced) continue;
-    result.entries.push_back(entry);
-    result.entries.back().group = places[entry.group];
+    const Entry* const entry = find(id);
+    // An operation that was not made in the end has overwritten the oldest.
+    if (entry == nullptr || records_[entry->group].replaced) continue;
+    result.entries.push_back(*entry);
+    result.entries.back().group = places[entry->group];
   }
   return result;
 }

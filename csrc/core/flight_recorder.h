@@ -147,17 +147,17 @@ class FlightRecorder {
   // The group's Life is not called any more.
   void end_group(std::size_t group);
 
-  // The id of a new entry, which shapes(entry) then describes. `name` must live as long as the
-  // process.
+  // The id of a new entry, which shapes(entry) describes; if that throws, there is no new entry and
+  // no number is taken. `name` must live as long as the process.
   template <typename Shapes>
   std::uint64_t create_collective(Operation operation, const char* name, Shapes&& shapes) {
     std::lock_guard lock(mutex_);
     Entry& entry = next_entry(std::move(operation), name);
+    shapes(entry);
     Group& group = records_[entry.group].group;
     entry.sequence = ++group.num_created;
     if (entry.started != 0) group.last_started = entry.sequence;
-    shapes(entry);
-    return entry.id;
+    return num_created_++;
   }
   template <typename Shapes>
   std::uint64_t create_message(Operation operation, const MessageRecord& message, Shapes&& shapes) {
@@ -165,13 +165,14 @@ class FlightRecorder {
     Entry& entry = next_entry(std::move(operation), message.is_send ? "send" : "recv");
     entry.is_message = true;
     entry.message = message;
-    if (message.peer != kAnybody) entry.sequence = number(entry);
     shapes(entry);
-    return entry.id;
+    if (message.peer != kAnybody) entry.sequence = ++num_messages(entry.group, message);
+    return num_created_++;
   }
 
-  // The other ranks give the next number to a call that was refused here.
+  // The other ranks give the next number to a call that was refused here, and has no entry.
   void skip_collective(std::size_t group);
+  void skip_message(std::size_t group, const MessageRecord& message);
 
   // What has been overwritten meanwhile is not looked for. `source`: of a message from any rank.
   void start(std::uint64_t id);
@@ -215,8 +216,10 @@ class FlightRecorder {
     bool replaced = false;
   };
 
+  // It is counted once it is complete.
   Entry& next_entry(Operation operation, const char* name);
-  std::uint64_t number(const Entry& entry);
+  // How many messages there were so far, of a group's stream.
+  std::uint64_t& num_messages(std::size_t group, const MessageRecord& message);
   Entry* find(std::uint64_t id);
 
   const bool dumps_failures_;

@@ -57,6 +57,18 @@ auto RingBackend::announced(const char* what, const at::Tensor& tensor, std::siz
   }
 }
 
+// body(), which makes a call that is in the record. If it cannot, and no other rank knows of the
+// call yet, the call leaves the record: what is announced in its place takes its number.
+template <typename Body>
+auto recorded(const Report& report, Body body) {
+  try {
+    return body();
+  } catch (...) {
+    if (PendingCalls::any()) report.withdrawn();
+    throw;
+  }
+}
+
 // body(), which posts a message.
 template <typename Body>
 auto RingBackend::announced_message(shm::Message::Kind kind, const at::Tensor& tensor, int peer,

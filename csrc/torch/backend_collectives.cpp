@@ -205,7 +205,10 @@ bool RingBackend::at_once(c10d::OpType type, const at::Tensor* input, const at::
   });
   PendingCalls::note_known();
   turn.leave();
-  if (error) std::rethrow_exception(observer_->failed({&mark, 1}, error));
+  if (error) {
+    if (mark.recorder == nullptr) observer_->refused();  // it could not be recorded
+    std::rethrow_exception(observer_->failed({&mark, 1}, error));
+  }
   mark.complete();
   return true;
 }

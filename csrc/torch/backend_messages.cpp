@@ -107,12 +107,15 @@ RingBackend::WorkPtr RingBackend::send_or_recv(shm::Message::Kind kind, Tensors&
   Operation operation{type, title, tensors, tensors, memory_of(data), timeout_or_default({})};
   operation.sequence = sequence_;
   operation.has_result = !is_send;
-  operation.report =
+  const Report report =
       observer_->message({is_send, peer, tensor.is_cpu() ? tag : 0}, tensor, operation.timeout);
+  operation.report = report;
   operation.extension = extension_;
-  return tensor.is_cpu()
-             ? send_or_recv_on_host(kind, std::move(operation), std::move(data), peer, tag)
-             : send_or_recv_on_device(is_send, operation, std::move(data), peer);
+  return recorded(report, [&] {
+    return tensor.is_cpu()
+               ? send_or_recv_on_host(kind, std::move(operation), std::move(data), peer, tag)
+               : send_or_recv_on_device(is_send, operation, std::move(data), peer);
+  });
 }
 
 RingBackend::WorkPtr RingBackend::send_or_recv_on_host(shm::Message::Kind kind, Operation operation,
@@ -208,19 +211,23 @@ bool RingBackend::run_message_sync(shm::Message::Kind kind, const at::Tensor& te
   if (peer == rank_ || !needs_no_work() || Observer::is_profiled()) return false;
   check_usable();
   const std::chrono::milliseconds timeout = options_->timeout;
-  const auto own = std::make_shared<SyncMessage>(
-      tensor, observer_->message({is_send, peer, tag}, tensor, timeout, /*starts_at_once=*/true));
-  const std::shared_ptr<shm::Message> message(own, &own->message);
-  describe(*message, kind, tensor, peer, tag);
-  message->deadline = Deadline::roughly_in(timeout);
-  message->is_awaited = true;
-  if (const std::exception_ptr error = error_of([&] { communicator_->post(message); })) {
-    own->done(error);
-    std::rethrow_exception(own->error);
-  }
+  const Report report =
+      observer_->message({is_send, peer, tag}, tensor, timeout, /*starts_at_once=*/true);
+  const auto own = recorded(report, [&] {
+    auto own = std::make_shared<SyncMessage>(tensor, report);
+    const std::shared_ptr<shm::Message> message(own, &own->message);
+    describe(*message, kind, tensor, peer, tag);
+    message->deadline = Deadline::roughly_in(timeout);
+    message->is_awaited = true;
+    if (const std::exception_ptr error = error_of([&] { communicator_->post(message); })) {
+      own->done(error);
+      std::rethrow_exception(own->error);
+    }
+    return own;
+  });
   PendingCalls::note_known();
-  if (!message->done.load(std::memory_order_acquire)) {
-    communicator_->wait(*message, kAsLongAsItMay);
+  if (!own->message.done.load(std::memory_order_acquire)) {
+    communicator_->wait(own->message, kAsLongAsItMay);
   }
   if (own->error) std::rethrow_exception(own->error);
   return true;

@@ -231,6 +231,10 @@ void Observer::refused() const {
   if (recorder_ != nullptr) recorder_->skip_collective(group_);
 }
 
+void Observer::refused(const FlightRecorder::MessageRecord& message) const {
+  if (recorder_ != nullptr) recorder_->skip_message(group_, message);
+}
+
 std::uint64_t Observer::next_completion_key() {
   static std::atomic<std::uint64_t> last = 0;
   return ++last;

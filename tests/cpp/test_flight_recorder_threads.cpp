@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -151,6 +152,42 @@ TEST(a_call_that_was_refused_has_a_number_and_no_entry) {
   CHECK_EQ(entries.size(), 2u);
   CHECK_EQ(entries.at(0).sequence, 1u);
   CHECK_EQ(entries.at(1).sequence, 3u);
+}
+
+TEST(an_operation_that_was_not_made_leaves_no_entry_and_no_number) {
+  const auto refuse = [](Entry& entry) {
+    entry.inputs.add("Float", std::vector<std::int64_t>{3});
+    throw std::bad_alloc();
+  };
+  FlightRecorder recorder(2);  // the third overwrites the first
+  const std::size_t group = add_group(recorder);
+  for (int i = 0; i < 2; ++i) create(recorder, group);
+  CHECK_THROWS(recorder.create_collective({group, 1s}, "all_reduce", refuse), std::bad_alloc);
+  CHECK_THROWS(recorder.create_message({group, 1s}, {true, 2, 0}, refuse), std::bad_alloc);
+  CHECK_EQ(recorder.snapshot().entries.size(), 1u);
+  CHECK_EQ(recorder.snapshot().groups.at(0).num_created, 2u);
+  recorder.withdraw(create(recorder, group));
+  const auto left = recorder.snapshot();
+  CHECK_EQ(left.entries.size(), 1u);
+  CHECK_EQ(left.entries.at(0).sequence, 2u);
+  create(recorder, group);
+  create(recorder, group, {true, 2, 0});
+  std::vector<std::uint64_t> sequences;
+  for (const Entry& entry : recorder.snapshot().entries) sequences.push_back(entry.sequence);
+  CHECK(sequences == std::vector<std::uint64_t>({3, 1}));
+}
+
+TEST(a_message_that_was_refused_has_a_number_and_no_entry) {
+  FlightRecorder recorder(4);
+  const std::size_t group = add_group(recorder);
+  recorder.skip_message(group, {true, 2, 0});
+  recorder.skip_message(group, {false, FlightRecorder::kAnybody, 0});  // its sender is not known
+  create(recorder, group, {true, 2, 0});
+  create(recorder, group, {false, 2, 0});
+  const auto entries = recorder.snapshot().entries;
+  CHECK_EQ(entries.size(), 2u);
+  CHECK_EQ(entries.at(0).sequence, 2u);
+  CHECK_EQ(entries.at(1).sequence, 1u);
 }
 
 TEST(both_ends_number_a_message_alike) {

@@ -13,10 +13,12 @@ import itertools
 import json
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ import torch.distributed as dist
 
 import ringcomm
 from ringcomm import _C
+from ringcomm.records import read
 
 TIMEOUT = timedelta(seconds=20)
 VICTIM = 1
@@ -301,6 +304,7 @@ class Rank:
         self.step = 0
         self.counted: Counter[str] = Counter()
         self.faults: list[str] = []
+        self.folder = tempfile.TemporaryDirectory()
         self.group: Any = None
         self.make_group()
 
@@ -350,6 +354,18 @@ class Rank:
         if later != ["right", "right"]:
             self.make_group()
         return bool(both[VICTIM][1])
+
+    def compare_records(self, name: str) -> None:
+        """Both flight records count calls and messages alike, whatever failed before."""
+        record = read(Path(ringcomm.flight.dump(f"{self.folder.name}/record")))
+        own: dict[str, int] = {}
+        for call in record.calls:
+            is_own = (call.group + " ").startswith(self.group.group_name + " ")
+            if is_own and "from any" not in name:  # what it was refused says not from whom
+                own[call.group] = max(call.sequence, own.get(call.group, 0))
+        both = self.exchange(own)
+        if both[0] != both[1]:
+            self.faults.append(f"after {name} the flight records count differently: {both}")
 
     def judge(self, where: str, outcomes: list[str], later: list[str]) -> None:
         works = later == ["right", "right"]
@@ -423,6 +439,7 @@ class Rank:
         while self.fail_at(name, call, point):
             point += stride
             before_each()
+        self.compare_records(name)
         if self.rank == 0 and "PROGRESS" in os.environ:
             seconds = time.monotonic() - began
             print(f"{name}: {point - 1} points, {seconds:.1f} s", file=sys.stderr, flush=True)

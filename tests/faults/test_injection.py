@@ -60,7 +60,12 @@ def free_port() -> int:
 def run(injector: Path, links: str | None = None, **options: object) -> dict[str, Any]:
     """What rank 0 has counted. `links`: between hosts, of which each rank plays one."""
     port = free_port()
-    environment = {**os.environ, "LD_PRELOAD": str(injector), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(injector),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",  # says where a rank crashed
+    }
     hosts = [
         {"RINGCOMM_HOSTID": f"host{r}", "RINGCOMM_LINKS": links} if links else {} for r in (0, 1)
     ]
