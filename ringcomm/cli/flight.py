@@ -7,8 +7,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from ringcomm.records import Call, Record, read_run
+from ringcomm.cli.traces import trace_file, write_trace
+from ringcomm.records import Record, read_run
 from ringcomm.records.arrivals import Arrivals, Collective, Late, arrivals
+from ringcomm.records.groups import by_group, ended_everywhere, members
+from ringcomm.records.timeline import timeline
 from ringcomm.records.words import group_of, line_of, operation_of, where_of, wrapped
 from ringcomm.units import readable_ranks
 from ringcomm.usage import FAILED
@@ -26,12 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "ended, 1 if one did not, and 2 if the records cannot be read."
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of the flight records")
+    parser.add_argument(
+        "--trace",
+        type=trace_file,
+        metavar="FILE",
+        help="also write all calls and waits, on one clock, as a trace for Perfetto (.json or "
+        ".json.gz)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints what the records say. Returns the exit code."""
     records = read_run(options.folder)
-    groups = _groups(records)
+    groups = by_group(records)
     pending = {name: found for name, calls in groups.items() if (found := _pending(calls))}
     by_time = sorted(pending, key=lambda name: min(c.created for c in pending[name].values()))
     texts: list[str] = []
@@ -45,17 +55,10 @@ def run(options: argparse.Namespace) -> int:
     for text in texts:
         for row in wrapped(text):
             print(row)
+    if options.trace is not None:
+        num_calls = sum(len(record.calls) for record in records.values())
+        write_trace(options.trace, timeline(records), f"{_records(records)}, {num_calls} calls")
     return FAILED if pending else 0
-
-
-def _groups(records: Mapping[int, Record]) -> dict[str, dict[int, dict[int, Call]]]:
-    """The calls by group, sequence number and rank."""
-    groups: dict[str, dict[int, dict[int, Call]]] = {}
-    for rank, record in records.items():
-        for call in record.calls:
-            if call.sequence:  # the sender of a message from any rank may not be known
-                groups.setdefault(call.group, {}).setdefault(call.sequence, {})[rank] = call
-    return groups
 
 
 def _pending(calls: Mapping[int, Collective]) -> Collective | None:
@@ -73,13 +76,9 @@ def _pending(calls: Mapping[int, Collective]) -> Collective | None:
     return calls[min(later)] if (later := [each for each in calls if each > last]) else None
 
 
-def _members(records: Mapping[int, Record], name: str) -> list[int]:
-    return sorted({rank for each in records.values() for rank in each.members.get(name, ())})
-
-
 def _describe_pending(records: Mapping[int, Record], name: str, calls: Collective) -> Iterator[str]:
     first = min(calls.values(), key=lambda call: call.created)
-    absent = [rank for rank in _members(records, name) if rank not in calls]
+    absent = [rank for rank in members(records, name) if rank not in calls]
     missing = [rank for rank in absent if rank in records]
     unknown = [rank for rank in absent if rank not in records]
     called = f"{operation_of(first)} #{first.sequence} of {group_of(first)}"
@@ -117,13 +116,7 @@ def _places(calls: Collective) -> Iterator[str]:
 def _describe_arrivals(
     records: Mapping[int, Record], name: str, calls: Mapping[int, Collective]
 ) -> Iterator[str]:
-    members = _members(records, name)
-    complete = [
-        by_rank
-        for by_rank in calls.values()
-        if sorted(by_rank) == members
-        and not any(call.is_message or call.completed is None for call in by_rank.values())
-    ]
+    complete = list(ended_everywhere(calls, members(records, name)).values())
     found = arrivals(complete)
     if found.num_calls < _FEWEST_CALLS:
         return

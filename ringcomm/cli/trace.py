@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
-from ringcomm.arguments import module, nbytes, number, output_file
+from ringcomm.arguments import module, nbytes, number
+from ringcomm.cli.traces import trace_file
 from ringcomm.usage import FailedError, UsageError, did_you_mean
-
-SUFFIXES = (".json", ".json.gz")
-
-
-def trace_file(text: str) -> Path:
-    """A path for a trace."""
-    if not text.endswith(SUFFIXES):
-        raise argparse.ArgumentTypeError(f"must end in {' or '.join(SUFFIXES)}, got {text!r}")
-    return output_file(text).absolute()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

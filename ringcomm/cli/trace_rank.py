@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import tempfile
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
 import ringcomm
+from ringcomm.cli.traces import write_trace
 
 TIMEOUT = timedelta(seconds=120)
 _WARM_UP = 3  # all-reduces
@@ -87,13 +87,7 @@ def write(mine: Record, output: Path, device: str) -> None:
     if dist.get_rank() != 0:
         return
     events = merged(records)
-    text = json.dumps({"traceEvents": events, "otherData": {"device": device}})
-    if output.suffix == ".gz":
-        output.write_bytes(gzip.compress(text.encode()))
-    else:
-        output.write_text(text)
-    print(f"wrote {output}: {len(records)} ranks, {contents(events)}")
-    print("open it at https://ui.perfetto.dev, which keeps it on your machine", flush=True)
+    write_trace(output, events, f"{len(records)} ranks, {contents(events)}", {"device": device})
 
 
 def contents(events: Sequence[Event]) -> str:

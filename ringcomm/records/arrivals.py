@@ -66,7 +66,7 @@ class _Wait:
 
 def arrivals(collectives: Sequence[Collective]) -> Arrivals:
     """Compares when ranks called collectives of one group, each of which is complete on all."""
-    collectives = [calls for calls in collectives if _waits_for_all(calls)]
+    collectives = [calls for calls in collectives if waits_for_all(calls)]
     ranks = sorted(collectives[0]) if collectives else []
     if len(ranks) < 2:
         return Arrivals(len(collectives), 0.0, 0.0, [])
@@ -145,7 +145,8 @@ def _place(call: Call) -> tuple[object, ...]:
     return call.frames or call.kind
 
 
-def _waits_for_all(calls: Collective) -> bool:
+def waits_for_all(calls: Collective) -> bool:
+    """Whether no rank ends such a collective before all have called it."""
     return next(iter(calls.values())).operation not in _ONE_SIDED
 
 
