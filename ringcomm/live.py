@@ -6,11 +6,13 @@ a process can read its groups while it runs, hangs, or is stopped in a debugger.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ringcomm import _C
 from ringcomm.chosen import Chosen, SizeClass
@@ -105,25 +107,15 @@ class GroupStatus:
         for rank in self.ranks:
             if rank.waits_for is None or not rank.waits:
                 continue
-            at_fault = self._at_fault(rank.waits_for)
-            if at_fault is None:
+            awaited = at_fault(self.ranks, rank.waits_for)
+            if awaited is None:
                 in_circle.append(rank)
             else:
-                held_up.setdefault(at_fault, []).append(rank)
+                held_up.setdefault(awaited, []).append(rank)
         reasons = [self._reason(self.ranks[rank], held_up[rank]) for rank in sorted(held_up)]
         if in_circle:
             reasons.append(f"{_names(in_circle)} wait for each other.")
         return reasons
-
-    def _at_fault(self, rank: int) -> int | None:
-        """The rank that this one waits for in the end: itself, if for none; None in a circle."""
-        passed = set()
-        while (next_rank := self.ranks[rank].waits_for) is not None:
-            if rank in passed:
-                return None
-            passed.add(rank)
-            rank = next_rank
-        return rank
 
     def _reason(self, culprit: RankStatus, waiting: list[RankStatus]) -> str:
         have = "have" if len(waiting) > 1 else "has"
@@ -133,6 +125,17 @@ class GroupStatus:
             f"{_names(waiting)} {have} waited {longest} for {name} (pid {culprit.pid}). "
             f"{name.capitalize()} {_does(culprit, waiting)}."
         )
+
+
+def at_fault(ranks: Sequence[RankStatus], rank: int) -> int | None:
+    """The rank that this one waits for in the end: itself, if for none; None in a circle."""
+    passed = set()
+    while (next_rank := ranks[rank].waits_for) is not None:
+        if rank in passed:
+            return None
+        passed.add(rank)
+        rank = next_rank
+    return rank
 
 
 def _names(ranks: list[RankStatus]) -> str:
@@ -179,7 +182,7 @@ def running() -> list[GroupStatus]:
 
     A group whose hosts are played on one machine is there once for each.
     """
-    return list(_groups_of(sorted(int(p.name) for p in Path("/proc").glob("[0-9]*"))))
+    return list(_groups_of(_pids()))
 
 
 def group_of(descriptor: int) -> GroupStatus:
@@ -187,7 +190,52 @@ def group_of(descriptor: int) -> GroupStatus:
     return _group_of(descriptor, os.getpid(), os.readlink(f"/proc/self/fd/{descriptor}"))
 
 
+@dataclass(frozen=True)
+class OpenGroup:
+    """A running group whose memory is open, to be looked at again and again."""
+
+    descriptor: int
+    pid: int
+    target: str
+
+    def status(self) -> GroupStatus:
+        """The group as it is now."""
+        return _group_of(self.descriptor, self.pid, self.target)
+
+    def ranks(self) -> tuple[RankStatus, ...]:
+        """Its ranks as they are now: the part of its status that changes often."""
+        return _ranks_of(_C.view_group(self.descriptor))
+
+
+@contextlib.contextmanager
+def open_groups() -> Iterator[list[OpenGroup]]:
+    """The groups that `running` finds, open meanwhile."""
+    with contextlib.ExitStack() as stack:
+        groups = []
+        for group in _opened(_pids()):
+            stack.callback(os.close, group.descriptor)
+            with contextlib.suppress(RuntimeError):  # of another build
+                group.status()
+                groups.append(group)
+        yield groups
+
+
+def _pids() -> list[int]:
+    return sorted(int(p.name) for p in Path("/proc").glob("[0-9]*"))
+
+
 def _groups_of(pids: list[int]) -> Iterator[GroupStatus]:
+    for group in _opened(pids):
+        try:
+            yield group.status()
+        except RuntimeError:
+            continue  # of another build
+        finally:
+            os.close(group.descriptor)
+
+
+def _opened(pids: list[int]) -> Iterator[OpenGroup]:
+    """Each group's memory once; the caller closes it."""
     seen = set()
     for pid in pids:
         for path, target in _memory_of(pid):
@@ -195,16 +243,12 @@ def _groups_of(pids: list[int]) -> Iterator[GroupStatus]:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
                 continue  # it has ended meanwhile, or is not ours to look at
-            try:
-                file = os.fstat(descriptor)
-                if (file.st_dev, file.st_ino) in seen:
-                    continue
-                seen.add((file.st_dev, file.st_ino))
-                yield _group_of(descriptor, pid, target)
-            except RuntimeError:
-                continue  # of another build
-            finally:
+            file = os.fstat(descriptor)
+            if (file.st_dev, file.st_ino) in seen:
                 os.close(descriptor)
+                continue
+            seen.add((file.st_dev, file.st_ino))
+            yield OpenGroup(descriptor, pid, target)
 
 
 def _group_of(descriptor: int, pid: int, target: str) -> GroupStatus:
@@ -214,7 +258,7 @@ def _group_of(descriptor: int, pid: int, target: str) -> GroupStatus:
         RuntimeError: it is not the memory of a group of this build.
     """
     found = _C.view_group(descriptor)
-    ranks = tuple(RankStatus(**rank) for rank in found["ranks"])
+    ranks = _ranks_of(found)
     host_of = found["host_of"]
     across = Link(*found["across"])
     chosen = Chosen(
@@ -237,6 +281,10 @@ def _group_of(descriptor: int, pid: int, target: str) -> GroupStatus:
         chosen,
         tuple(rank.rank for rank in here),
     )
+
+
+def _ranks_of(found: dict[str, Any]) -> tuple[RankStatus, ...]:
+    return tuple(RankStatus(**rank) for rank in found["ranks"])
 
 
 def _hosts(ranks: tuple[RankStatus, ...], host_of: list[int]) -> tuple[Host, ...]:

@@ -147,7 +147,7 @@ def _collectives(by_rank: Mapping[int, Mapping[int, Call]]) -> Iterator[Collecti
         yield {rank: calls[sequence] for rank, calls in by_rank.items()}
 
 
-def _straggler(late: Late, found: Arrivals, host: str) -> Straggler:
+def _straggler(late: Late[Call], found: Arrivals, host: str) -> Straggler:
     return Straggler(
         rank=late.rank,
         host=host,

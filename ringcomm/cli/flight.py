@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ringcomm.cli.traces import trace_file, write_trace
-from ringcomm.records import Record, read_run
+from ringcomm.records import Call, Record, read_run
 from ringcomm.records.arrivals import Arrivals, Collective, Late, arrivals
 from ringcomm.records.groups import by_group, ended_everywhere, members
 from ringcomm.records.timeline import timeline
@@ -130,7 +130,7 @@ def _describe_arrivals(
         )
 
 
-def _late(late: Late, found: Arrivals, group: str) -> str:
+def _late(late: Late[Call], found: Arrivals, group: str) -> str:
     return (
         f"Rank {late.rank} is late: the others waited {_of_time(late.waited, found)} for it, most "
         f"{where_of(late.worst)}. It came last in {late.times_last} of {found.num_calls} calls of "

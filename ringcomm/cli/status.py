@@ -8,7 +8,7 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -19,6 +19,7 @@ from ringcomm.usage import INTERRUPTED
 
 if TYPE_CHECKING:
     from ringcomm.live import GroupStatus, RankStatus
+    from ringcomm.waiting import Waits
 
 _LEFT = ("state",)  # columns of words; the others are numbers
 
@@ -39,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Shows the groups of this user's running jobs on this host: what each rank does, who waits "
         "for whom, and what the groups chose when they were made. It only reads."
     )
-    parser.add_argument(
+    how_often = parser.add_mutually_exclusive_group()
+    how_often.add_argument(
         "--watch",
         nargs="?",
         const=1.0,
@@ -48,13 +50,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show it again and again, every second if not given; in a file or a pipe, with the "
         "time before each",
     )
+    how_often.add_argument(
+        "--slow",
+        nargs="?",
+        const=10.0,
+        type=_seconds,
+        metavar="SECONDS",
+        help="look for so many seconds, 10 if not given, and say which ranks the others wait for",
+    )
     parser.add_argument("--json", action="store_true", help="for machines: one JSON list of groups")
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the groups. Returns the exit code."""
     try:
-        if options.watch is None:
+        if options.slow is not None:
+            _print_slow(options.slow, options.json)
+        elif options.watch is None:
             _print(options.json)
         elif _is_screen() and not options.json:
             _watch(options.watch)
@@ -76,12 +88,29 @@ def _print(is_json: bool) -> None:
     groups = running()
     if is_json:
         print(json.dumps([dataclasses.asdict(group) | {"why": group.why()} for group in groups]))
-    elif sys.stdout.isatty():
+        sys.stdout.flush()
+    else:
+        _print_lines(_lines(groups, Console().width))
+
+
+def _print_slow(seconds: float, is_json: bool) -> None:
+    from ringcomm.waiting import watch
+
+    found = watch(seconds)
+    if is_json:
+        print(json.dumps([dataclasses.asdict(waits) for waits in found]))
+        sys.stdout.flush()
+    else:
+        _print_lines(_slow_lines(found, Console().width))
+
+
+def _print_lines(lines: Iterable[Text]) -> None:
+    if sys.stdout.isatty():
         console = Console()
-        for line in _lines(groups, console.width):
+        for line in lines:
             console.print(line, soft_wrap=True)
     else:
-        for line in _lines(groups, Console().width):
+        for line in lines:
             print(line.plain)
     sys.stdout.flush()
 
@@ -131,6 +160,41 @@ def _lines(groups: list[GroupStatus], width: int) -> Iterator[Text]:
             if group.job == job:
                 yield from _group(group, width)
         yield Text()
+
+
+def _slow_lines(found: list[Waits], width: int) -> Iterator[Text]:
+    """Which ranks are late, group by group."""
+    if not found:
+        yield Text("No group of yours runs on this host.")
+    for job in dict.fromkeys(waits.group.job for waits in found):
+        yield from _wrapped(f"job {job}", width, "bold")
+        for waits in found:
+            if waits.group.job == job:
+                for text, style in _slow(waits):
+                    yield from _wrapped(text, width, style)
+
+
+def _slow(waits: Waits) -> Iterator[tuple[str, str]]:
+    group, of_time = waits.group, f"of {waits.seconds:.3g} s"
+    rank_of = {rank.global_rank: rank for rank in group.ranks}
+    for late in waits.late:
+        rank = rank_of[late.rank]
+        yield (
+            f"Rank {late.rank} (pid {rank.pid}, host {rank.host}) of {group.title()}, is late: the "
+            f"others waited {late.waited:.3g} s {of_time} for it, most in {late.worst}. It was "
+            f"seen to come last in {late.times_last} of {waits.num_calls} calls.",
+            "yellow",
+        )
+    for reason in group.why():
+        yield f"{group.title()[0].upper()}{group.title()[1:]}: {reason}", "yellow"
+    if not waits.num_calls:
+        yield f"{group.title()[0].upper()}{group.title()[1:]}, ended no call.", ""
+    elif not waits.late:
+        yield (
+            f"No rank of {group.title()}, was late too often: in {waits.num_calls} calls, "
+            f"{waits.waited:.3g} s {of_time} were spent waiting for whoever came last.",
+            "",
+        )
 
 
 def _problems(groups: list[GroupStatus], width: int) -> Iterator[Text]:

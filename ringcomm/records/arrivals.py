@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ringcomm.records import Call
+
+_What = TypeVar("_What")
 
 # A rank is named only if what it does is no accident: such a result comes by chance less than once
 # in a thousand groups, and the group lost this share of its time to the rank.
@@ -35,33 +38,41 @@ class Arrivals:
     num_calls: int
     seconds: float
     waited: float
-    late: list[Late]
+    late: list[Late[Call]]
 
 
 @dataclass(frozen=True)
-class Late:
+class Late(Generic[_What]):
     """A rank that others wait for.
 
     Attributes:
         rank: of the default group.
         times_last: in how many calls it came last.
         waited: seconds that it came after the second last rank, all those calls together.
-        worst: the call of that rank's script line that cost most.
+        worst: a call at the place in the program that cost most.
     """
 
     rank: int
     times_last: int
     waited: float
-    worst: Call
+    worst: _What
 
 
 @dataclass(frozen=True)
-class _Wait:
-    """One collective: nanoseconds from the second last rank's call to the last one's."""
+class Wait(Generic[_What]):
+    """The wait for the last rank in one collective.
+
+    Attributes:
+        length: nanoseconds from the second last rank's call to the last one's.
+        rank: which came last.
+        call: the last rank's.
+        place: in the program; calls of one place are alike.
+    """
 
     length: int
     rank: int
-    call: Call
+    call: _What
+    place: Hashable
 
 
 def arrivals(collectives: Sequence[Collective]) -> Arrivals:
@@ -71,24 +82,38 @@ def arrivals(collectives: Sequence[Collective]) -> Arrivals:
     if len(ranks) < 2:
         return Arrivals(len(collectives), 0.0, 0.0, [])
     ahead = clock_offsets(collectives)
-    waits: list[_Wait] = []
-    at: dict[tuple[object, ...], list[_Wait]] = {}
+    waits: list[Wait[Call]] = []
     for calls in collectives:
         came = sorted((calls[rank].created - ahead[rank], rank) for rank in ranks)
         (second, _), (last, rank) = came[-2:]
-        waits.append(_Wait(last - second, rank, calls[rank]))
-        at.setdefault(_place(calls[ranks[0]]), []).append(waits[-1])
+        waits.append(Wait(last - second, rank, calls[rank], _place(calls[ranks[0]])))
     times = [calls[rank].created - ahead[rank] for calls in collectives for rank in ranks]
     elapsed = max(times) - min(times)
+    total = sum(each.length for each in waits)
+    late = late_ranks(waits, ranks, elapsed)
+    return Arrivals(len(collectives), elapsed / 1e9, total / 1e9, late)
+
+
+def late_ranks(
+    waits: Sequence[Wait[_What]], ranks: Sequence[int], elapsed: int
+) -> list[Late[_What]]:
+    """Which of the ranks the others wait for, the worst first.
+
+    Args:
+        waits: of the group's collectives; those without a wait may be missing.
+        ranks: of the group.
+        elapsed: nanoseconds that the calls took altogether, with what lay between them.
+    """
+    at: dict[Hashable, list[Wait[_What]]] = {}
+    for wait in waits:
+        at.setdefault(wait.place, []).append(wait)
     late = []
-    for rank in ranks:
+    for rank in ranks if waits else ():
         if _is_late(rank, waits, at.values(), len(ranks), elapsed):
             own = [each for each in waits if each.rank == rank]
             waited = sum(each.length for each in own) / 1e9
             late.append(Late(rank, len(own), waited, _worst(own)))
-    late.sort(key=lambda each: -each.waited)
-    total = sum(each.length for each in waits)
-    return Arrivals(len(collectives), elapsed / 1e9, total / 1e9, late)
+    return sorted(late, key=lambda each: -each.waited)
 
 
 def clock_offsets(collectives: Sequence[Collective]) -> dict[int, int]:
@@ -110,8 +135,8 @@ def clock_offsets(collectives: Sequence[Collective]) -> dict[int, int]:
 
 def _is_late(
     rank: int,
-    waits: Sequence[_Wait],
-    at_places: Collection[Sequence[_Wait]],
+    waits: Sequence[Wait[_What]],
+    at_places: Collection[Sequence[Wait[_What]]],
     world_size: int,
     elapsed: int,
 ) -> bool:
@@ -122,7 +147,7 @@ def _is_late(
     """
     by_chance = _BY_CHANCE / world_size / 2
 
-    def is_late(calls: Sequence[_Wait], longest: float, by_chance: float) -> bool:
+    def is_late(calls: Sequence[Wait[_What]], longest: float, by_chance: float) -> bool:
         waited = sum(each.length for each in calls if each.rank == rank)
         by_others = sum(each.length for each in calls) - waited
         if waited - by_others / (world_size - 1) < _LEAST_SHARE * elapsed:
@@ -199,12 +224,11 @@ def _chance(waits: Sequence[float], waited: float, probability: float) -> float:
     return min(math.exp(log_chance), 2 * tail)
 
 
-def _worst(own: Sequence[_Wait]) -> Call:
+def _worst(own: Sequence[Wait[_What]]) -> _What:
     """One call of the place in the script that cost most."""
-    cost: Counter[tuple[object, ...]] = Counter()
-    call_at: dict[tuple[object, ...], Call] = {}
+    cost: Counter[Hashable] = Counter()
+    call_at: dict[Hashable, _What] = {}
     for wait in own:
-        place = _place(wait.call)
-        cost[place] += wait.length
-        call_at[place] = wait.call
+        cost[wait.place] += wait.length
+        call_at[wait.place] = wait.call
     return call_at[cost.most_common(1)[0][0]]
