@@ -16,7 +16,7 @@ from ringcomm import _C, debug, flight, links, tuning
 from ringcomm.environment import one_of, switch, value_of, warn_of_unknown
 from ringcomm.groups import LONGEST_TIMEOUT, unwrapped
 from ringcomm.host import given_name
-from ringcomm.options import Options, choices, hosts, on_devices, reproducible
+from ringcomm.options import Options, check_finite, choices, hosts, on_devices, reproducible
 from ringcomm.plan.simulator import link
 
 EXECUTORS = ("auto", "messages", "fused")  # on GPUs
@@ -109,6 +109,7 @@ def _settings(options: Any, pg_options: Any) -> tuple[Any, ...]:
         one_of("RINGCOMM_ASYNC_ERRORS", ASYNC_ERRORS),
         chosen.is_high_priority_stream,
         reproducible(chosen),
+        check_finite(chosen),
     )
 
 

@@ -28,6 +28,7 @@ def init(
     algorithm: str | Mapping[str, str] | None = None,
     ranks_per_host: RanksPerHost | None = None,
     reproducible: str | None = None,
+    check_finite: bool | None = None,
 ) -> ProcessGroup:
     """Makes this process a rank of the default group; all ranks call it.
 
@@ -43,17 +44,18 @@ def init(
         ranks_per_host: which ranks share a host; see `ringcomm.Options`.
         reproducible: "ranks" if the bits of sums are to depend on values alone, or "world"; see
             `ringcomm.Options`.
+        check_finite: whether NaN and infinity are errors; see `ringcomm.Options`.
 
     Returns:
         The default group if its CPU backend is "ring", else the group of "ring" that rides on it.
 
     Raises:
         ValueError: the environment is incomplete; the message names the missing variables. Or there
-            is a default group, or one of "ring" on it, and it is to have an algorithm, hosts or
-            reproducible sums.
+            is a default group, or one of "ring" on it, and it is to have
+            options.
         torch.distributed.DistBackendError: not all ranks came in time.
     """
-    options = _options(algorithm, ranks_per_host, reproducible)
+    options = _options(algorithm, ranks_per_host, reproducible, check_finite)
     timeout = bounded(timeout)
     if not dist.is_initialized():
         found = rendezvous(timeout)
@@ -135,10 +137,12 @@ def _options(
     algorithm: str | Mapping[str, str] | None,
     ranks_per_host: RanksPerHost | None,
     reproducible: str | None,
+    check_finite: bool | None,
 ) -> Options | None:
-    if algorithm is None and ranks_per_host is None and reproducible is None:
+    given = (algorithm, ranks_per_host, reproducible, check_finite)
+    if given == (None,) * len(given):
         return None
-    return Options(algorithm, ranks_per_host, reproducible=reproducible)
+    return Options(algorithm, ranks_per_host, reproducible=reproducible, check_finite=check_finite)
 
 
 def new_group(
@@ -154,6 +158,7 @@ def new_group(
     algorithm: str | Mapping[str, str] | None = None,
     ranks_per_host: RanksPerHost | None = None,
     reproducible: str | None = None,
+    check_finite: bool | None = None,
 ) -> ProcessGroup | Any:
     """torch.distributed.new_group with the backend "ring".
 
@@ -173,6 +178,7 @@ def new_group(
         ranks_per_host: which ranks share a host; see `ringcomm.Options`.
         reproducible: "ranks" if the bits of sums are to depend on values alone, or "world"; see
             `ringcomm.Options`.
+        check_finite: whether NaN and infinity are errors; see `ringcomm.Options`.
 
     Returns:
         The group; on ranks outside of it, torch.distributed's GroupMember.NON_GROUP_MEMBER. Its
@@ -180,10 +186,9 @@ def new_group(
 
     Raises:
         ValueError: there is no default group, ranks are repeated or out of range, there are both
-            pg_options and an algorithm, ranks_per_host or reproducible, or group_desc holds a lone
-            surrogate.
+            pg_options and one of the options, or group_desc holds a lone surrogate.
     """
-    options = _options(algorithm, ranks_per_host, reproducible)
+    options = _options(algorithm, ranks_per_host, reproducible, check_finite)
     if options is not None and pg_options is not None:
         raise ValueError(f"either pg_options or {options!r} can be given, got both")
     if ranks is not None and len(set(ranks)) < len(ranks):  # which old versions of torch let pass

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from ringcomm._C import streams
 from ringcomm._C.plan import Collective, Plan
-from ringcomm.environment import MOST_RANKS, is_integer, one_of, shown, value_of
+from ringcomm.environment import MOST_RANKS, is_integer, one_of, shown, switch, value_of
 from ringcomm.plan import registry
 from ringcomm.plan.algorithms import ALGORITHMS, RanksPerHost, host_of
 from ringcomm.plan.plans import COLLECTIVES, ROOTED
@@ -59,6 +59,9 @@ class Options:
             number alone, to the bit, as the documentation's page "Reproducible sums" promises;
             ``"world"`` if those of `ringcomm.sum_of_parts` are not to depend on the number either;
             ``"off"`` if neither. RINGCOMM_REPRODUCIBLE, or "off", if not given.
+        check_finite: whether a call with NaN or infinity in what this rank sends is a ValueError on
+            all ranks, which says where the first one is. Tensors on CPUs alone are looked at. Ranks
+            may differ. RINGCOMM_CHECK_FINITE, or False, if not given.
     """
 
     algorithm: str | Mapping[str, str] | None = None
@@ -68,6 +71,7 @@ class Options:
     max_ctas: int | None = None
     is_high_priority_stream: bool = True
     reproducible: str | None = None
+    check_finite: bool | None = None
 
     # A DeviceMesh looks here for the timeout of its groups; None stands for torch's default.
     _timeout: ClassVar[None] = None
@@ -87,6 +91,21 @@ def reproducible(options: Options) -> str:
             f"{options.reproducible!r}"
         )
     return options.reproducible
+
+
+def check_finite(options: Options) -> bool:
+    """Whether values are looked at, by the options or the environment.
+
+    Raises:
+        ValueError: the options or RINGCOMM_CHECK_FINITE say neither yes nor no.
+    """
+    if options.check_finite is None:
+        return switch("RINGCOMM_CHECK_FINITE")
+    if type(options.check_finite) is not bool:
+        raise ValueError(
+            f"check_finite of ringcomm.Options must be True or False, got {options.check_finite!r}"
+        )
+    return options.check_finite
 
 
 def on_devices(options: Options) -> tuple[int, int, int | None]:

@@ -83,7 +83,7 @@ def test_what_the_page_says_is_there_takes_what_torchs_takes(name: str) -> None:
     public = [parameter for parameter in torchs if not parameter.startswith("_")]
     assert [parameter for parameter in public if parameter not in ours] == []
     beyond = [parameter for parameter in ours if parameter not in public]
-    assert set(beyond) <= NEWER | {"algorithm", "ranks_per_host", "reproducible"}
+    assert set(beyond) <= NEWER | {"algorithm", "ranks_per_host", "reproducible", "check_finite"}
     same = [parameter for parameter in ours if parameter in public]
     assert same == public  # in their order
     for parameter in same:

@@ -60,7 +60,7 @@ def test_programs(
 
 
 def test_programs_were_found() -> None:
-    assert len(PROGRAMS) == 15
+    assert len(PROGRAMS) == 16
 
 
 def test_plan_table() -> None:

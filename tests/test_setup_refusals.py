@@ -22,6 +22,7 @@ BAD = {
     "RINGCOMM_ASYNC_ERRORS": "none such",
     "RINGCOMM_BLOCKING_WAIT": "perhaps",
     "RINGCOMM_DEBUG": "none such",
+    "RINGCOMM_CHECK_FINITE": "perhaps",
     "RINGCOMM_EXECUTOR": "none such",
     "RINGCOMM_FLIGHT_DIGESTS": "perhaps",
     "RINGCOMM_FLIGHT_DUMP": "perhaps",

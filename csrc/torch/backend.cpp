@@ -201,6 +201,7 @@ RingBackend::WorkPtr RingBackend::submit(Operation operation, Operation::Body bo
   const bool on_host = operation.memory.empty() || operation.memory.front().is_cpu();
   if (estimate_ && on_host) return add_to_estimate(std::move(operation));
   if (std::exchange(estimate_, std::nullopt)) refuse_in_estimate("a collective on a device");
+  if (operation.reads) check_values(operation.inputs, operation.type);
   DeviceGroup* device = on_host ? nullptr : &device_group(operation.memory.front().device());
   Submission submission{std::move(operation), std::move(body), device};
   if (!held_) return begin(std::move(submission), coalescing_ ? &*coalescing_ : nullptr);

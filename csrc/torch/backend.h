@@ -19,6 +19,7 @@
 #include "shm/communicator.h"
 #include "shm/shrink.h"
 #include "torch/device.h"
+#include "torch/finite.h"
 #include "torch/observer.h"
 #include "torch/operation.h"
 #include "torch/tensors.h"
@@ -50,6 +51,7 @@ class RingBackend final : public c10d::Backend {
     }
 
     Selection selection;
+    bool check_finite = false;   // see torch/finite.h
     CallTimes times = {};        // as measured on this machine
     std::string links = "auto";  // engine between hosts, see torch/links.h
     std::chrono::milliseconds heartbeat_timeout =
@@ -351,6 +353,15 @@ class RingBackend final : public c10d::Backend {
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const {
     const bool is_default = timeout <= std::chrono::milliseconds(0);
     return bounded(is_default ? options_->timeout : timeout) + bounded(extension_->now());
+  }
+  // Throws ValueError if what this rank adds to its next collective is to be finite and is not.
+  void check_values(std::span<const at::Tensor> tensors, c10d::OpType type) const {
+    if (!options_->check_finite) return;
+    check_finite(tensors, public_name_of(type) + (" #" + std::to_string(sequence_ + 1)));
+  }
+  // Likewise for what it sends.
+  void check_values(const at::Tensor& tensor) const {
+    if (options_->check_finite) check_finite({&tensor, 1}, "send");
   }
   void close(const std::string& reason, bool abort);
   void abandon();

@@ -221,6 +221,7 @@ bool RingBackend::run_sync(const Call& call) {
     if (!can_stay(input)) return false;
     if (!lies_in_place(in_place, input, output, rank_) && overlap(input, output)) return false;
   }
+  if (reads) check_values({&input, 1}, type);
   return at_once(type, &input, &output, has_result, [&](Communicator& communicator, auto timeout) {
     run(communicator, input, output, timeout);
   });
@@ -241,6 +242,7 @@ RingBackend::WorkPtr RingBackend::carry_out(Call call, const CallOptions& opts) 
   const auto timeout = timeout_or_default(opts.timeout);
   Operation operation{call.type,         call.title, {call.input}, {call.output},
                       std::move(memory), timeout,    opts.asyncOp};
+  operation.reads = call.reads;
   operation.has_result = call.has_result;
   return submit(std::move(operation), [flat, data, run = std::move(call.run), writes = call.writes,
                                        timeout](Collectives& collectives) {

@@ -93,6 +93,7 @@ RingBackend::WorkPtr RingBackend::send_or_recv(shm::Message::Kind kind, Tensors&
   const bool is_send = kind == shm::Message::Kind::kSend;
   const at::Tensor& tensor = single(tensors, what, "tensor");
   check_tensor(tensor, what);
+  if (is_send) check_values(tensor);
   if (!is_send) check_output(tensor, what);
   TORCH_CHECK_VALUE(peer == shm::kAnySource || (peer >= 0 && peer < size_), "ring: ", what,
                     ": the peer is rank ", peer, "; it must be 0 to ", size_ - 1);
@@ -210,6 +211,7 @@ bool RingBackend::run_message_sync(shm::Message::Kind kind, const at::Tensor& te
   if (!can_stay(tensor) || tensor.is_neg()) return false;
   if (peer == rank_ || !needs_no_work() || Observer::is_profiled()) return false;
   check_usable();
+  if (is_send) check_values(tensor);
   const std::chrono::milliseconds timeout = options_->timeout;
   const Report report =
       observer_->message({is_send, peer, tag}, tensor, timeout, /*starts_at_once=*/true);

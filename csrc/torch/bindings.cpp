@@ -117,11 +117,12 @@ c10::intrusive_ptr<c10d::Backend> create_backend(
     const std::optional<Link>& link, const std::vector<Tuned>& tuned,
     std::chrono::milliseconds heartbeat_timeout, const std::vector<Time>& times,
     const std::string& tuned_by, const py::object& made, const std::string& async_errors,
-    bool is_high_priority_stream, const std::string& reproducible) {
+    bool is_high_priority_stream, const std::string& reproducible, bool check_finite) {
   const auto make_options = [&] {
     auto options = c10::make_intrusive<RingBackend::Options>(timeout);
     options->selection = selection_of(algorithms, std::move(host_of), link.value_or(Link{}), tuned,
                                       tuned_by, reproducible);
+    options->check_finite = check_finite;
     options->device.layout = streams::Layout::with(num_channels, slice_nbytes);
     options->device.shares_device = !max_ctas;
     options->device.max_ctas = max_ctas.value_or(options->device.max_ctas);
@@ -276,6 +277,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("times") = std::vector<Time>{}, py::arg("tuned_by") = "",
         py::arg("made") = py::none(), py::arg("async_errors") = "exit",
         py::arg("is_high_priority_stream") = true, py::arg("reproducible") = "off",
+        py::arg("check_finite") = false,
         "One rank's backend. Blocks until all ranks of the group have joined.");
   m.def("decline_group", &decline_group, py::arg("store"), py::arg("rank"), py::arg("world_size"),
         py::arg("timeout"), py::arg("group_name"), py::arg("global_ranks"), py::arg("reason"),

@@ -42,6 +42,7 @@ def create_backend(
     async_errors: str = "exit",
     is_high_priority_stream: bool = True,
     reproducible: str = "off",
+    check_finite: bool = False,
 ) -> Backend: ...
 def decline_group(
     store: Store,
