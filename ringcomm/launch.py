@@ -55,7 +55,8 @@ def run_ranks(
         with uninterrupted():
             for rank in range(nproc):
                 ranks.append(start(arguments, _environment(rank, nproc, port), stderr))
-        store = local_store(listening)
+            # In here, as an interrupt between its making and this name for it would end it at once.
+            store = local_store(listening)
         _wait(ranks, timeout)
         del store  # not before
     finally:

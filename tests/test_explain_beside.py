@@ -209,8 +209,10 @@ def test_both_play_on_one_clock(browser: object, tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8")
     browser.get(file.as_uri())
 
-    def now() -> float:
-        return float(browser.execute_script("return document.body.dataset.seconds"))
+    def now() -> float | None:
+        """None before the page is ready."""
+        seconds = browser.execute_script("return document.body.dataset.seconds")
+        return None if seconds is None else float(seconds)
 
     def steps() -> list[int]:
         return [
