@@ -250,11 +250,12 @@ def test_digests(tmp_path: Path) -> None:
     assert re.search(r"^\| 2 \| 64 KiB \| [\d.]+ [µm]s \|", result.stdout, re.M)
 
 
-def test_reproducible(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["reproducible", "check_finite"])
+def test_group_options(option: str, tmp_path: Path) -> None:
     output = tmp_path / "out"
     result = run(
-        *("benchmarks/reproducible.py", "--nproc", "4", "--sizes", "64,64K", "--rounds", "3"),
-        *("--dtypes", "bfloat16", "--output", str(output)),
+        *("benchmarks/group_options.py", option, "--nproc", "4", "--sizes", "64,64K"),
+        *("--rounds", "3", "--dtypes", "bfloat16", "--output", str(output)),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     rows = json.loads(output.with_suffix(".json").read_text())["rows"]
@@ -262,7 +263,7 @@ def test_reproducible(tmp_path: Path) -> None:
         (4, "bfloat16", 64),
         (4, "bfloat16", 65536),
     ]
-    assert all(row["off"] > 0 and row["ranks"] > 0 for row in rows)
+    assert all(row["off"] > 0 and row["on"] > 0 for row in rows)
     pattern = r"^\| 4 \| bfloat16 \| 64 KiB( \| [\d.]+ [µm]s){2} \| [\d.]+ \|$"
     assert re.search(pattern, result.stdout, re.M)
 

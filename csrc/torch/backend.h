@@ -356,12 +356,11 @@ class RingBackend final : public c10d::Backend {
   }
   // Throws ValueError if what this rank adds to its next collective is to be finite and is not.
   void check_values(std::span<const at::Tensor> tensors, c10d::OpType type) const {
-    if (!options_->check_finite) return;
-    check_finite(tensors, public_name_of(type) + (" #" + std::to_string(sequence_ + 1)));
+    if (options_->check_finite) check_finite(tensors, public_name_of(type), sequence_ + 1);
   }
   // Likewise for what it sends.
   void check_values(const at::Tensor& tensor) const {
-    if (options_->check_finite) check_finite({&tensor, 1}, "send");
+    if (options_->check_finite) check_finite({&tensor, 1}, "send", 0);
   }
   void close(const std::string& reason, bool abort);
   void abandon();

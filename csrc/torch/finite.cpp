@@ -52,28 +52,28 @@ bool has_floats(const at::Tensor& tensor) {
 }
 
 // Its numbers in logical order: of a complex one its parts, of a sparse one those that it has.
-at::Tensor flattened(const at::Tensor& tensor) {
+at::Tensor numbers_of(const at::Tensor& tensor) {
   const at::Tensor dense = tensor.is_sparse() ? tensor._values() : tensor;
-  return (dense.is_complex() ? at::view_as_real(dense.resolve_conj()) : dense)
-      .contiguous()
-      .flatten();
+  return (dense.is_complex() ? at::view_as_real(dense.resolve_conj()) : dense).contiguous();
 }
 
 }  // namespace
 
-void check_finite(std::span<const at::Tensor> tensors, const std::string& what) {
+void check_finite(std::span<const at::Tensor> tensors, const char* what, std::uint64_t sequence) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!has_floats(tensors[i])) continue;
-    const at::Tensor flat = flattened(tensors[i]);
-    const std::int64_t found = first_not_finite(flat);
-    if (found == flat.numel()) continue;
-    const std::int64_t element = tensors[i].is_complex() ? found / 2 : found;
-    const auto index = index_of(
-        element, tensors[i].is_sparse() ? tensors[i]._values().sizes() : tensors[i].sizes());
+    const at::Tensor& tensor = tensors[i];
+    if (!has_floats(tensor)) continue;
+    const at::Tensor numbers = numbers_of(tensor);
+    const std::int64_t found = first_not_finite(numbers);
+    if (found == numbers.numel()) continue;
+    const std::int64_t element = tensor.is_complex() ? found / 2 : found;
+    const auto sizes = tensor.is_sparse() ? tensor._values().sizes() : tensor.sizes();
+    const std::string number = sequence > 0 ? " #" + std::to_string(sequence) : "";
     const std::string which = tensors.size() > 1 ? "tensor " + std::to_string(i) : "the tensor";
-    TORCH_CHECK_VALUE(false, "ring: ", what, ": ", which, " of shape ", tensors[i].sizes(), " has ",
-                      flat[found].to(at::kDouble).item<double>(), " at index ",
-                      at::IntArrayRef(index), "; check_finite of the group makes that an error");
+    TORCH_CHECK_VALUE(false, "ring: ", what, number, ": ", which, " of shape ", tensor.sizes(),
+                      " has ", numbers.flatten()[found].to(at::kDouble).item<double>(),
+                      " at index ", at::IntArrayRef(index_of(element, sizes)),
+                      "; check_finite of the group makes that an error");
   }
 }
 

@@ -3,13 +3,14 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
 #include <span>
-#include <string>
 
 namespace ringcomm {
 
 // Throws ValueError if one of the tensors has NaN or infinity, and says where the first one is.
-// Only tensors of floats on the CPU are looked at. `what` is the operation, for the message.
-void check_finite(std::span<const at::Tensor> tensors, const std::string& what);
+// Only tensors of floats on the CPU are looked at. `what` is the operation, for the message, and
+// `sequence` its number, or 0 if it has none.
+void check_finite(std::span<const at::Tensor> tensors, const char* what, std::uint64_t sequence);
 
 }  // namespace ringcomm

@@ -1,7 +1,8 @@
-"""What reproducible="ranks" costs: an all-reduce with it, and without.
+"""What an option of a group costs: an all-reduce with it, and without.
 
-    python benchmarks/reproducible.py --nproc 4
-    python benchmarks/reproducible.py --hosts 2x2 --rate 1gbit
+    python benchmarks/group_options.py reproducible --nproc 4
+    python benchmarks/group_options.py reproducible --hosts 2x2 --rate 1gbit
+    python benchmarks/group_options.py check_finite --nproc 2
 
 Two groups of the same ranks take turns, so that both meet the same machine. The table shows the
 median time of each, on the slowest rank, and the ratio. The hosts are namespaces of this machine
@@ -28,7 +29,11 @@ from ringcomm.groups import launched
 from ringcomm.units import readable_nbytes, readable_seconds
 from ringcomm.usage import Parser
 
-SETTINGS = ("off", "ranks")
+OFF, ON = SETTINGS = ("off", "on")
+OPTIONS: dict[str, dict[str, Any]] = {  # their values
+    "reproducible": {OFF: "off", ON: "ranks"},
+    "check_finite": {OFF: False, ON: True},
+}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TURN = 2e-3  # seconds that the calls of a turn take together
 PATIENCE = 3600.0  # seconds
@@ -41,11 +46,11 @@ class Row:
     dtype: str
     nbytes: int
     off: float  # seconds
-    ranks: float
+    on: float
 
     @property
     def ratio(self) -> float:
-        return self.ranks / self.off
+        return self.on / self.off
 
 
 def seconds(tensor: torch.Tensor, group: Any, repeats: int) -> float:
@@ -68,31 +73,34 @@ def measure(groups: dict[str, Any], dtype: str, size: int, rounds: int) -> Row:
         for setting in rotated(SETTINGS, r):
             samples[setting].append(seconds(tensor, groups[setting], repeats))
     medians = {setting: statistics.median(samples[setting]) for setting in SETTINGS}
-    return Row(dist.get_world_size(), dtype, size, medians["off"], medians["ranks"])
+    return Row(dist.get_world_size(), dtype, size, medians[OFF], medians[ON])
 
 
 def table(rows: list[Row]) -> str:
     lines = [
-        "| world size | dtype | nbytes | off | ranks | ranks / off |",
+        "| world size | dtype | nbytes | off | on | on / off |",
         "|---:|---|---:|---:|---:|---:|",
     ]
     lines += [
         f"| {row.world_size} | {row.dtype} | {readable_nbytes(row.nbytes)} | "
-        f"{readable_seconds(row.off)} | {readable_seconds(row.ranks)} | {row.ratio:.2f} |"
+        f"{readable_seconds(row.off)} | {readable_seconds(row.on)} | {row.ratio:.2f} |"
         for row in rows
     ]
     return "\n".join(lines) + "\n"
 
 
 def rank_main(options: argparse.Namespace) -> None:
-    groups = {setting: ringcomm.new_group(reproducible=setting) for setting in SETTINGS}
+    values = OPTIONS[options.option]
+    groups = {
+        setting: ringcomm.new_group(**{options.option: values[setting]}) for setting in SETTINGS
+    }
     rows = [
         measure(groups, dtype, size, options.rounds)
         for dtype in options.dtypes
         for size in options.sizes
     ]
     if dist.get_rank() == 0:
-        note = "Seconds of an all-reduce in place, medians."
+        note = f"An all-reduce in place with {options.option}={values[ON]!r} and without: medians."
         report(options.output, Row, rows, note, table(rows))
 
 
@@ -127,6 +135,7 @@ def hosts_and_ranks(text: str) -> tuple[int, int]:
 
 def main() -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("option", choices=OPTIONS, help="of ringcomm.Options")
     parser.add_argument("--nproc", type=number(1), default=4, help="ranks, without torchrun")
     parser.add_argument("--hosts", type=hosts_and_ranks, help="and ranks of each, such as 2x2")
     parser.add_argument("--rate", help="between hosts, such as 1gbit; as fast as it goes without")
