@@ -11,7 +11,7 @@ from ringcomm.live import GroupStatus, RankStatus, at_fault, open_groups
 from ringcomm.records.arrivals import Late, Wait, late_ranks
 
 _EVERY = 0.002  # seconds between two looks
-_MOST_OF_A_CORE = 0.1  # that the looks may take
+_MOST_OF_A_CORE = 0.05  # that the looks may take
 _COLLECTIVE = re.compile(r"(?P<call>.*) #\d+")
 
 
