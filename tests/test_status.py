@@ -342,7 +342,7 @@ def a_group(name: str = "default_pg", launcher: int = 4711, num_ranks: int = 8) 
 
 
 def text_of(groups: list[GroupStatus], width: int) -> list[str]:
-    return [line.plain for line in status._lines(groups, width)]
+    return [line.plain for line in status.lines(groups, width)]
 
 
 @pytest.mark.parametrize("width", [80, 100])

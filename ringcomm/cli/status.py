@@ -90,7 +90,7 @@ def _print(is_json: bool) -> None:
         print(json.dumps([dataclasses.asdict(group) | {"why": group.why()} for group in groups]))
         sys.stdout.flush()
     else:
-        _print_lines(_lines(groups, Console().width))
+        _print_lines(lines(groups, Console().width))
 
 
 def _print_slow(seconds: float, is_json: bool) -> None:
@@ -134,8 +134,8 @@ def _watch(seconds: float) -> None:
     with Live(console=console, auto_refresh=False) as live:
         while True:
             width, height = console.size
-            lines = list(_lines(running(), width))
-            live.update(Group(*_cut(lines, height - 1)), refresh=True)
+            shown = list(lines(running(), width))
+            live.update(Group(*_cut(shown, height - 1)), refresh=True)
             time.sleep(seconds)
 
 
@@ -149,7 +149,7 @@ def _cut(lines: list[Text], most: int) -> list[Text]:
     return lines
 
 
-def _lines(groups: list[GroupStatus], width: int) -> Iterator[Text]:
+def lines(groups: list[GroupStatus], width: int) -> Iterator[Text]:
     """What is wrong, then the groups, job by job."""
     if not groups:
         yield Text("No group of yours runs on this host.")
