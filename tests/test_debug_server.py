@@ -114,3 +114,8 @@ def test_what_a_rank_answers_is_understood(monkeypatch: pytest.MonkeyPatch) -> N
     groups = [group(0, "barrier #1"), group(1, "barrier #2")]
     monkeypatch.setattr(debug_server, "status", lambda: groups)
     assert debug_server.groups_of(debug_server.answer()) == groups
+
+
+def test_a_process_that_has_it_ends_well() -> None:
+    """What torch knows of this module it lets go of after Python has ended, without its lock."""
+    python("-c", "import ringcomm.debug_server as each; vars(each).clear()", timeout=60)
