@@ -95,8 +95,14 @@ def test_calls_that_overlap_have_threads_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_broadcast_waits_for_nobody(tmp_path: Path) -> None:
-    ranks = ([call(1, begin, 160, profiling_name="nccl:broadcast")] for begin in (100, 150))
-    assert len(spans(of(write(tmp_path / "run", *ranks)), 0)) == 1
+    """So it says nothing of clocks either: its root ends it before the others call."""
+    ranks = (
+        [call(1, *times, profiling_name="nccl:broadcast"), call(2, 200, 210)]
+        for times in ((100, 110), (150, 160))
+    )
+    events = of(write(tmp_path / "run", *ranks))
+    assert [begin for _, begin, _ in spans(events, 0)] == [0, 100]
+    assert [begin for _, begin, _ in spans(events, 1)] == [50, 100]
 
 
 def test_records_without_calls(tmp_path: Path) -> None:

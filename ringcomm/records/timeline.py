@@ -39,7 +39,7 @@ def timeline(records: Mapping[int, Record]) -> list[Event]:
     complete = {
         name: ended_everywhere(calls, members(records, name)) for name, calls in groups.items()
     }
-    ahead = _clocks(records, [list(calls.values()) for calls in complete.values() if calls])
+    ahead = _clocks(records, [list(calls.values()) for calls in complete.values()])
     waits: dict[tuple[int, int], _Wait] = {}
     for name, calls in groups.items():
         for sequence, by_rank in calls.items():
@@ -83,7 +83,8 @@ class _Clock:
 def _clocks(records: Mapping[int, Record], groups: list[list[Collective]]) -> dict[int, int]:
     """How far each rank's clock is ahead of that of the first rank of the largest group."""
     ahead: dict[int, int] = {}
-    for collectives in sorted(groups, key=lambda calls: -len(calls[0])):
+    bounds = [[calls for calls in each if waits_for_all(calls)] for each in groups]
+    for collectives in sorted(filter(None, bounds), key=lambda calls: -len(calls[0])):
         offsets = clock_offsets(collectives)
         known = next((rank for rank in offsets if rank in ahead), None)
         base = 0 if known is None else ahead[known] - offsets[known]
