@@ -41,14 +41,17 @@ def test_a_function_is_called_once_and_all_get_its_result() -> None:
 
 def test_it_is_called_at_the_lowest_priority() -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
+    begun = threading.Event()
 
     @ahead.once
     def priority() -> tuple[int, bool]:
+        begun.set()
         with psutil.Popen(["sleep", "100"]) as child:
             child.kill()
             return os.getpriority(os.PRIO_PROCESS, 0), ahead.is_builder(child)
 
     with ahead.begun(session(priority)):
+        begun.wait()  # else this thread may come first
         assert priority() == (19, own < 19)
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
     assert not ahead.is_builder(psutil.Process())
