@@ -30,9 +30,9 @@ from ringcomm.units import readable_nbytes, readable_seconds
 from ringcomm.usage import Parser
 
 OFF, ON = SETTINGS = ("off", "on")
-OPTIONS: dict[str, dict[str, Any]] = {  # their values
-    "reproducible": {OFF: "off", ON: "ranks"},
-    "check_finite": {OFF: False, ON: True},
+OPTIONS: dict[str, tuple[Any, Any]] = {
+    "reproducible": ("off", "ranks"),
+    "check_finite": (False, True),
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 TURN = 2e-3  # seconds that the calls of a turn take together
@@ -92,7 +92,8 @@ def table(rows: list[Row]) -> str:
 def rank_main(options: argparse.Namespace) -> None:
     values = OPTIONS[options.option]
     groups = {
-        setting: ringcomm.new_group(**{options.option: values[setting]}) for setting in SETTINGS
+        setting: ringcomm.new_group(**{options.option: value})
+        for setting, value in zip(SETTINGS, values, strict=True)
     }
     rows = [
         measure(groups, dtype, size, options.rounds)
@@ -100,7 +101,7 @@ def rank_main(options: argparse.Namespace) -> None:
         for size in options.sizes
     ]
     if dist.get_rank() == 0:
-        note = f"An all-reduce in place with {options.option}={values[ON]!r} and without: medians."
+        note = f"An all-reduce in place with {options.option}={values[1]!r} and without: medians."
         report(options.output, Row, rows, note, table(rows))
 
 

@@ -51,8 +51,7 @@ def init(
 
     Raises:
         ValueError: the environment is incomplete; the message names the missing variables. Or there
-            is a default group, or one of "ring" on it, and it is to have
-            options.
+            is a default group, or one of "ring" on it, and options are given.
         torch.distributed.DistBackendError: not all ranks came in time.
     """
     options = _options(algorithm, ranks_per_host, reproducible, check_finite)

@@ -59,9 +59,10 @@ class Options:
             number alone, to the bit, as the documentation's page "Reproducible sums" promises;
             ``"world"`` if those of `ringcomm.sum_of_parts` are not to depend on the number either;
             ``"off"`` if neither. RINGCOMM_REPRODUCIBLE, or "off", if not given.
-        check_finite: whether a call with NaN or infinity in what this rank sends is a ValueError on
-            all ranks, which says where the first one is. Tensors on CPUs alone are looked at. Ranks
-            may differ. RINGCOMM_CHECK_FINITE, or False, if not given.
+        check_finite: whether NaN and infinity in what this rank sends are an error: here a
+            ValueError, which says where the first one is, and on the other ranks a
+            DistBackendError. Only tensors on the CPU are looked at. Ranks may differ.
+            RINGCOMM_CHECK_FINITE, or False, if not given.
     """
 
     algorithm: str | Mapping[str, str] | None = None
@@ -101,11 +102,13 @@ def check_finite(options: Options) -> bool:
     """
     if options.check_finite is None:
         return switch("RINGCOMM_CHECK_FINITE")
-    if type(options.check_finite) is not bool:
-        raise ValueError(
-            f"check_finite of ringcomm.Options must be True or False, got {options.check_finite!r}"
-        )
+    _refuse_other_than_bool("check_finite", options.check_finite)
     return options.check_finite
+
+
+def _refuse_other_than_bool(name: str, value: object) -> None:
+    if type(value) is not bool:
+        raise ValueError(f"{name} of ringcomm.Options must be True or False, got {value!r}")
 
 
 def on_devices(options: Options) -> tuple[int, int, int | None]:
@@ -122,11 +125,7 @@ def on_devices(options: Options) -> tuple[int, int, int | None]:
             # Python prints no integer of thousands of digits.
             got = f", got {value!r}" if type(value) is not int or abs(value) < 1 << 64 else ""
             raise ValueError(f"{name} of ringcomm.Options must be an integer from 1 to {most}{got}")
-    if type(options.is_high_priority_stream) is not bool:
-        raise ValueError(
-            "is_high_priority_stream of ringcomm.Options must be True or False, got "
-            f"{options.is_high_priority_stream!r}"
-        )
+    _refuse_other_than_bool("is_high_priority_stream", options.is_high_priority_stream)
     return options.channels, options.slice_nbytes, options.max_ctas
 
 

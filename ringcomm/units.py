@@ -35,3 +35,8 @@ def readable_ranks(ranks: Sequence[int]) -> str:
     if len(texts) > 1:
         texts[-2:] = [f"{texts[-2]} and {texts[-1]}"]
     return f"{'ranks' if len(ranks) > 1 else 'rank'} {', '.join(texts)}"
+
+
+def capital(text: str) -> str:
+    """The text with a capital at its beginning, and else as it is."""
+    return text[0].upper() + text[1:]

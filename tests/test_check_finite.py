@@ -93,7 +93,7 @@ def every_dtype(rank: Rank) -> None:
         )
         ringcomm.all_gather_into_tensor(gathered, torch.ones(10).to(dtype))
         assert bool((gathered.to(torch.float32) == 1).all())
-    for dtype in (torch.int32, torch.uint8, torch.bool):  # any bits are a number
+    for dtype in (torch.int32, torch.uint8, torch.bool, torch.float4_e2m1fn_x2):  # any bits do
         x = torch.full((4,), -1, dtype=torch.int32).view(torch.uint8).view(dtype)
         dist.broadcast(x, 0)
 

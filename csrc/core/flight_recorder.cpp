@@ -126,11 +126,10 @@ void FlightRecorder::withdraw(std::uint64_t id) {
   std::lock_guard lock(mutex_);
   Entry* entry = find(id);
   if (entry == nullptr) return;
-  entry->retired = true;
+  entry->id = kNoId;
   std::uint64_t& last = entry->is_message ? num_messages(entry->group, entry->message)
                                           : records_[entry->group].group.num_created;
   if (entry->sequence != 0 && last == entry->sequence) --last;
-  if (id + 1 == num_created_) --num_created_;
 }
 
 FlightRecorder::Snapshot FlightRecorder::snapshot() {
@@ -153,7 +152,7 @@ FlightRecorder::Snapshot FlightRecorder::snapshot() {
   const std::uint64_t first = num_created_ - std::min<std::uint64_t>(num_created_, entries_.size());
   for (std::uint64_t id = first; id < num_created_; ++id) {
     const Entry* const entry = find(id);
-    // An operation that was not made in the end has overwritten the oldest.
+    // An operation that was not made has none, and may have overwritten the oldest.
     if (entry == nullptr || records_[entry->group].replaced) continue;
     result.entries.push_back(*entry);
     result.entries.back().group = places[entry->group];

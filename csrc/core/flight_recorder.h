@@ -62,6 +62,7 @@ class FlightRecorder {
   using Nanoseconds = std::int64_t;  // since 1970; 0: not yet
 
   static constexpr int kAnybody = -1;
+  static constexpr std::uint64_t kNoId = ~std::uint64_t{0};
 
   struct Frame {
     std::string name;

@@ -1,7 +1,6 @@
 #include "torch/finite.h"
 
 #include <algorithm>
-#include <bit>
 #include <string>
 #include <vector>
 
@@ -34,8 +33,9 @@ std::int64_t first_not_finite(const at::Tensor& flat) {
       return first_not_finite<std::uint16_t>(data, flat.numel(), 0x7c00);
     case at::kBFloat16:
       return first_not_finite<std::uint16_t>(data, flat.numel(), 0x7f80);
-    default:  // those of 8 bits, whose formats differ
-      return first_not_finite(flat.to(at::kFloat));
+    default:  // the formats of 8 bits differ, and smaller ones have numbers alone
+      return at::isFloat8Type(flat.scalar_type()) ? first_not_finite(flat.to(at::kFloat))
+                                                  : flat.numel();
   }
 }
 

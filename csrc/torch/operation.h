@@ -98,7 +98,7 @@ inline const OperationKind& kind_of(c10d::OpType type) {
   return *kind;
 }
 
-// As torch.distributed has it.
+// As torch.distributed has it. The sparse all-reduce is the only one that is no Collective.
 inline const char* public_name_of(c10d::OpType type) {
   const auto& collective = kind_of(type).collective;
   return collective ? to_string(*collective) : "all_reduce";
@@ -118,7 +118,7 @@ struct Operation {
   std::chrono::milliseconds timeout;
   bool async = true;
   int num_calls = 1;           // of the collectives that the body calls
-  bool reads = true;           // the inputs' contents, of which a broadcast has none but the root's
+  bool reads = true;           // the inputs' contents count: a broadcast's only on the root
   bool has_result = true;      // the outputs are one, such as a reduction's on its root alone
   std::uint64_t sequence = 0;  // from when it begins
   Report report = {};

@@ -13,7 +13,7 @@ from ringcomm.records.arrivals import Arrivals, Collective, Late, arrivals
 from ringcomm.records.groups import by_group, ended_everywhere, members
 from ringcomm.records.timeline import timeline
 from ringcomm.records.words import group_of, line_of, operation_of, where_of, wrapped
-from ringcomm.units import readable_ranks
+from ringcomm.units import capital, readable_ranks
 from ringcomm.usage import FAILED
 
 _FEWEST_CALLS = 10  # of which a rank is said to be on time
@@ -85,13 +85,13 @@ def _describe_pending(records: Mapping[int, Record], name: str, calls: Collectiv
     since = datetime.fromtimestamp(first.created / 1e9).isoformat(" ", "seconds")
     if missing:
         have = "has" if len(missing) == 1 else "have"
-        yield f"{_capital(readable_ranks(missing))} {have} not called {called}."
-        yield f"{_capital(readable_ranks(list(calls)))} called it, first at {since}:"
+        yield f"{capital(readable_ranks(missing))} {have} not called {called}."
+        yield f"{capital(readable_ranks(list(calls)))} called it, first at {since}:"
     elif len({call.kind for call in calls.values()}) > 1 and not first.is_message:
         yield f"Ranks made different calls as #{first.sequence} of {group_of(first)}, at {since}:"
     else:
         have = f"all but {readable_ranks(unknown)}" if unknown else "all"
-        yield f"{_capital(called)} ended on no rank, and {have} have called it, first at {since}:"
+        yield f"{capital(called)} ended on no rank, and {have} have called it, first at {since}:"
     yield from _places(calls)
     known = {rank: records[rank].calls[-1] for rank in missing if records[rank].calls}
     if known:
@@ -154,7 +154,3 @@ def _notes(records: Mapping[int, Record]) -> Iterator[str]:
 
 def _records(records: Mapping[int, Record]) -> str:
     return f"{len(records)} rank{'s' * (len(records) > 1)}"
-
-
-def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]

@@ -15,6 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from ringcomm.units import capital
 from ringcomm.usage import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ def _print(is_json: bool) -> None:
 
     groups = running()
     if is_json:
-        print(json.dumps([dataclasses.asdict(group) | {"why": group.why()} for group in groups]))
-        sys.stdout.flush()
+        shown = [dataclasses.asdict(group) | {"why": group.why()} for group in groups]
+        print(json.dumps(shown), flush=True)
     else:
         _print_lines(lines(groups, Console().width))
 
@@ -98,20 +99,19 @@ def _print_slow(seconds: float, is_json: bool) -> None:
 
     found = watch(seconds)
     if is_json:
-        print(json.dumps([dataclasses.asdict(waits) for waits in found]))
-        sys.stdout.flush()
+        print(json.dumps([dataclasses.asdict(waits) for waits in found]), flush=True)
     else:
         _print_lines(_slow_lines(found, Console().width))
 
 
-def _print_lines(lines: Iterable[Text]) -> None:
+def _print_lines(texts: Iterable[Text]) -> None:
     if sys.stdout.isatty():
         console = Console()
-        for line in lines:
-            console.print(line, soft_wrap=True)
+        for text in texts:
+            console.print(text, soft_wrap=True)
     else:
-        for line in lines:
-            print(line.plain)
+        for text in texts:
+            print(text.plain)
     sys.stdout.flush()
 
 
@@ -186,9 +186,9 @@ def _slow(waits: Waits) -> Iterator[tuple[str, str]]:
             "yellow",
         )
     for reason in group.why():
-        yield f"{group.title()[0].upper()}{group.title()[1:]}: {reason}", "yellow"
+        yield f"{capital(group.title())}: {reason}", "yellow"
     if not waits.num_calls:
-        yield f"{group.title()[0].upper()}{group.title()[1:]}, ended no call.", ""
+        yield f"{capital(group.title())}, ended no call.", ""
     elif not waits.late:
         yield (
             f"No rank of {group.title()}, was late too often: in {waits.num_calls} calls, "
@@ -205,7 +205,7 @@ def _problems(groups: list[GroupStatus], width: int) -> Iterator[Text]:
         if not found:
             continue
         title = f"{group.title()}, job {group.job}" if has_several_jobs else group.title()
-        yield from _wrapped(f"{title[0].upper()}{title[1:]}:", width)
+        yield from _wrapped(f"{capital(title)}:", width)
         for text, style in found:
             yield from _wrapped(text, width, style, indent=2)
         yield Text()
