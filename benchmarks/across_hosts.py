@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from across_hosts_report import WIRE, Place, Row, markdown, row_of, write
-from common import header, listed, rotated
+from common import check_picture, header, listed, rotated
 
 from ringcomm.arguments import nbytes, number
 from ringcomm.bench import plot
@@ -319,6 +319,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         options.networks = 2
     if missing():
         parser.error(str(missing()))
+    check_picture(parser, options.output)
     if options.contenders is None:
         has_mpi = hosts.mpi.missing() is None
         options.contenders = [one for one in CONTENDERS if has_mpi or not one.startswith("mpi")]

@@ -17,9 +17,10 @@ import torch.distributed as dist
 
 import ringcomm
 from ringcomm import _C
-from ringcomm.bench import machine
+from ringcomm.bench import machine, plot
 from ringcomm.groups import launched
 from ringcomm.launch import RanksFailedError, run_ranks
+from ringcomm.usage import FailedError
 
 TIMEOUT = timedelta(seconds=120)
 
@@ -47,6 +48,15 @@ def run_on_ranks(
     ringcomm.barrier()
     ringcomm.destroy_process_group()
     return 0
+
+
+def check_picture(parser: argparse.ArgumentParser, output: Path | None) -> None:
+    """Ends the program, before hours of measuring, if OUTPUT.png could not be drawn after them."""
+    if output:
+        try:
+            plot.check(output.with_suffix(".png"))
+        except FailedError as error:
+            parser.error(str(error))
 
 
 def tools() -> Any:

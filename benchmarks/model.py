@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import listed, rotated
+from common import check_picture, listed, rotated
 from jobs import (
     DTYPES,
     CallTimer,
@@ -439,6 +439,7 @@ def main() -> int:
     options.shape = shape_of(options.parameters * 10**6, options.hidden, options.layers)
     if options.step:
         return run_step(options)
+    check_picture(parser, options.output)
     import_transformers(parser, "llama.modeling_llama")
     return measure_and_report(options, measure, Row, note, table, draw)
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from common import listed, write_results
+from common import check_picture, listed, write_results
 
 from ringcomm.arguments import nbytes, number
 from ringcomm.bench import machine
@@ -223,6 +223,7 @@ def main() -> int:
     options = parser.parse_args()
     if not options.mpis:
         parser.error("--mpis: name at least one folder that an MPI is installed in")
+    check_picture(parser, options.output)
     rows: list[Row] = []
     header = machine.describe(torch.device("cpu"), [])
     for nproc in options.world_sizes:

@@ -50,6 +50,15 @@ def test_model(tmp_path: Path) -> None:
     assert "2 layers of width 256, among 2 ranks with a thread each, beside 1 busy process." in text
 
 
+def test_model_refuses_pictures_without_matplotlib_before_it_measures(tmp_path: Path) -> None:
+    (tmp_path / "matplotlib.py").write_text("raise ModuleNotFoundError(name=__name__)\n")
+    options = ("-o", tmp_path / "out")
+    result = python("benchmarks/model.py", *options, cwd=ROOT, PYTHONPATH=str(tmp_path))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "a picture needs matplotlib, which is not installed" in result.stderr
+    assert not list(tmp_path.glob("out*"))
+
+
 def test_model_refuses_what_it_cannot_divide() -> None:
     for option, value, complaint in (
         ("--nproc", "3", "--nproc must divide 4, the model's key heads"),

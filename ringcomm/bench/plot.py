@@ -21,7 +21,7 @@ def check(path: Path) -> None:
         from matplotlib.backend_bases import FigureCanvasBase
     except ModuleNotFoundError as error:
         raise FailedError(
-            f"--plot needs matplotlib, which is not installed: pip install matplotlib ({error})"
+            f"a picture needs matplotlib, which is not installed: pip install matplotlib ({error})"
         ) from error
     suffix = path.suffix.removeprefix(".").lower()
     known = FigureCanvasBase.get_supported_filetypes()
