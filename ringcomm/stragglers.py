@@ -1,4 +1,4 @@
-"""Which ranks of a group are late: what the ranks' flight records say, gathered by a call."""
+"""Which ranks and links make a group slow: what its ranks recorded, gathered by a call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
@@ -16,27 +16,38 @@ from ringcomm._delegate import on_ring
 from ringcomm.flight import dump
 from ringcomm.records import Call, read
 from ringcomm.records.arrivals import Arrivals, Collective, Late, arrivals
-from ringcomm.records.words import group_of, where_of
+from ringcomm.records.words import group_of, shown, where_of
+from ringcomm.slow_links import Link, Meter, links_between, lost, slow_links, usual_rate
 from ringcomm.topology import topology
+
+_SLOWER = 1.1  # times the rate of a link that is to blame, if others have that rate
+
+_meters: dict[str, Meter] = {}  # by the group's name
 
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank for which the others of a group wait.
+    """What the others of a group wait for: a rank, or a link of its host.
 
     Attributes:
-        rank: in the default group.
+        cause: "late" if it calls collectives later than the others; "link" if it comes in time, and
+            what it sends to another host moves slowly.
+        rank: in the default group. For a link, the rank that sends.
         host: the name of its host, as in `ringcomm.Topology`.
         group: the name of the group in flight records, and its description.
         num_calls: the collectives that were looked at.
-        share_last: in which part of them this rank came last, from 0 to 1.
+        share_last: in which part of them this rank came last, from 0 to 1. For a link, 0.
         waited_s: seconds from the second last rank's call to this one's, over all calls in which
-            this one came last.
-        elapsed_s: seconds from the first call to the last one.
+            this one came last. For a link, the seconds that it was in use longer than it would have
+            been at the rate of the others.
+        elapsed_s: seconds from the first call to the last one. For a link, since the last look at
+            the group's links, or since the process began.
         where: the line of the call for which the others waited most, such as "at train.py:8 in
-            step", or the call alone if lines are not recorded (RINGCOMM_FLIGHT_STACKS=1).
+            step", or the call alone if lines are not recorded (RINGCOMM_FLIGHT_STACKS=1). For a
+            link, where it leads, and both rates.
     """
 
+    cause: Literal["late", "link"]
     rank: int
     host: str
     group: str
@@ -47,24 +58,37 @@ class Straggler:
     where: str
 
     def __str__(self) -> str:
+        rank = f"rank {self.rank} (host {self.host}, group {self.group})"
+        of = f"{self.waited_s:.3g} s of {self.elapsed_s:.3g} s"
+        if self.cause == "link":
+            return f"{rank} has a slow link {self.where}; it cost {of}"
         return (
-            f"rank {self.rank} (host {self.host}, group {self.group}) came last in "
-            f"{self.share_last:.0%} of {self.num_calls:,} calls, the others waited "
-            f"{self.waited_s:.3g} s of {self.elapsed_s:.3g} s for it; most {self.where}"
+            f"{rank} came last in {self.share_last:.0%} of {self.num_calls:,} calls, the others "
+            f"waited {of} for it; most {self.where}"
         )
 
 
 def stragglers(group: ProcessGroup | None = None, *, last: int | None = None) -> list[Straggler]:
-    """Says which ranks of a group are late, by the times at which all called its collectives.
+    """Says which ranks and links make a group slow.
 
     All ranks of the group call it. They send each other what they recorded, some 32 bytes for each
     call, so call it once in a while: after an epoch, or every thousand steps.
 
+    Ranks are compared by the times at which they called the group's collectives, links between
+    hosts by what the kernel counts of the ranks' TCP connections (tcp_info): bytes that arrived,
+    and the time for which they were on their way.
+
     A rank is named if the group lost at least 1 % of its time to it, and if this is no accident: if
     all ranks come last equally often, a name comes up in less than one of 1,000 groups. Broadcasts,
     reduces, gathers, scatters and messages are not looked at, as they do not wait for all ranks.
-    Clocks of several hosts need not be equal. A link that is slow makes no rank late, and is not
-    found. Calls on CUDA count from when they were enqueued.
+    Clocks of several hosts need not be equal. Calls on CUDA count from when they were enqueued.
+
+    A link is named in place of a rank that came last because what it receives arrived late, if the
+    link to its host is slower than others. Any other link is named if its rate is below two thirds
+    of the others' median, and the group lost at least 2 % of its time to it. Links that carried
+    less than 1 MiB are not looked at, nor are those that are not TCP, or whose addresses are
+    translated. If several links of one host are slow, the worst is named, as it delays what comes
+    back on the others.
 
     Args:
         group: the default group if None. If it has another backend, the one of "ring" on it, whose
@@ -74,7 +98,7 @@ def stragglers(group: ProcessGroup | None = None, *, last: int | None = None) ->
             2,000 if that is not set.
 
     Returns:
-        The same on all ranks, the worst first; empty if no rank is late.
+        The same on all ranks, the worst first; empty if none is slow.
 
     Raises:
         TypeError: `group` is not a process group, or `last` is not an integer.
@@ -93,18 +117,26 @@ def _stragglers(group: Any, last: int | None) -> list[Straggler]:
         raise TypeError(f"last must be an integer or None, got {type(last).__name__}")
     if last is not None and last < 1:
         raise ValueError(f"last must be positive, got {last}")
-    host_of = {rank: host.name for host in topology(group).hosts for rank in host.ranks}
-    own = (last, _packed(_calls_of(group)))
+    hosts = topology(group).hosts
+    own = (last, _packed(_calls_of(group)), _meters.setdefault(group.group_name, Meter()).read())
     gathered = [own] * dist.get_world_size(group)
     dist.all_gather_object(gathered, own, group)
-    if len({each for each, _ in gathered}) > 1:
-        raise ValueError(
-            f"last must be the same on all ranks, got {[each for each, _ in gathered]}"
-        )
+    wanted, packed, traffic = zip(*gathered, strict=True)
+    if len({*wanted}) > 1:
+        raise ValueError(f"last must be the same on all ranks, got {[*wanted]}")
     ranks = dist.get_process_group_ranks(group)
-    by_rank = dict(zip(ranks, (_unpacked(*packed) for _, packed in gathered), strict=True))
+    by_rank = dict(zip(ranks, (_unpacked(*each) for each in packed), strict=True))
     found = arrivals(list(_collectives(by_rank))[-last if last else None :])
-    return [_straggler(late, found, host_of[late.rank]) for late in found.late]
+    host_of = {rank: host for host, each in enumerate(hosts) for rank in each.ranks}
+    names = {rank: hosts[host].name for rank, host in host_of.items()}
+    links = links_between(dict(zip(ranks, traffic, strict=True)), host_of)
+    known = _Group(group, found, links, host_of, names)
+    slow = [_late(late, known) for late in found.late]
+    for link in slow_links(links, host_of):
+        entry = _slow_link(link, lost(link, links), link.elapsed, known)
+        if not any((each.rank, each.where) == (entry.rank, entry.where) for each in slow):
+            slow.append(entry)
+    return sorted(slow, key=lambda each: -each.waited_s)
 
 
 def _calls_of(group: ProcessGroup) -> list[Call]:
@@ -147,16 +179,51 @@ def _collectives(by_rank: Mapping[int, Mapping[int, Call]]) -> Iterator[Collecti
         yield {rank: calls[sequence] for rank, calls in by_rank.items()}
 
 
-def _straggler(late: Late[Call], found: Arrivals, host: str) -> Straggler:
+@dataclass(frozen=True)
+class _Group:
+    """What is known of a group: its calls, its links between hosts, and its ranks' hosts."""
+
+    group: ProcessGroup
+    found: Arrivals
+    links: list[Link]
+    host_of: Mapping[int, int]
+    host_names: Mapping[int, str]
+
+
+def _late(late: Late[Call], known: _Group) -> Straggler:
+    if 2 * late.transferred > late.waited:  # it came in time, once its transfers had ended
+        host = known.host_of[late.rank]
+        into = [each for each in known.links if known.host_of[each.target] == host]
+        link = min(into, key=lambda each: each.rate, default=None)
+        if link and link.rate * _SLOWER < usual_rate(link, known.links):
+            return _slow_link(link, late.waited, known.found.seconds, known)
     return Straggler(
+        cause="late",
         rank=late.rank,
-        host=host,
+        host=known.host_names[late.rank],
         group=group_of(late.worst).removeprefix("group "),
-        num_calls=found.num_calls,
-        share_last=late.times_last / found.num_calls,
+        num_calls=known.found.num_calls,
+        share_last=late.times_last / known.found.num_calls,
         waited_s=late.waited,
-        elapsed_s=found.seconds,
+        elapsed_s=known.found.seconds,
         where=where_of(late.worst),
+    )
+
+
+def _slow_link(link: Link, waited: float, elapsed: float, known: _Group) -> Straggler:
+    rates = (link.rate, usual_rate(link, known.links))
+    own, others = (f"{rate / 1e6:.3g} MB/s" for rate in rates)
+    return Straggler(
+        cause="link",
+        rank=link.source,
+        host=known.host_names[link.source],
+        group=shown(f"{known.group.group_name} ({known.group.group_desc})"),
+        num_calls=known.found.num_calls,
+        share_last=0.0,
+        waited_s=waited,
+        elapsed_s=elapsed,
+        where=f"to rank {link.target} (host {known.host_names[link.target]}): {own}, where others "
+        f"have {others}",
     )
 
 

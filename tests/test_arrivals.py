@@ -35,10 +35,12 @@ def job(
     ahead: Sequence[float] = (),
     buckets: int = 1,
     operation: str = "all_reduce",
+    slow_end: dict[int, float] | None = None,
 ) -> list[Collective]:
     """Steps of 50 ms with noise of 1 ms, then a collective for each bucket.
 
-    `slow`: by how much the steps of a rank take longer. `ahead`: of each rank's clock.
+    `slow`: by how much the steps of a rank take longer. `ahead`: of each rank's clock. `slow_end`:
+    by how many nanoseconds its collectives end later.
     """
     draw = random.Random(seed)
     now = [0.0] * world_size
@@ -48,7 +50,10 @@ def job(
             now[rank] += STEP * (1 + (slow or {}).get(rank, 0.0)) + draw.gauss(0, 1) * MS
         for bucket in range(buckets):
             came = [at + draw.random() * 0.05 * MS for at in now]
-            now = [max(came) + TRANSFER * (1 + draw.random()) for _ in range(world_size)]
+            now = [
+                max(came) + TRANSFER * (1 + draw.random()) + (slow_end or {}).get(rank, 0.0)
+                for rank in range(world_size)
+            ]
             clocks = ahead or [0.0] * world_size
             made.append(
                 {
@@ -125,6 +130,28 @@ def test_a_rank_that_is_late_at_one_call_of_a_step() -> None:
                 )
         named.append([each.rank for each in arrivals(made).late])
     assert sum(each == [1] for each in named) >= 99
+
+
+def test_a_rank_whose_transfers_end_late_is_distinguished_from_a_slow_one() -> None:
+    for seed in range(RUNS):
+        (by_transfers,) = arrivals(job(seed, 3, slow_end={1: 3 * MS})).late
+        (by_program,) = arrivals(job(seed, 3, {1: 0.06})).late
+        assert by_transfers.rank == by_program.rank == 1
+        assert by_transfers.transferred > 0.7 * by_transfers.waited
+        assert by_program.transferred < 0.1 * by_program.waited
+
+
+def test_calls_made_before_the_last_one_ended_did_not_wait_for_it() -> None:
+    """As DDP makes those of its buckets; the times at which they end say nothing of their calls."""
+    made = []
+    for step in range(STEPS):
+        came = [step * STEP, step * STEP + 3 * MS]
+        ended = [came[1] + STEP, came[1] + STEP + 3 * MS]
+        made.append(
+            {rank: call(step + 1, came[rank], ended[rank], 1, "all_reduce") for rank in (0, 1)}
+        )
+    (late,) = arrivals(made).late
+    assert (late.rank, late.transferred) == (1, 0.0)
 
 
 def test_two_slow_ranks_of_eight_are_not_blamed_for_each_other() -> None:

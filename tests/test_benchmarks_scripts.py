@@ -301,6 +301,20 @@ def test_stragglers(tmp_path: Path) -> None:
     assert "in which the ranks sleep" in output.with_suffix(".md").read_text()
 
 
+@needs_hosts
+def test_slow_links(tmp_path: Path) -> None:
+    output = tmp_path / "found"
+    size = ("--runs", "1", "--steps", "4", "--sizes", "2M", "--engines", "gloo", "--hosts", "2")
+    result = run("benchmarks/slow_links.py", *size, "--slow-rate", "100mbit", "-o", str(output))
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(output.with_suffix(".json").read_text())["rows"]
+    assert [(row["engine"], row["hosts"], row["is_slow"]) for row in rows] == [
+        *(("gloo", 2, False), ("gloo", 2, True)),
+    ]
+    assert all(row["named"] + row["none"] + row["others"] == 1 for row in rows)
+    assert "slow one 100mbit/s" in output.with_suffix(".md").read_text()
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs a core for each of two ranks")
 def test_stragglers_that_compute_on_two_hosts(tmp_path: Path) -> None:
     output = tmp_path / "found"

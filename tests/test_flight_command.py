@@ -78,6 +78,23 @@ def test_a_rank_that_is_late(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "of 60 calls of group 0 (default_pg)." in text
 
 
+def test_a_rank_that_is_late_by_its_transfers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step, late = 20_000_000, 3_000_000  # nanoseconds
+    records: list[list[dict[str, Any]]] = [[], []]
+    for number in range(30):
+        for rank, own in enumerate(records):
+            came = number * step + rank * late * (number > 0)
+            ended = number * step + 5_000_000 + rank * late
+            times = {"time_created_ns": came, "time_discovered_completed_ns": ended}
+            own.append(entry(number + 1, **times))
+    code, text = told(capsys, write(tmp_path / "run", *records))
+    assert code == 0
+    assert "Rank 1 is late: the others waited 0.087 s of 0.583 s for it" in text
+    assert "Not its program: the call before had ended later on it, too." in text
+
+
 def pending(sequence: int, **fields: Any) -> dict[str, Any]:
     return entry(sequence, time_discovered_completed_ns=None, **fields)
 

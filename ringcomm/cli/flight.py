@@ -131,10 +131,11 @@ def _describe_arrivals(
 
 
 def _late(late: Late[Call], found: Arrivals, group: str) -> str:
+    why = " Not its program: the call before had ended later on it, too."
     return (
         f"Rank {late.rank} is late: the others waited {_of_time(late.waited, found)} for it, most "
         f"{where_of(late.worst)}. It came last in {late.times_last} of {found.num_calls} calls of "
-        f"{group}."
+        f"{group}.{why if 2 * late.transferred > late.waited else ''}"
     )
 
 

@@ -49,12 +49,14 @@ class Late(Generic[_What]):
         rank: of the default group.
         times_last: in how many calls it came last.
         waited: seconds that it came after the second last rank, all those calls together.
+        transferred: which of them it came later only because the call before had ended later on it.
         worst: a call at the place in the program that cost most.
     """
 
     rank: int
     times_last: int
     waited: float
+    transferred: float
     worst: _What
 
 
@@ -67,12 +69,15 @@ class Wait(Generic[_What]):
         rank: which came last.
         call: the last rank's.
         place: in the program; calls of one place are alike.
+        transferred: nanoseconds of `length` by which the call before had ended later on the last
+            rank than on the second last; 0 if that is not known.
     """
 
     length: int
     rank: int
     call: _What
     place: Hashable
+    transferred: int = 0
 
 
 def arrivals(collectives: Sequence[Collective]) -> Arrivals:
@@ -83,10 +88,17 @@ def arrivals(collectives: Sequence[Collective]) -> Arrivals:
         return Arrivals(len(collectives), 0.0, 0.0, [])
     ahead = clock_offsets(collectives)
     waits: list[Wait[Call]] = []
+    before: Collective | None = None
     for calls in collectives:
         came = sorted((calls[rank].created - ahead[rank], rank) for rank in ranks)
-        (second, _), (last, rank) = came[-2:]
-        waits.append(Wait(last - second, rank, calls[rank], _place(calls[ranks[0]])))
+        (second_came, second), (last_came, last) = came[-2:]
+        length, transferred = last_came - second_came, 0
+        # A call that was made before the last one had ended did not wait for it.
+        if before and all(calls[rank].created >= _end(before[rank]) for rank in (last, second)):
+            ended = [_end(before[rank]) - ahead[rank] for rank in (last, second)]
+            transferred = min(max(ended[0] - ended[1], 0), length)
+        waits.append(Wait(length, last, calls[last], _place(calls[ranks[0]]), transferred))
+        before = calls
     times = [calls[rank].created - ahead[rank] for calls in collectives for rank in ranks]
     elapsed = max(times) - min(times)
     total = sum(each.length for each in waits)
@@ -112,7 +124,8 @@ def late_ranks(
         if _is_late(rank, waits, at.values(), len(ranks), elapsed):
             own = [each for each in waits if each.rank == rank]
             waited = sum(each.length for each in own) / 1e9
-            late.append(Late(rank, len(own), waited, _worst(own)))
+            transferred = sum(each.transferred for each in own) / 1e9
+            late.append(Late(rank, len(own), waited, transferred, _worst(own)))
     return sorted(late, key=lambda each: -each.waited)
 
 

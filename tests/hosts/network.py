@@ -234,6 +234,10 @@ class Network(Hosts):
                 for host in island:
                     self._in_switch(f"ip link set port{host} master island{number}")
 
+    def limit(self, host: int, rate: str) -> None:
+        """Sends what comes from the host at a rate of its own, until it is healed."""
+        self._on(host, f"tc qdisc replace dev eth0 root {_tbf(rate)}")
+
     def heal(self, host: int | None = None) -> None:
         """Undoes cut, drop and partition, by default of all hosts that are not powered off."""
         for each in range(self.hosts) if host is None else [host]:
@@ -323,11 +327,8 @@ class Network(Hosts):
         for run, device in ((self._in_switch, f"port{host}"), (self._at(host), "eth0")):
             root = f"dev {device} root"
             if self._rate is not None:
-                per_second = bytes_per_second(self._rate)
-                burst = max(per_second // 1000, 16384)
-                limit = max(per_second * _QUEUE_MS // 1000, 1 << 18)
-                run(f"tc qdisc replace {root} tbf rate {self._rate} burst {burst} limit {limit}")
-            elif "blackhole" in run(f"tc qdisc show {root}"):
+                run(f"tc qdisc replace {root} {_tbf(self._rate)}")
+            elif {"blackhole", "tbf"} & set(run(f"tc qdisc show {root}").split()):
                 run(f"tc qdisc del {root}")
 
     def _in_switch(self, command: str) -> str:
@@ -338,6 +339,13 @@ class Network(Hosts):
 
     def _at(self, host: int) -> functools.partial[str]:
         return functools.partial(self._on, host)
+
+
+def _tbf(rate: str) -> str:
+    per_second = bytes_per_second(rate)
+    burst = max(per_second // 1000, 16384)
+    limit = max(per_second * _QUEUE_MS // 1000, 1 << 18)
+    return f"tbf rate {rate} burst {burst} limit {limit}"
 
 
 def bytes_per_second(rate: str) -> int:
