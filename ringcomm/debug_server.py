@@ -119,7 +119,7 @@ def _group(
     hosts = tuple(Host(host["name"], tuple(host["ranks"])) for host in chosen.pop("hosts"))
     classes = tuple(SizeClass(**one) for one in chosen.pop("size_classes"))
     return GroupStatus(
-        ranks=tuple(RankStatus(**rank) for rank in ranks),
+        ranks=tuple(RankStatus.of(**rank) for rank in ranks),
         chosen=Chosen(hosts=hosts, size_classes=classes, **chosen),
         job=Job(**job),
         here=tuple(here),

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ringcomm import _C
 from ringcomm.chosen import Chosen, SizeClass
@@ -23,6 +23,38 @@ from ringcomm.units import readable_ranks
 
 _COLLECTIVE = re.compile(r" #\d+$")  # how the description of one ends
 _MEMORY = re.compile(r"(/memfd:|/dev/shm/)ringcomm-[0-9a-f]{32}( \(deleted\))?")
+
+
+@dataclass(frozen=True)
+class Durations:
+    """How long calls took.
+
+    Attributes:
+        counts: of calls that took at most as many seconds as `BOUNDS` says and more than the bound
+            before, and at last of those that took longer.
+        seconds: altogether.
+    """
+
+    BOUNDS: ClassVar[tuple[float, ...]] = tuple(4**k / 1e6 for k in range(13))
+
+    counts: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CollectiveTimes:
+    """How long a rank's calls of one collective on the host took, but for those that failed.
+
+    Attributes:
+        collective: such as "all_reduce".
+        waited: for the ranks that had not called it yet; one for each call.
+        transferred: from then on. Not of calls that are so small that their data travels with the
+            announcement of the call.
+    """
+
+    collective: str
+    waited: Durations
+    transferred: Durations
 
 
 @dataclass(frozen=True)
@@ -52,6 +84,7 @@ class RankStatus:
         held_on_device: bytes of its GPU that it holds for the group: what ranks exchange through
             (inboxes, outboxes), and scratch. NCCL's own memory is not in it: NCCL does not say how
             much it takes.
+        times: of the collectives that it has called. For a rank on another host, none.
     """
 
     rank: int
@@ -68,6 +101,24 @@ class RankStatus:
     nbytes: int
     held: int
     held_on_device: int
+    times: tuple[CollectiveTimes, ...] = ()
+
+    @classmethod
+    def of(cls, times: Sequence[Mapping[str, Any]], **fields: Any) -> RankStatus:
+        """That which dictionaries describe, as JSON holds them."""
+        return cls(
+            **fields,
+            times=tuple(
+                CollectiveTimes(
+                    each["collective"],
+                    *(
+                        Durations(tuple(each[name]["counts"]), each[name]["seconds"])
+                        for name in ("waited", "transferred")
+                    ),
+                )
+                for each in times
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -284,7 +335,7 @@ def _group_of(descriptor: int, pid: int, target: str) -> GroupStatus:
 
 
 def _ranks_of(found: dict[str, Any]) -> tuple[RankStatus, ...]:
-    return tuple(RankStatus(**rank) for rank in found["ranks"])
+    return tuple(RankStatus.of(**rank) for rank in found["ranks"])
 
 
 def _hosts(ranks: tuple[RankStatus, ...], host_of: list[int]) -> tuple[Host, ...]:

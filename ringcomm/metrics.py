@@ -6,18 +6,24 @@ They cost the groups nothing, as for `ringcomm.status`. This needs the package p
     >>> prometheus_client.REGISTRY.register(ringcomm.metrics.GroupCollector())
 
 Each figure of a rank has the labels "job" (its command), "launcher" (a process number), "group",
-"rank" (in the default group) and "host".
+"rank" (in the default group) and "host"; a histogram has "collective" as well.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from ringcomm.live import GroupStatus, RankStatus, status
+from ringcomm.live import CollectiveTimes, Durations, GroupStatus, RankStatus, status
 
 _OF_GROUP = ("job", "launcher", "group")
 _OF_RANK = (*_OF_GROUP, "rank", "host")
@@ -31,6 +37,8 @@ class GroupCollector(Collector):
     | `ringcomm_collectives_total` | collectives done on the host |
     | `ringcomm_device_collectives_total` | collectives done on the rank's GPU |
     | `ringcomm_collective_bytes_total` | bytes of the rank's tensors in collectives on the host |
+    | `ringcomm_collective_wait_seconds` | waits for ranks that came later; a histogram |
+    | `ringcomm_collective_transfer_seconds` | the time from then on, if not small; a histogram |
     | `ringcomm_waiting_seconds` | how long the rank has waited in its call; 0 if it does not wait |
     | `ringcomm_memory_bytes` | shared memory that the rank has made for the group |
     | `ringcomm_device_memory_bytes` | memory of its GPU that it holds for the group |
@@ -59,6 +67,13 @@ class GroupCollector(Collector):
             for labels, rank in ranks:
                 metric.add_metric(labels, value(rank))
             yield metric
+        for name, text, durations in _HISTOGRAMS:
+            histogram = HistogramMetricFamily(name, text, labels=(*_OF_RANK, "collective"))
+            for labels, rank in ranks:
+                for times in rank.times:
+                    buckets, seconds = _buckets(durations(times))
+                    histogram.add_metric((*labels, times.collective), buckets, seconds)
+            yield histogram
         broken = GaugeMetricFamily(
             "ringcomm_group_broken", "Whether the group has failed.", labels=_OF_GROUP
         )
@@ -99,6 +114,27 @@ _FIGURES: tuple[tuple[str, str, Callable[[RankStatus], float]], ...] = (
         lambda rank: rank.held_on_device,
     ),
 )
+
+
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[CollectiveTimes], Durations]], ...] = (
+    (
+        "ringcomm_collective_wait_seconds",
+        "Time in collectives on the host until all ranks had called them.",
+        lambda times: times.waited,
+    ),
+    (
+        "ringcomm_collective_transfer_seconds",
+        "Time in collectives on the host from then on, except for small ones.",
+        lambda times: times.transferred,
+    ),
+)
+
+
+def _buckets(durations: Durations) -> tuple[list[tuple[str, float]], float]:
+    """As Prometheus wants them: how many took at most so long, and the sum."""
+    bounds = [*map(floatToGoString, Durations.BOUNDS), "+Inf"]
+    up_to = map(float, itertools.accumulate(durations.counts))
+    return list(zip(bounds, up_to, strict=True)), durations.seconds
 
 
 def _named_apart(groups: Sequence[GroupStatus]) -> list[tuple[tuple[str, ...], GroupStatus]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -169,9 +170,27 @@ def test_no_group(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out
 
 
+def test_again_and_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise KeyboardInterrupt
+
+    found = seen([late(number, last=1) for number in range(50)])
+    monkeypatch.setattr("ringcomm.waiting.watch", lambda seconds: [found])
+    monkeypatch.setattr(status.time, "sleep", sleep)
+    assert main(["status", "--slow", "0.01", "--watch", "600"]) == 130
+    assert all(590 < seconds <= 600 for seconds in slept), "from one beginning to the next"
+    written = capsys.readouterr().out
+    assert written.count("is late: the others waited") == 3
+    assert len(re.findall(r"^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d$", written, re.MULTILINE)) == 3
+
+
 def test_a_time_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["--slow", "0"], ["--slow", "--watch"]):
-        with pytest.raises(SystemExit):
-            main(["status", *options])
-    text = capsys.readouterr().err
-    assert "must be a positive number of seconds" in text and "not allowed with" in text
+    with pytest.raises(SystemExit):
+        main(["status", "--slow", "0"])
+    assert "must be a positive number of seconds" in capsys.readouterr().err

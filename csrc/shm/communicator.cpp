@@ -216,6 +216,7 @@ void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* zero_copy, Call& ca
     exchange_.await_all(deadline);
     const bool is_open = zero_copy != nullptr && zero_copy->is_open(announced());
     if (is_open) {
+      exchange_.begin_transfer();
       zero_copy->run(blocks(), reduction, announced(), call, deadline);
     } else if (!exchange_.any_publishes(shm::PayloadKind::kPlace)) {
       const Pass pass = group_.shares_cores() ? Pass::kStraight : Pass::kInStrands;
@@ -263,6 +264,7 @@ void Communicator::by_plan(Call& call, const Reduction& reduction, const Deadlin
   exchange_.announce(call, published,
                      published > 0 ? zero_copy->payload_kind() : shm::PayloadKind::kInput);
   await_all(refusal, deadline);
+  exchange_.begin_transfer();
   if (zero_copy != nullptr && zero_copy->is_open(announced())) {
     zero_copy->run(blocks(), reduction, announced(), call, deadline);
   } else if (!refusal) {
@@ -345,6 +347,7 @@ void Communicator::carry_out_all_to_all(Call& call, const Reduction& reduction,
                      published > 0 ? zero_copy->payload_kind() : shm::PayloadKind::kInput);
   if (call.eager) eager_way(call).keep(blocks(), reduction);
   await_all(refusal, deadline);
+  if (path != Path::kWithCall) exchange_.begin_transfer();
   for (std::size_t r = 0; r < n; ++r) {
     if (r != own) std::memcpy(&counts_[2 * n * r], exchange_.payload_of(r), table_nbytes);
   }

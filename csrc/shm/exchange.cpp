@@ -51,6 +51,8 @@ void Exchange::announce(const Call& call, std::size_t payload_nbytes, PayloadKin
   mine.payload_nbytes = static_cast<std::uint32_t>(payload_nbytes);
   mine.payload_at = payload_at_;
   mine.payload_kind = payload_kind;
+  waited_ = {};
+  transfer_began_.reset();
   mine.sequence.store(sequence_, std::memory_order_release);
   announced_ = sequence_;
   group_.note_made();
@@ -78,7 +80,9 @@ void Exchange::refuse(const std::string& reason, const Deadline& deadline) {
 void Exchange::await_announcements(const Deadline& deadline) {
   RemoteHosts* const hosts = group_.remote_hosts();
   Backoff idle(group_, deadline);
+  std::optional<Clock::time_point> since;  // a rank that comes last does not look at the clock
   const auto pause = [&] {
+    if (!since) since = Clock::now();
     idle.pause([&] {
       WaitInfo blocked{{}, describe_numbered(own_, group_.members)};
       for (int peer = 0; peer < group_.world_size; ++peer) {
@@ -95,6 +99,7 @@ void Exchange::await_announcements(const Deadline& deadline) {
   for (int r = 0; r < group_.world_size; ++r) {
     for (; !announced(r); step()) pause();
   }
+  if (since) waited_ = Clock::now() - *since;
   if (hosts == nullptr) return;
   for (; !hosts->has_forwarded(sequence_); step()) pause();
 }
@@ -161,6 +166,10 @@ void Exchange::end(bool raises) {
   nbytes_ += own_.refused ? 0 : own_.count * element_size(own_.dtype);
   own.nbytes.store(nbytes_, std::memory_order_relaxed);
   own.completed.store(sequence_, std::memory_order_relaxed);
+  if (raises || own_.refused) return;
+  CollectiveTimes& times = own.times[static_cast<std::size_t>(own_.collective)];
+  times.waited.add(waited_);
+  if (transfer_began_) times.transferred.add(Clock::now() - *transfer_began_);
 }
 
 }  // namespace ringcomm::shm

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,9 @@ class Exchange {
 
   // Waits until all ranks have announced; throws kMismatch if a call differs from ours.
   void await_all(const Deadline& deadline);
+  // From here on the time is that of the transfer. Not for calls that are so small that to look at
+  // the clock would slow them.
+  void begin_transfer() { transfer_began_ = Clock::now(); }
 
   int world_size() const { return group_.world_size; }
   Call call_of(int rank) { return read_once(announcement(rank).call); }
@@ -86,7 +90,9 @@ class Exchange {
   std::uint64_t nbytes_ = 0;            // of all calls
   bool owes_wait_ = false;              // this rank's last call was refused
   Call own_;                            // the last call
-  std::uint64_t digest_ = 0;            // of it
+  Clock::duration waited_{};            // in it
+  std::optional<Clock::time_point> transfer_began_;
+  std::uint64_t digest_ = 0;  // of it
 };
 
 }  // namespace ringcomm::shm

@@ -47,6 +47,7 @@
 #include "plan/network.h"
 #include "setup/group_config.h"
 #include "shm/doorbell.h"
+#include "shm/durations.h"
 
 namespace ringcomm::shm {
 
@@ -169,6 +170,7 @@ struct alignas(kLine) RankState {
   } dump;
   Doorbell progress_bell;  // the rank rings it after each of its announcements and actions
   Doorbell mail_bell;  // others ring it after what they do to a mail box of theirs and the rank's
+  alignas(kLine) CollectiveTimes times[kNumCollectives];
 };
 
 // Device call number s is in place s % kDeviceCalls as long as its sequence says s. It is kept in

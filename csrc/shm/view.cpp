@@ -105,6 +105,15 @@ std::string state_of(const Mapping& memory, const Geometry& geometry, const Rank
   return state.process.is_stopped() ? "stopped" : "running";
 }
 
+DurationsView view_of(const Durations& durations) {
+  DurationsView seen{};
+  for (int b = 0; b < Durations::kBuckets; ++b) {
+    seen.counts[b] = durations.counts[b].load(std::memory_order_relaxed);
+  }
+  seen.seconds = 1e-9 * static_cast<double>(durations.nanoseconds.load(std::memory_order_relaxed));
+  return seen;
+}
+
 RankView view_of(const Mapping& memory, const Geometry& geometry, int rank) {
   const auto& state = memory.at<RankState>(geometry.state_at(rank));
   RankView seen{};
@@ -128,6 +137,13 @@ RankView view_of(const Mapping& memory, const Geometry& geometry, int rank) {
   seen.nbytes = state.nbytes.load(std::memory_order_relaxed);
   seen.held_on_device = state.device.held.load(std::memory_order_relaxed);
   seen.held = state.held.load(std::memory_order_relaxed);
+  for (int c = 0; c < kNumCollectives; ++c) {
+    const CollectiveTimes& times = state.times[c];
+    const DurationsView waited = view_of(times.waited);
+    if (std::ranges::all_of(waited.counts, [](std::uint64_t count) { return count == 0; }))
+      continue;
+    seen.times.push_back({static_cast<Collective>(c), waited, view_of(times.transferred)});
+  }
   const auto rank_or_none = [&](int peer) {
     return peer >= 0 && peer < geometry.world_size ? peer : -1;
   };

@@ -1,15 +1,29 @@
 // A group as a program outside sees it: read from its memory, and never written.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "core/policy.h"
 #include "core/process.h"
+#include "plan/collective.h"
 #include "setup/group_config.h"
+#include "shm/durations.h"
 
 namespace ringcomm::shm {
+
+struct DurationsView {
+  std::array<std::uint64_t, Durations::kBuckets> counts;
+  double seconds;  // altogether
+};
+
+// Those of a collective that the rank has called.
+struct CollectiveTimesView {
+  Collective collective;
+  DurationsView waited, transferred;
+};
 
 struct RankView {
   int rank;
@@ -25,6 +39,7 @@ struct RankView {
   std::uint64_t nbytes;          // of its tensors in collectives, so far
   std::uint64_t held;            // bytes of shared memory
   std::uint64_t held_on_device;  // bytes, besides those of NCCL
+  std::vector<CollectiveTimesView> times;
 };
 
 struct GroupView {

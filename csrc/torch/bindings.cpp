@@ -190,6 +190,13 @@ void refuse_message(const c10::intrusive_ptr<c10d::Backend>& backend, bool is_se
   if (ring != nullptr) ring->refuse_message(is_send ? Kind::kSend : Kind::kRecv, peer, tag, reason);
 }
 
+py::dict to_dict(const shm::DurationsView& durations) {
+  py::dict dict;
+  dict["counts"] = durations.counts;
+  dict["seconds"] = durations.seconds;
+  return dict;
+}
+
 py::dict to_dict(const shm::RankView& rank) {
   py::dict dict;
   dict["rank"] = rank.rank;
@@ -206,6 +213,15 @@ py::dict to_dict(const shm::RankView& rank) {
   dict["nbytes"] = rank.nbytes;
   dict["held"] = rank.held;
   dict["held_on_device"] = rank.held_on_device;
+  py::list times;
+  for (const shm::CollectiveTimesView& one : rank.times) {
+    py::dict of_one;
+    of_one["collective"] = to_string(one.collective);
+    of_one["waited"] = to_dict(one.waited);
+    of_one["transferred"] = to_dict(one.transferred);
+    times.append(of_one);
+  }
+  dict["times"] = times;
   return dict;
 }
 

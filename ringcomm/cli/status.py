@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
@@ -41,17 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Shows the groups of this user's running jobs on this host: what each rank does, who waits "
         "for whom, and what the groups chose when they were made. It only reads."
     )
-    how_often = parser.add_mutually_exclusive_group()
-    how_often.add_argument(
+    parser.add_argument(
         "--watch",
         nargs="?",
         const=1.0,
         type=_seconds,
         metavar="SECONDS",
-        help="show it again and again, every second if not given; in a file or a pipe, with the "
-        "time before each",
+        help="show it again and again, every second if not given; in a file or a pipe, or with "
+        "--slow, with the time before each",
     )
-    how_often.add_argument(
+    parser.add_argument(
         "--slow",
         nargs="?",
         const=10.0,
@@ -65,14 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Prints the groups. Returns the exit code."""
     try:
+        show = functools.partial(_print, options.json)
         if options.slow is not None:
-            _print_slow(options.slow, options.json)
-        elif options.watch is None:
-            _print(options.json)
-        elif _is_screen() and not options.json:
+            show = functools.partial(_print_slow, options.slow, options.json)
+        if options.watch is None:
+            show()
+        elif _is_screen() and not options.json and options.slow is None:
             _watch(options.watch)
         else:
-            _append(options.watch, options.json)
+            _append(show, options.watch, options.json)
     except KeyboardInterrupt:
         return INTERRUPTED  # without a line: it is the usual end of --watch
     return 0
@@ -115,15 +116,16 @@ def _print_lines(texts: Iterable[Text]) -> None:
     sys.stdout.flush()
 
 
-def _append(seconds: float, is_json: bool) -> None:
-    """Writes to the end of a file or a pipe, again and again."""
+def _append(show: Callable[[], None], seconds: float, is_json: bool) -> None:
+    """Writes behind what was written before, again and again."""
     while True:
+        begin = time.monotonic()
         if not is_json:
             print(time.strftime("%Y-%m-%d %H:%M:%S"))
-        _print(is_json)
+        show()
         if not is_json:
             print(flush=True)
-        time.sleep(seconds)
+        time.sleep(max(0.0, begin + seconds - time.monotonic()))
 
 
 def _watch(seconds: float) -> None:
