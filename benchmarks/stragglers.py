@@ -1,4 +1,4 @@
-"""How surely `ringcomm.stragglers` names a rank that is slow, and none where no rank is.
+"""How surely a rank that is slow is named, and none where no rank is.
 
     python benchmarks/stragglers.py --runs 100
 
@@ -13,6 +13,9 @@ The ranks sleep in place of forward and backward, so that nothing but this makes
 --compute they compute, each on a core of its own, and are as uneven as the machine is; a neighbour
 can be felt by such ranks only. With --hosts 2, each half of the ranks is a host of its own, and all
 goes through gloo.
+
+`ringcomm.stragglers` names them after each run; with --by status, what `python -m ringcomm status
+--slow` does during each.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,10 +44,12 @@ import ringcomm
 from ringcomm.arguments import number, several
 from ringcomm.groups import launched
 from ringcomm.usage import Parser
+from ringcomm.waiting import watch
 
 STEP, SLOWER = 0.05, 0.05  # seconds, and a share of them
 WAYS = ("all_reduce", "DDP", "FSDP2")
 SLOW = ("none", "sleeps", "neighbour")
+BY = ("stragglers", "status")
 CORES = sorted(os.sched_getaffinity(0))
 NEIGHBOUR = """
 import os, time
@@ -65,6 +71,7 @@ class Row:
         none: in how many no rank was named.
         others: in how many another rank was named.
         step: seconds of a step, all runs together.
+        by: what names them.
     """
 
     way: str
@@ -77,6 +84,7 @@ class Row:
     others: int
     step: float
     computes: bool
+    by: str
 
 
 @contextlib.contextmanager
@@ -131,6 +139,21 @@ def communication(way: str) -> Callable[[], None]:
     return step
 
 
+@contextlib.contextmanager
+def watched(seconds: float, named: list[int]) -> Iterator[None]:
+    """Looks at the groups of this host meanwhile, and adds the late ranks of this process's."""
+
+    def look() -> None:
+        for waits in watch(seconds):
+            if os.getpid() in {rank.pid for rank in waits.group.ranks}:
+                named.extend(late.rank for late in waits.late)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    yield
+    thread.join()
+
+
 def num_calls() -> int:
     return dist.group.WORLD._get_backend(torch.device("cpu"))._get_sequence_number_for_group()
 
@@ -146,18 +169,23 @@ def measured(options: argparse.Namespace, way: str, slow: str) -> Row:
     shown = not dist.get_rank() and sys.stderr.isatty()
     for _ in track(runs, f"{way}, {slow}", transient=True) if shown else runs:
         before = num_calls()
-        for _ in range(options.steps):
-            compute()
-            if slow == "sleeps" and is_slow:
-                time.sleep(STEP * SLOWER)
-            communicate()
-        late = ringcomm.stragglers(last=num_calls() - before)
-        found.append([each.rank for each in late])
+        late: list[int] = []
+        is_watched = options.by == "status" and is_slow
+        with watched(options.steps * STEP, late) if is_watched else contextlib.nullcontext():
+            for _ in range(options.steps):
+                compute()
+                if slow == "sleeps" and is_slow:
+                    time.sleep(STEP * SLOWER)
+                communicate()
+        if options.by == "stragglers":
+            late = [each.rank for each in ringcomm.stragglers(last=num_calls() - before)]
+        found.append(late)
     took = time.perf_counter() - began
     named, none = (sum(each == expected for each in found) for expected in ([slow_rank], []))
     return Row(
         way, dist.get_world_size(), options.hosts, slow, options.runs, named, none,
         options.runs - named - none, took / (options.steps * options.runs), options.compute,
+        options.by,
     )  # fmt: skip
 
 
@@ -170,9 +198,12 @@ def run(options: argparse.Namespace) -> None:
         is_beside = slow == "neighbour" and rank == world_size - 1
         with neighbour(CORES[rank]) if is_beside else contextlib.nullcontext():
             rows.append(measured(options, way, slow))
-    if rank == 0:
+    if rank == world_size - 1:  # which alone looks, if --by status
         doing = "compute" if options.compute else "sleep"
-        note = f"Runs of {options.steps} steps of {STEP * 1e3:.0f} ms, in which the ranks {doing}."
+        note = (
+            f"Runs of {options.steps} steps of {STEP * 1e3:.0f} ms, in which the ranks {doing}. "
+            f"Named by {options.by}."
+        )
         report(options.output, Row, rows, note, table(rows))
 
 
@@ -195,6 +226,7 @@ def main() -> int:
     parser.add_argument("--hosts", type=number(1), default=1, help="(default: %(default)s)")
     parser.add_argument("--ways", type=several(WAYS), default=list(WAYS))
     parser.add_argument("--slow", type=several(SLOW), default=["none", "sleeps"])
+    parser.add_argument("--by", choices=BY, default=BY[0], help="(default: %(default)s)")
     parser.add_argument("--compute", action="store_true", help="the ranks compute, not sleep")
     parser.add_argument("--steps", type=number(1), default=20, help="(default: %(default)s)")
     parser.add_argument("--runs", type=number(1), default=100, help="(default: %(default)s)")

@@ -301,6 +301,13 @@ def test_stragglers(tmp_path: Path) -> None:
     assert "in which the ranks sleep" in output.with_suffix(".md").read_text()
 
 
+def test_stragglers_by_status() -> None:
+    options = ("--runs", "1", "--steps", "10", "--ways", "all_reduce", "--by", "status")
+    result = run("benchmarks/stragglers.py", *options)
+    assert result.returncode == 0, result.stderr
+    assert len(re.findall(r"^\| all_reduce \| 2 \| 1 \| \w+ \| 1 \|", result.stdout, re.M)) == 2
+
+
 @needs_hosts
 def test_slow_links(tmp_path: Path) -> None:
     output = tmp_path / "found"
