@@ -15,6 +15,7 @@ import pytest
 from documents import FOLDER, ROOT
 
 from ringcomm.arguments import nbytes
+from ringcomm.units import readable_nbytes
 
 RESULTS = ROOT / "benchmarks" / "results"
 UNITS = {"": 1.0, "ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -631,6 +632,24 @@ def test_stragglers() -> None:
             of = (slow["world_size"], slow["hosts"], slow["named"], none["none"])
             found.append([slow["way"].replace("all_reduce", "all-reduce"), *of])
     assert [[re.sub(r"\[(.*)\]\(.*\)", r"\1", way), *of] for way, *of in rows] == found
+
+
+def test_slow_links() -> None:
+    _, rows = table(FOLDER / "howto" / "slow.md", "an all-reduce in each step")
+    found = [
+        [
+            readable_nbytes(int(slow["nbytes"])),
+            slow["hosts"],
+            *(f"{float(each['step']) * 1e3:.1f} ms" for each in (none, slow)),
+            slow["named"],
+            none["none"],
+        ]
+        for none, slow in (
+            chosen("slow_links.csv", nbytes=row["nbytes"], hosts=row["hosts"])
+            for row in chosen("slow_links.csv", is_slow=True, runs=100, engine="gloo")
+        )
+    ]
+    assert rows == found
 
 
 def test_training() -> None:
