@@ -634,6 +634,15 @@ def test_stragglers() -> None:
     assert [[re.sub(r"\[(.*)\]\(.*\)", r"\1", way), *of] for way, *of in rows] == found
 
 
+def test_stragglers_by_status() -> None:
+    none, slow = results("stragglers_status.csv")
+    assert (none["slow"], slow["slow"], slow["by"]) == ("none", "sleeps", "status")
+    named, clean = slow["named"], none["none"]
+    text = f"{slow['runs']} runs each"
+    page = " ".join((FOLDER / "howto" / "slow.md").read_text().split())
+    assert text in page and f"was named in {named}, and no rank in {clean}." in page
+
+
 def test_slow_links() -> None:
     _, rows = table(FOLDER / "howto" / "slow.md", "an all-reduce in each step")
     found = [
