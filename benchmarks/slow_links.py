@@ -4,8 +4,8 @@
 
 A run is 20 steps of 50 ms, in which the ranks sleep, each with an all-reduce. The hosts are
 namespaces of this machine (tests/hosts/) with a rank each, joined at one rate; this needs root. The
-last host sends at a lower rate, or none does. If not set, the sizes are such that a step is 5 %
-longer, and 50 %.
+last host sends at a lower rate, or none does. With the sizes that are usual, a step was then 3 to
+4 % longer, and 36 to 45 %.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class Straggler:
         num_calls: the collectives that were looked at.
         share_last: in which part of them this rank came last, from 0 to 1. For a link, 0.
         waited_s: seconds from the second last rank's call to this one's, over all calls in which
-            this one came last. For a link, the seconds that it was in use longer than it would have
-            been at the rate of the others.
+            this one came last. For a link, the same of the ranks that came last by it, or else the
+            seconds that it was in use longer than it would have been at the rate of the others.
         elapsed_s: seconds from the first call to the last one. For a link, since the last look at
             the group's links, or since the process began.
         where: the line of the call for which the others waited most, such as "at train.py:8 in
@@ -131,12 +131,7 @@ def _stragglers(group: Any, last: int | None) -> list[Straggler]:
     names = {rank: hosts[host].name for rank, host in host_of.items()}
     links = links_between(dict(zip(ranks, traffic, strict=True)), host_of)
     known = _Group(group, found, links, host_of, names)
-    slow = [_late(late, known) for late in found.late]
-    for link in slow_links(links, host_of):
-        entry = _slow_link(link, lost(link, links), link.elapsed, known)
-        if not any((each.rank, each.where) == (entry.rank, entry.where) for each in slow):
-            slow.append(entry)
-    return sorted(slow, key=lambda each: -each.waited_s)
+    return _named(known)
 
 
 def _calls_of(group: ProcessGroup) -> list[Call]:
@@ -190,13 +185,33 @@ class _Group:
     host_names: Mapping[int, str]
 
 
+def _named(known: _Group) -> list[Straggler]:
+    """The worst first, each link once, however many ranks are late by it."""
+    slow: list[Straggler] = []
+    cost: dict[Link, tuple[float, float]] = {}  # seconds, and of how many
+    for late in known.found.late:
+        if link := _to_blame(late, known):
+            waited, _ = cost.get(link, (0.0, 0.0))
+            cost[link] = waited + late.waited, known.found.seconds
+        else:
+            slow.append(_late(late, known))
+    for link in slow_links(known.links, known.host_of):
+        cost.setdefault(link, (lost(link, known.links), link.elapsed))
+    slow += [_slow_link(link, *of, known) for link, of in cost.items()]
+    return sorted(slow, key=lambda each: -each.waited_s)
+
+
+def _to_blame(late: Late[Call], known: _Group) -> Link | None:
+    """The link to its host, if the rank came in time once its transfers had ended."""
+    if 2 * late.transferred <= late.waited:
+        return None
+    host = known.host_of[late.rank]
+    into = [each for each in known.links if known.host_of[each.target] == host]
+    link = min(into, key=lambda each: each.rate, default=None)
+    return link if link and link.rate * _SLOWER < usual_rate(link, known.links) else None
+
+
 def _late(late: Late[Call], known: _Group) -> Straggler:
-    if 2 * late.transferred > late.waited:  # it came in time, once its transfers had ended
-        host = known.host_of[late.rank]
-        into = [each for each in known.links if known.host_of[each.target] == host]
-        link = min(into, key=lambda each: each.rate, default=None)
-        if link and link.rate * _SLOWER < usual_rate(link, known.links):
-            return _slow_link(link, late.waited, known.found.seconds, known)
     return Straggler(
         cause="late",
         rank=late.rank,

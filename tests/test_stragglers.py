@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,10 @@ from ranks import Rank, on_processes, outcomes
 
 import ringcomm
 from ringcomm import Straggler
+from ringcomm.records.arrivals import Arrivals, Late
+from ringcomm.slow_links import Link
 
+module: Any = sys.modules["ringcomm.stragglers"]  # the package has a function of its name
 STEPS = 30
 GROUPS = {"ring": "0 (default_pg)", "gloo": "ring on 0 (ring on default_pg)"}
 
@@ -73,6 +78,21 @@ def test_on_several_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGCOMM_LINKS", "gloo")
     ((late,), _) = on_processes(one_is_late, 2, 1, backend="ring")
     assert (late.rank, late.host) == (1, "host1")
+
+
+def test_a_link_is_named_once_however_many_ranks_are_late_by_it() -> None:
+    slow, fast = Link(2, 0, 10**7, 2.0, 20.0), Link(0, 2, 10**7, 0.2, 20.0)
+    call: Any = SimpleNamespace(group="0", description="", frames=(), operation="barrier")
+    call.inputs = call.outputs = (0, "")
+    late = [Late(0, 20, 1.0, 0.9, call), Late(1, 20, 0.5, 0.4, call), Late(3, 20, 0.7, 0.1, call)]
+    group: Any = SimpleNamespace(group_name="0", group_desc="")
+    hosts = {0: 0, 1: 0, 2: 1, 3: 1}
+    names = {rank: f"host{host}" for rank, host in hosts.items()}
+    known = module._Group(group, Arrivals(60, 20.0, 3.0, late), [slow, fast], hosts, names)
+    link, by_itself = module._named(known)
+    assert (link.cause, link.rank, link.host, link.elapsed_s) == ("link", 2, "host1", 20.0)
+    assert link.waited_s == pytest.approx(1.5)
+    assert (by_itself.cause, by_itself.rank, by_itself.waited_s) == ("late", 3, 0.7)
 
 
 def only_the_last_calls(_: Rank) -> list[list[int]]:
