@@ -96,7 +96,7 @@ Times = dict[tuple[str, ...], float]  # by figure, rank, collective, and of buck
 def times(rank: Rank) -> Times:
     dist.all_reduce(torch.ones(1))
     for _ in range(10):
-        time.sleep(0.002 if rank.rank else 0.0)
+        time.sleep(0.05 if rank.rank else 0.0)
         dist.all_reduce(torch.ones(10))
     for _ in range(5):
         dist.broadcast(torch.ones(1 << 20), 0)
@@ -129,8 +129,8 @@ def test_times_of_collectives() -> None:
             assert found[f"{transfer}_count", rank, "all_reduce"] == 0, "they are small"
             assert found[f"{transfer}_count", rank, "broadcast"] == 5
             assert 5 * 50e-6 < found[f"{transfer}_sum", rank, "broadcast"] < 20
-        assert 10 * 0.0015 < found[f"{wait}_sum", "0", "all_reduce"] < 20
-        assert found[f"{wait}_bucket", "0", "all_reduce", "0.001024"] <= 2
+        assert found[f"{wait}_bucket", "0", "all_reduce", "0.001024"] < 11, "one waits for rank 1"
+        assert 0.001 < found[f"{wait}_sum", "0", "all_reduce"] < 20
         bounds = {name[-1] for name in found if name[0] == f"{wait}_bucket"}
         assert bounds >= {"1e-06", "4e-06", "16.777216", "+Inf"}
 

@@ -74,6 +74,10 @@ void Backoff::look_around(const WaitInfo& blocked) {
                                         group_.members.names(blocked.peers));
     throw;
   }
+  if (gone_peer_ && std::ranges::find(blocked.peers, *gone_peer_) == blocked.peers.end()) {
+    gone_peer_.reset();
+    gone_.clear();
+  }
   if (!gone_.empty()) {
     throw group_.fail(ErrorKind::kPeerDied, after(who, deadline_) + ": " + gone_);
   }
@@ -94,6 +98,7 @@ void Backoff::look_around(const WaitInfo& blocked) {
     publish(blocked.peers.front());
   }
   look_at_leader();
+  if (!gone_.empty()) return;
   // Not at all peers if there are many: the first rank that finds out breaks the group for all, and
   // every waiting rank begins with another peer.
   const std::size_t looks = std::min(blocked.peers.size(), kPeersPerLook);
@@ -102,6 +107,7 @@ void Backoff::look_around(const WaitInfo& blocked) {
     std::string how;
     if (group_.gone(peer, &how) || group_.has_unmade(peer, &how)) {
       gone_ = will_not_answer(group_.members.name(peer), how);
+      gone_peer_ = peer;
       return;
     }
   }

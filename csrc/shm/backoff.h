@@ -33,7 +33,8 @@ inline constexpr std::size_t kPeersPerLook = 16;
 //
 // explain() returns a WaitInfo. pause() throws Error when the deadline has passed, when an awaited
 // peer is gone, or when the group is broken. It does so only in the call after the one that found
-// out, so that ready() is asked once more: what a peer did last counts, even if it ended since.
+// out, so that ready() is asked once more: what a peer did last counts, even if it ended since. A
+// peer that has done its part by then is not awaited any more, even if ready() waits for others.
 class Backoff {
  public:
   Backoff(Group& group, const Deadline& deadline)
@@ -96,7 +97,8 @@ class Backoff {
   bool is_published_ = false;
   bool overdue_ = false;
   bool saw_broken_ = false;
-  std::string gone_;
+  std::string gone_;              // who will not answer, and why
+  std::optional<int> gone_peer_;  // of those awaited, or none: it is the leader
   int listens_to_ = -1;
   std::optional<DoorbellWaiter> listening_;
 };

@@ -1,4 +1,5 @@
-// Bells: that a ring ends a sleep, in other processes too, and that ranks ring when they are to.
+// Waiting: that a ring ends a sleep, in other processes too, that ranks ring when they are to, and
+// which ranks are awaited in vain.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -11,6 +12,7 @@
 
 #include "check.h"
 #include "collective_cases.h"
+#include "errors.h"
 #include "hosts.h"
 #include "messages.h"
 
@@ -181,6 +183,37 @@ TEST(a_refusal_wakes_the_sender) {
       }
     });
     CHECK(rings.mail >= 1);
+  });
+}
+
+// Of the ranks that are awaited when one looks, some come and leave before it has seen that they
+// have left.
+TEST(a_rank_that_has_done_its_part_may_leave_while_others_are_late) {
+  std::atomic<bool> is_over{false};
+  ranks::with_group(3, "auto", [&](Communicator& c) {
+    c.barrier(kPatience);
+    shm::Group& group = c.group();
+    if (c.rank() == 1) group.close("of a test");
+    if (c.rank() == 2) {
+      while (!is_over) std::this_thread::sleep_for(1ms);
+    }
+    if (c.rank() != 0) return;
+    std::string how;
+    while (!group.gone(1, &how)) sched_yield();
+    const Deadline deadline = Deadline::in(kPatience);
+    shm::Backoff idle(group, deadline);
+    int looks = 0;
+    const auto explain = [&] {
+      return shm::WaitInfo{++looks == 1 ? std::vector{1, 2} : std::vector{2}, "a test"};
+    };
+    const Clock::time_point start = Clock::now();
+    while (Clock::now() - start < 3 * kLookEvery) idle.pause(explain);
+    CHECK(looks > 2);
+    const std::string text = check::error_of(ErrorKind::kPeerDied, [&] {
+      while (true) idle.pause([] { return shm::WaitInfo{{1, 2}, "a test"}; });
+    });
+    CHECK_CONTAINS(text, "rank 1 will not answer, it has closed the group");
+    is_over = true;
   });
 }
 

@@ -44,7 +44,7 @@ def seen_with_a_limit(nbytes: int, limited: list[int]) -> list[str]:
     ("nbytes", "limited", "where"),
     [
         (1024, [0], "init_process_group"),
-        (16384, [0, 1, 2], "a small sum"),
+        (24576, [0, 1, 2], "a small sum"),
         (1 << 21, [0, 1, 2], "a large sum"),
     ],
 )
@@ -85,7 +85,7 @@ def has_namespaces() -> bool:
 @pytest.mark.skipif(not has_namespaces(), reason="no namespaces may be made here")
 @pytest.mark.parametrize(
     ("nbytes", "where"),
-    [(16384, "a small sum"), (1 << 20, "a large sum"), (AMPLE, DONE)],
+    [(24576, "a small sum"), (1 << 20, "a large sum"), (AMPLE, DONE)],
 )
 def test_a_full_dev_shm(nbytes: int, where: str, tmp_path: Path) -> None:
     seen = in_namespaces(tmp_path / "job", nbytes)
