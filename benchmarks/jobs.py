@@ -1,4 +1,4 @@
-"""What the benchmarks of transformers' models share: jobs of this script, and what they time."""
+"""What benchmarks share that run jobs of themselves, most of them of transformers' models."""
 
 from __future__ import annotations
 
@@ -59,10 +59,19 @@ class CallTimer:
         return timed
 
 
-def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """What a user names, and what `run_job` adds."""
+def add_job_arguments(
+    parser: argparse.ArgumentParser, busy: Callable[[str], Any] | None = None, default: Any = 0
+) -> None:
+    """What a user names, and what `run_job` adds.
+
+    Args:
+        busy: converts the numbers of busy processes; None for one number.
+        default: of that.
+    """
     parser.add_argument("--rounds", type=number(1), default=3, help="jobs of each backend")
-    parser.add_argument("--busy", type=number(0), default=0, help="processes that compute besides")
+    parser.add_argument(
+        "--busy", type=busy or number(0), default=default, help="processes that compute besides"
+    )
     parser.add_argument(
         "-o", "--output", type=Path, help="without ending: .csv, .json, .md and, of pictures, .png"
     )

@@ -287,6 +287,26 @@ def test_late_rank(tmp_path: Path) -> None:
     assert re.search(r"^\| recv \| gloo \| 2 ms \| \d+ µs \| \d+% \|$", result.stdout, re.M)
 
 
+def test_busy_cores(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    result = run(
+        *("benchmarks/busy_cores.py", "--world-sizes", "2", "--busy", "0,1", "--sizes", "8,64K"),
+        *("--rounds", "2", "--seconds", "0.01", "--output", str(output)),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads(output.with_suffix(".json").read_text())["rows"]
+    assert [(row["busy"], row["backend"], row["size"]) for row in rows] == [
+        (busy, backend, size)
+        for busy in (0, 1)
+        for backend in ("ring", "gloo")
+        for size in (8, 65536)
+    ]
+    assert all(row["calls"] >= 60 and 0 < row["median"] <= row["p99"] < 1 for row in rows)
+    assert re.search(
+        r"^\| 2 \| 1 \| 64 KiB \| mean \| [\d.]+ .?s \| [\d.]+ \|$", result.stdout, re.M
+    )
+
+
 def test_stragglers(tmp_path: Path) -> None:
     output = tmp_path / "found"
     options = ("--runs", "2", "--steps", "2", "--ways", "all_reduce,FSDP2")

@@ -31,16 +31,16 @@ microseconds yields_for(Group& group) {
 }  // namespace
 
 Backoff::Next Backoff::next() {
-  const Clock::time_point now = Clock::now();
+  now_ = Clock::now();
   if (since_ == Clock::time_point{}) {
-    since_ = now;
+    since_ = now_;
     yields_for_ = yields_for(group_);
-    look_next_ = now + yields_for_;
+    look_next_ = now_ + yields_for_;
   }
   if (overdue_ || !gone_.empty() || group_.broken()) return Next::kLook;
-  if (deadline_.has_passed(now) || now >= look_next_) return Next::kLook;
-  idle_ = std::chrono::duration_cast<microseconds>(now - since_);
-  return idle_ < yields_for_ ? Next::kYield : Next::kSleep;
+  if (deadline_.has_passed(now_) || now_ >= look_next_) return Next::kLook;
+  const bool yields = now_ - since_ < yields_for_ && !group_.contention().is_likely(now_);
+  return yields ? Next::kYield : Next::kSleep;
 }
 
 // Mostly each of several awaited ranks has to come, so it is enough to sleep on one bell; and as
@@ -48,13 +48,17 @@ Backoff::Next Backoff::next() {
 void Backoff::sleep(const WaitInfo& blocked) {
   const std::vector<int>& peers = blocked.peers;
   const auto is_local = [&](int peer) { return group_.is_local(peer); };
+  const auto part_of_wait = [&](int part) {
+    const auto found = std::chrono::duration_cast<microseconds>(now_ - since_) / part;
+    return group_.contention().is_likely(now_) ? std::max(found, Contention::kSleep) : found;
+  };
   if (group_.remote_hosts() != nullptr && !blocked.in_memory) {
     const int part = std::ranges::any_of(peers, is_local) ? kPartOfWaitForBoth : kPartOfWait;
-    group_.remote_hosts()->sleep(std::min(kLongestSleepOnLinks, idle_ / part));
+    group_.remote_hosts()->sleep(std::min(kLongestSleepOnLinks, part_of_wait(part)));
     return;
   }
   if (std::ranges::find(peers, listens_to_) != peers.end()) {
-    listening_->sleep(std::min(kLongestSleep, idle_ / kPartOfWait));
+    listening_->sleep(std::min(kLongestSleep, part_of_wait(kPartOfWait)));
   } else if (!peers.empty()) {
     listens_to_ = peers[group_.rank % peers.size()];
     const int ringer = is_local(listens_to_) ? listens_to_ : group_.own_leader();

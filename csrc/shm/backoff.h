@@ -1,7 +1,6 @@
-// Waiting for peers: spin, then yield, then sleep; and give up when no awaited peer can come.
+// Waiting for peers: spin, then yield, then sleep; and give up when no awaited peer can come. Where
+// other processes compute, no wait yields: shm/contention.h.
 #pragma once
-
-#include <sched.h>
 
 #include <chrono>
 #include <optional>
@@ -54,7 +53,7 @@ class Backoff {
     } else {
       switch (next()) {
         case Next::kYield:
-          sched_yield();
+          group_.contention().yield(now_);
           break;
         case Next::kSleep:
           sleep(explain());
@@ -91,7 +90,7 @@ class Backoff {
   int spins_left_;
   Clock::time_point since_{};
   std::chrono::microseconds yields_for_{};
-  std::chrono::microseconds idle_{};  // for how long, as of the last look at the clock
+  Clock::time_point now_{};  // as of the last look at the clock
   Clock::time_point look_next_{};
   std::size_t looked_at_ = 0;  // peers, so far
   bool is_published_ = false;

@@ -14,6 +14,7 @@
 
 #include "core/deadline.h"
 #include "core/group.h"
+#include "shm/contention.h"
 #include "shm/device_board.h"
 #include "shm/liveness.h"
 #include "shm/remote_hosts.h"
@@ -35,6 +36,8 @@ class Group final : public ringcomm::Group {
   // Then what one rank has written another often finds in the caches of the core that they share.
   bool shares_cores() const { return spins_ == 0; }
 
+  // What its waits have seen of other processes on its cores.
+  Contention& contention() { return contention_; }
   Segment& segment() { return segment_; }
   const Geometry& geometry() const { return segment_.geometry(); }
   const Placement& placement() const { return segment_.placement(); }
@@ -131,6 +134,7 @@ class Group final : public ringcomm::Group {
 
   Segment segment_;
   const int spins_;
+  Contention contention_;
   Liveness liveness_;
   DeviceBoard board_;
   std::mutex close_mutex_;

@@ -1,7 +1,5 @@
 #include "shm/mail.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -21,15 +19,7 @@ constexpr milliseconds kLightSleep{1};
 constexpr int kLightSleeps = 10;
 // A thread that waits for what may come from other hosts and from this one cannot sleep on both.
 constexpr microseconds kLongestNap{10'000}, kLongestNapAcrossHosts{1000};
-
-// How long to sleep after having been idle since `since`, or from now on; zero: only yield.
-microseconds nap(Clock::time_point& since, bool across_hosts) {
-  const Clock::time_point now = Clock::now();
-  if (since == Clock::time_point{}) since = now;
-  const auto idle = std::chrono::duration_cast<microseconds>(now - since);
-  if (idle < kYieldForMessage) return microseconds(0);
-  return std::min(across_hosts ? kLongestNapAcrossHosts : kLongestNap, idle / 10);
-}
+constexpr int kPartOfIdle = 10;
 
 void complete(Message& message) {
   // Taken out, as what it holds may hold the message.
@@ -139,8 +129,7 @@ void Mail::refuse(Message::Kind kind, int peer, std::int32_t tag, const std::str
 bool Mail::wait(const Message& message, milliseconds patience) {
   const Clock::time_point end = rough_now() + patience;
   Clock::time_point look_next = rough_now() + kLookEvery;
-  Clock::time_point since{};
-  std::optional<DoorbellWaiter> listening;
+  Pauses pauses;
   int spins = group_.spins();
   std::unique_lock lock(mutex_);
   const bool crosses = message.peer != kAnySource && !group_.is_local(message.peer);
@@ -162,15 +151,11 @@ bool Mail::wait(const Message& message, milliseconds patience) {
       leave_if_interrupted();
     }
     if (moved) {
-      since = {};
-      listening.reset();
+      pauses.reset();
     } else if (spins > 0) {
       --spins;
-    } else if (const microseconds sleep = nap(since, remote_mailbox_ != nullptr);
-               sleep.count() > 0) {
-      crosses ? group_.remote_hosts()->sleep(sleep) : listen(listening, sleep);
     } else {
-      sched_yield();
+      pause(pauses, crosses);
     }
     lock.lock();
   }
@@ -179,12 +164,22 @@ bool Mail::wait(const Message& message, milliseconds patience) {
   return message.done.load(std::memory_order_acquire);
 }
 
-// A rank's own bell, which all rings that it may wait for come to.
-void Mail::listen(std::optional<DoorbellWaiter>& listening, microseconds longest) {
-  if (listening) {
-    listening->sleep(longest);
+// Yields, or sleeps on a rank's own bell, which all rings that it may wait for come to.
+void Mail::pause(Pauses& pauses, bool crosses) {
+  const Clock::time_point now = Clock::now();
+  if (pauses.since == Clock::time_point{}) pauses.since = now;
+  const bool is_contended = group_.contention().is_likely(now);
+  const auto idle = std::chrono::duration_cast<microseconds>(now - pauses.since);
+  if (idle < kYieldForMessage && !is_contended) return group_.contention().yield(now);
+  const microseconds longest =
+      std::min(remote_mailbox_ ? kLongestNapAcrossHosts : kLongestNap,
+               std::max(idle / kPartOfIdle, is_contended ? Contention::kSleep : microseconds(0)));
+  if (crosses) {
+    group_.remote_hosts()->sleep(longest);
+  } else if (pauses.listening) {
+    pauses.listening->sleep(longest);
   } else {
-    listening.emplace(group_.segment().state(group_.rank).mail_bell);  // to look once more first
+    pauses.listening.emplace(group_.segment().state(group_.rank).mail_bell);  // to look once more
   }
 }
 
@@ -367,15 +362,13 @@ void Mail::report(Done& done, const Message* own) {
 }
 
 void Mail::run_background() {
-  Clock::time_point since{};
-  std::optional<DoorbellWaiter> listening;
+  Pauses pauses;
   std::uint64_t num_posted = 0;
   int light_sleeps = 0;
   std::unique_lock lock(mutex_);
   while (!stop_) {
     if (!busy() || waiters_ > 0) {
-      since = {};
-      listening.reset();
+      pauses.reset();
       if (std::exchange(num_posted, num_posted_) != num_posted_) light_sleeps = kLightSleeps;
       if (--light_sleeps >= 0) {
         wake_.wait_for(lock, kLightSleep);
@@ -387,17 +380,13 @@ void Mail::run_background() {
     }
     Done done;
     if (guarded([&] { return progress(done); })) {
-      since = {};
-      listening.reset();
+      pauses.reset();
     }
     lock.unlock();
     if (!done.empty()) {
       report(done, nullptr);
-    } else if (const microseconds sleep = nap(since, remote_mailbox_ != nullptr);
-               sleep.count() > 0) {
-      listen(listening, sleep);
     } else {
-      sched_yield();
+      pause(pauses, /*crosses=*/false);
     }
     lock.lock();
   }

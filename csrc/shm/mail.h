@@ -183,7 +183,17 @@ class Mail {
   // Throws Error (kSystem) if there is none and none can be made.
   void provide_background();
   void leave_to_background() noexcept;
-  void listen(std::optional<DoorbellWaiter>& listening, std::chrono::microseconds longest);
+  // Of a thread that has found nothing to do, one after the other.
+  struct Pauses {
+    Clock::time_point since{};
+    std::optional<DoorbellWaiter> listening;
+    void reset() {
+      since = {};
+      listening.reset();
+    }
+  };
+  // crosses: what it waits for comes from another host.
+  void pause(Pauses& pauses, bool crosses);
   // Wakes the peer, as there is something new in a mail box of its and this rank's.
   void ring(int peer) { group_.segment().state(peer).mail_bell.ring(); }
   void leave_if_interrupted();

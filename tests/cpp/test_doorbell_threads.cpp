@@ -186,6 +186,56 @@ TEST(a_refusal_wakes_the_sender) {
   });
 }
 
+constexpr std::chrono::milliseconds kSlice = 4ms;  // what a process takes to which a rank yields
+
+TEST(after_a_yield_that_took_a_time_slice_waits_sleep_for_a_while) {
+  shm::Contention contention;
+  Clock::time_point now = Clock::now();
+  const auto yields_for = [&](Clock::duration took) {
+    contention.record_yield(now, now + took);
+    now += took;
+  };
+  const auto lasts = [&] {
+    const Clock::time_point start = now;
+    for (; contention.is_likely(now); now += 1ms) {
+    }
+    return now - start;
+  };
+  for (int i = 0; i < 10; ++i) yields_for(900us);
+  CHECK(!contention.is_likely(now));
+  for (int round = 0; round < 2; ++round) {
+    for (const auto expected : {50ms, 100ms, 200ms, 400ms, 800ms, 1000ms, 1000ms}) {
+      yields_for(kSlice);
+      CHECK(lasts() == expected);
+      for (int i = 0; i < 40; ++i) yields_for(1us);
+    }
+    now += 2s;  // in which no yield takes long
+  }
+}
+
+TEST(a_wait_beside_other_processes_sleeps_at_once) {
+  ranks::with_group(2, "auto", [&](Communicator& c) {
+    c.barrier(kPatience);
+    if (c.rank() == 0) {
+      const Clock::time_point now = Clock::now();
+      c.group().contention().record_yield(now - kSlice, now);
+      const Deadline deadline = Deadline::in(kPatience);
+      shm::Backoff idle(c.group(), deadline);
+      int asked = 0;  // for the ranks whose bells would end a sleep
+      const auto explain = [&] {
+        ++asked;
+        return shm::WaitInfo{{1}, "a test"};
+      };
+      for (int i = 0; i < c.group().spins(); ++i) idle.pause(explain);
+      CHECK_EQ(asked, 0);
+      idle.pause(explain);
+      CHECK_EQ(asked, 1);
+      CHECK_EQ(c.group().segment().state(1).progress_bell.listeners.load(), 1u);
+    }
+    c.barrier(kPatience);
+  });
+}
+
 // Of the ranks that are awaited when one looks, some come and leave before it has seen that they
 // have left.
 TEST(a_rank_that_has_done_its_part_may_leave_while_others_are_late) {
