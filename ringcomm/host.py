@@ -11,6 +11,8 @@ from pathlib import Path
 from ringcomm.environment import value_of
 
 LONGEST_NAME = 63  # bytes
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_OWN_CONTROL_GROUPS = Path("/proc/self/cgroup")
 
 
 def given_name() -> str:
@@ -41,6 +43,44 @@ def processor() -> str:
 def machine() -> str:
     """What two hosts have alike if they are as fast as each other: "4 x AMD EPYC"."""
     return f"{os.cpu_count()} x {processor()}"
+
+
+def cpu_quota() -> float | None:
+    """The number of cores whose time the control groups leave this process; None: no limit.
+
+    Containers have one by `docker run --cpus` or a limit of Kubernetes, while all cores of the host
+    stay visible. See the kernel's cgroup-v2.rst (cpu.max) and sched-bwc.rst (cpu.cfs_quota_us).
+    """
+    found = []
+    for line in _lines_of(_OWN_CONTROL_GROUPS):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            found += [_quota(folder / "cpu.max") for folder in _folders(_CONTROL_GROUPS, path)]
+        elif "cpu" in controllers.split(","):
+            for folder in _folders(_CONTROL_GROUPS / "cpu", path):
+                found.append(_quota(folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"))
+    return min((quota for quota in found if quota is not None), default=None)
+
+
+def _folders(mounted: Path, path: str) -> list[Path]:
+    """A control group's and those of the groups around it, which limit it, too."""
+    own = mounted / path.lstrip("/")
+    return [folder for folder in (own, *own.parents) if folder.is_relative_to(mounted)]
+
+
+def _quota(*files: Path) -> float | None:
+    """What is allowed in a period over the period. None: no limit, or no such files."""
+    words = [word for file in files for line in _lines_of(file) for word in line.split()]
+    if len(words) != 2 or not words[0].isdigit():  # "max", or -1
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _lines_of(file: Path) -> list[str]:
+    try:
+        return file.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def guess() -> str:

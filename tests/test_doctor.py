@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import ringcomm
+from ringcomm import host
 from ringcomm.cli import doctor
 
 PACKAGE = Path(doctor.__file__).resolve().parents[1]
@@ -239,3 +240,43 @@ def test_what_a_rank_publishes_about_its_host(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("RINGCOMM_HOSTID", "x" * 64)
     doctor._host(problems)
     assert problems[0].startswith("RINGCOMM_HOSTID is 'xxx")
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "quota"),
+    [
+        ("0::/\n", {}, None),
+        ("0::/job\n", {"job/cpu.max": "max 100000\n"}, None),
+        ("0::/job\n", {"job/cpu.max": "150000 100000\n"}, "1.5"),
+        ("0::/pod/job\n", {"pod/cpu.max": "50000 100000\n", "pod/job/cpu.max": "9 10\n"}, "0.5"),
+        ("0::/\n", {"cpu.max": "100000 50000\n"}, "2"),
+        (
+            "7:memory:/m\n4:cpu,cpuacct:/job\n0::/\n",
+            {"cpu/job/cpu.cfs_quota_us": "200000\n", "cpu/job/cpu.cfs_period_us": "100000\n"},
+            "2",
+        ),
+        (
+            "4:cpu:/\n",
+            {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"},
+            None,
+        ),
+    ],
+)
+def test_a_quota_of_cpu_time(
+    own: str,
+    files: dict[str, str],
+    quota: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, text in {
+        "own": own,
+        **{f"groups/{name}": text for name, text in files.items()},
+    }.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.setattr(host, "_OWN_CONTROL_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(host, "_CONTROL_GROUPS", tmp_path / "groups")
+    said = f"; control groups leave it the time of {quota}" if quota else ""
+    assert doctor._cores([]).endswith(f"in this host{said}")

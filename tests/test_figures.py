@@ -287,6 +287,23 @@ def test_messages(collective: str, after: str) -> None:
     )
 
 
+@pytest.mark.parametrize("world", ["Two", "Four"])
+def test_beside_busy_processes(world: str) -> None:
+    header, rows = table(BENCHMARKS, "busy | nbytes", f"{world} ranks on the two cores")
+
+    def value(row: list[str], column: int) -> Value:
+        case = {"world_size": WORLDS[world.replace("Two", "two")], "busy": row[0]}
+        time = "mean" if column < header.index("99th percentile, ring") else "p99"
+        ours = one("busy_cores.csv", time, **case, size=size_of(row[1]), backend="ring")
+        peer = PEERS.get(header[column])
+        if ours is None or peer is None:
+            return ours
+        theirs = one("busy_cores.csv", time, **case, size=size_of(row[1]), backend=peer)
+        return theirs and theirs / ours
+
+    compare(rows, 2, value)
+
+
 def test_late_ranks() -> None:
     _, rows = table(BENCHMARKS, "late | two ranks")
 

@@ -241,7 +241,10 @@ def _path_of(library: str) -> str:
 
 
 def _cores(problems: list[str]) -> str:
-    return f"{len(os.sched_getaffinity(0))} for this process, {os.cpu_count()} in this host"
+    text = f"{len(os.sched_getaffinity(0))} for this process, {os.cpu_count()} in this host"
+    if (quota := host.cpu_quota()) is not None:
+        text += f"; control groups leave it the time of {quota:g}"
+    return text
 
 
 def _shared_memory(problems: list[str]) -> str:
