@@ -8,7 +8,9 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <random>
 #include <thread>
+#include <vector>
 
 #include "check.h"
 #include "collective_cases.h"
@@ -233,6 +235,33 @@ TEST(a_wait_beside_other_processes_sleeps_at_once) {
       CHECK_EQ(c.group().segment().state(1).progress_bell.listeners.load(), 1u);
     }
     c.barrier(kPatience);
+  });
+}
+
+TEST(collectives_and_messages_beside_other_processes) {
+  std::mt19937_64 random(2);
+  std::vector<cases::Case> all;
+  for (const Collective collective : cases::kCollectives) {
+    for (const std::size_t nbytes : {8u, 4711u, 400'000u}) {
+      all.push_back(cases::random_case(collective, 3, nbytes, random));
+    }
+  }
+  ranks::with_group(3, "auto", [&](Communicator& communicator) {
+    const auto see_others = [&] {
+      const Clock::time_point now = Clock::now();
+      communicator.group().contention().record_yield(now - kSlice, now);
+    };
+    for (const cases::Case& c : all) {
+      see_others();
+      cases::perform(c, communicator, kPatience);
+    }
+    const std::size_t count = 6 * slot_count(3);
+    for (int to = 1; to < 3; ++to) {
+      see_others();
+      if (communicator.rank() == 0)
+        wait(communicator, send(communicator, to, 0, numbers(count, to)));
+      if (communicator.rank() == to) wait(communicator, recv(communicator, 0, 0, count));
+    }
   });
 }
 
