@@ -96,7 +96,7 @@ class Backoff {
   bool is_published_ = false;
   bool overdue_ = false;
   bool saw_broken_ = false;
-  std::string gone_;              // who will not answer, and why
+  std::string gone_;              // which rank will not answer, and why
   std::optional<int> gone_peer_;  // of those awaited, or none: it is the leader
   int listens_to_ = -1;
   std::optional<DoorbellWaiter> listening_;

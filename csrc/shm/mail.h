@@ -183,7 +183,7 @@ class Mail {
   // Throws Error (kSystem) if there is none and none can be made.
   void provide_background();
   void leave_to_background() noexcept;
-  // Of a thread that has found nothing to do, one after the other.
+  // The pauses of a thread that finds nothing to do, one after the other.
   struct Pauses {
     Clock::time_point since{};
     std::optional<DoorbellWaiter> listening;

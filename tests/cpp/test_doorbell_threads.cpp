@@ -1,5 +1,5 @@
 // Waiting: that a ring ends a sleep, in other processes too, that ranks ring when they are to, and
-// which ranks are awaited in vain.
+// which ranks will not come.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -265,8 +265,7 @@ TEST(collectives_and_messages_beside_other_processes) {
   });
 }
 
-// Of the ranks that are awaited when one looks, some come and leave before it has seen that they
-// have left.
+// Some of the awaited ranks come and leave between two looks of the rank that waits.
 TEST(a_rank_that_has_done_its_part_may_leave_while_others_are_late) {
   std::atomic<bool> is_over{false};
   ranks::with_group(3, "auto", [&](Communicator& c) {
