@@ -145,7 +145,7 @@ def rows_of(
                 world_size=world_size,
                 busy=busy,
                 size=size,
-                backend=backend.removeprefix(OF_MPI).rstrip("/").rpartition("/")[2],
+                backend=Path(backend.removeprefix(OF_MPI)).name,
                 calls=sum(map(len, calls)),
                 mean=statistics.median(map(statistics.mean, calls)),
                 median=statistics.median(map(statistics.median, calls)),

