@@ -678,6 +678,27 @@ def test_slow_links() -> None:
     assert rows == found
 
 
+def test_vllm() -> None:
+    _, rows = table(BENCHMARKS, "dtype | batch | one process decodes")
+    for dtype, batch, alone, ring, gloo, ahead, *prefills in rows:
+        case = {"dtype": dtype, "batch": batch}
+        decodes, found = (
+            [
+                one("vllm_model.csv", column, backend=backend, **case)
+                for backend in ("one process", "ring", "gloo, by vLLM")
+            ]
+            for column in ("decode", "prefill")
+        )
+        shown = [cell.removesuffix(" tokens/s") for cell in (alone, ring, gloo, *prefills)]
+        assert all(map(agrees, shown, (*decodes, *found[1:])))
+        assert agrees(ahead, decodes[1] / decodes[2])
+        same, tokens = (
+            one("vllm_model.csv", column, backend="ring", **case) for column in ("same", "tokens")
+        )
+        assert same == tokens
+    assert 3 * len(rows) == len(results("vllm_model.csv"))
+
+
 def test_training() -> None:
     _, rows = table(BENCHMARKS, "model | way | dtype | ring")
     measured = results("training.csv") + results("training_gpt2.csv")

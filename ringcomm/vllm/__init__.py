@@ -3,7 +3,7 @@
     VLLM_PLUGINS=ringcomm vllm serve MODEL --tensor-parallel-size 2
 
 `register` is an entry point of the group "vllm.general_plugins", which vLLM calls in each of its
-processes. It needs vLLM 0.33 or newer.
+processes. Tried with vLLM 0.32 and 0.33.
 """
 
 from __future__ import annotations

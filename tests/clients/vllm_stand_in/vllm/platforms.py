@@ -13,5 +13,8 @@ class CpuPlatform:
     def is_cpu(self) -> bool:
         return True
 
+    def import_kernels(self) -> None:
+        """There are none, and so no shared memory either."""
+
 
 current_platform = CpuPlatform()
