@@ -105,7 +105,7 @@ void Communicator::connect_edges(const std::vector<int>& peers, const Deadline& 
   } catch (...) {
     if (!edges.stop()) {
       ended_ = false;
-      connections_.leave();
+      connections_.end(&Comms::leave);
     }
     throw;
   }
@@ -164,9 +164,7 @@ void Communicator::connect_channels(const Deadline& deadline) {
 
 void Communicator::connect_pairs(const std::vector<PeerMessage>& messages,
                                  const Deadline& deadline) {
-  const auto ready = [&](const PeerMessage& message) {
-    return connections_.messages().ready(message.peer);
-  };
+  const auto ready = [&](const PeerMessage& message) { return connections_.ready(message.peer); };
   if (std::all_of(messages.begin(), messages.end(), ready)) return;
   check_may_connect("the first message between two ranks");
   std::vector<int> peers;
@@ -180,9 +178,9 @@ void Communicator::connect_pairs(const std::vector<PeerMessage>& messages,
       [&] {
         Awaited awaited;
         for (const int peer : peers) {
-          const bool has_come = connections_.messages().has_come(peer);
+          const bool has_come = connections_.has_come(peer);
           if (!has_come) awaited.absent.push_back(peer);
-          if (has_come && !connections_.messages().ready(peer)) awaited.busy.push_back(peer);
+          if (has_come && !connections_.ready(peer)) awaited.busy.push_back(peer);
         }
         return awaited;
       });
