@@ -2,11 +2,12 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,59 +20,31 @@
 namespace ringcomm {
 namespace {
 
+constexpr std::pair<at::ScalarType, DType> kDTypes[] = {
+    {at::kDouble, DType::kFloat64},
+    {at::kFloat, DType::kFloat32},
+    {at::kHalf, DType::kFloat16},
+    {at::kBFloat16, DType::kBFloat16},
+    {at::kFloat8_e4m3fn, DType::kFloat8E4M3FN},
+    {at::kFloat8_e5m2, DType::kFloat8E5M2},
+    {at::kLong, DType::kInt64},
+    {at::kInt, DType::kInt32},
+    {at::kShort, DType::kInt16},
+    {at::kChar, DType::kInt8},
+    {at::kByte, DType::kUInt8},
+    {at::kBool, DType::kBool},
+};
+static_assert(std::size(kDTypes) == kNumDTypes);
+
 std::optional<DType> dtype_of(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return DType::kFloat64;
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kHalf:
-      return DType::kFloat16;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    case at::kFloat8_e4m3fn:
-      return DType::kFloat8E4M3FN;
-    case at::kFloat8_e5m2:
-      return DType::kFloat8E5M2;
-    case at::kLong:
-      return DType::kInt64;
-    case at::kInt:
-      return DType::kInt32;
-    case at::kShort:
-      return DType::kInt16;
-    case at::kChar:
-      return DType::kInt8;
-    case at::kByte:
-      return DType::kUInt8;
-    case at::kBool:
-      return DType::kBool;
-    default:
-      return std::nullopt;
+  for (const auto& [theirs, ours] : kDTypes) {
+    if (theirs == type) return ours;
   }
+  return std::nullopt;
 }
 
-// What only torch knows.
-std::string name_of(at::ScalarType type) {
-  switch (type) {
-    case at::kComplexHalf:
-      return "complex32";
-    case at::kComplexFloat:
-      return "complex64";
-    case at::kComplexDouble:
-      return "complex128";
-    case at::kUInt16:
-      return "uint16";
-    case at::kUInt32:
-      return "uint32";
-    case at::kUInt64:
-      return "uint64";
-    default:
-      break;
-  }
-  std::string name = c10::toString(type);
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name;
-}
+// "complex64", also of what only torch knows.
+std::string name_of(at::ScalarType type) { return std::string(c10::getDtypeNames(type).first); }
 
 Elements made_of(DType dtype, std::size_t per_element, at::ScalarType type) {
   UsersDType users{.per_element = static_cast<std::uint8_t>(per_element)};
@@ -79,29 +52,24 @@ Elements made_of(DType dtype, std::size_t per_element, at::ScalarType type) {
   return {dtype, users};
 }
 
+constexpr bool is_same(c10d::ReduceOp::RedOpType theirs, ReduceOp ours) {
+  return static_cast<int>(theirs) == static_cast<int>(ours);
+}
+static_assert(is_same(c10d::ReduceOp::SUM, ReduceOp::kSum));
+static_assert(is_same(c10d::ReduceOp::AVG, ReduceOp::kAvg));
+static_assert(is_same(c10d::ReduceOp::PRODUCT, ReduceOp::kProduct));
+static_assert(is_same(c10d::ReduceOp::MIN, ReduceOp::kMin));
+static_assert(is_same(c10d::ReduceOp::MAX, ReduceOp::kMax));
+static_assert(is_same(c10d::ReduceOp::BAND, ReduceOp::kBand));
+static_assert(is_same(c10d::ReduceOp::BOR, ReduceOp::kBor));
+static_assert(is_same(c10d::ReduceOp::BXOR, ReduceOp::kBxor));
+static_assert(is_same(c10d::ReduceOp::PREMUL_SUM, ReduceOp::kPremulSum));
+
 ReduceOp op_of(const c10d::ReduceOp& op, const char* what) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return ReduceOp::kSum;
-    case c10d::ReduceOp::AVG:
-      return ReduceOp::kAvg;
-    case c10d::ReduceOp::PRODUCT:
-      return ReduceOp::kProduct;
-    case c10d::ReduceOp::MIN:
-      return ReduceOp::kMin;
-    case c10d::ReduceOp::MAX:
-      return ReduceOp::kMax;
-    case c10d::ReduceOp::BAND:
-      return ReduceOp::kBand;
-    case c10d::ReduceOp::BOR:
-      return ReduceOp::kBor;
-    case c10d::ReduceOp::BXOR:
-      return ReduceOp::kBxor;
-    case c10d::ReduceOp::PREMUL_SUM:
-      return ReduceOp::kPremulSum;
-    default:
-      TORCH_CHECK_VALUE(false, "ring: ", what, ": unknown reduce op ", static_cast<int>(op.op_));
-  }
+  const auto ours = static_cast<ReduceOp>(op.op_);
+  TORCH_CHECK_VALUE(is_valid(ours), "ring: ", what, ": unknown reduce op ",
+                    static_cast<int>(op.op_));
+  return ours;
 }
 
 // The supplement goes by its older name, which torch 2.11 to 2.15 all know.
