@@ -30,8 +30,6 @@ class Orbits {
   // ranks_per_host divides world_size.
   Orbits(Symmetry symmetry, int world_size, int ranks_per_host);
 
-  Symmetry symmetry() const { return symmetry_; }
-
   // The representatives are the ranks 0, ..., count()-1.
   int count() const;
   int representative(int rank) const;
