@@ -245,39 +245,27 @@ SumTable table_of(const Sums& sums, const std::vector<std::pair<int, Symbol>>& o
 
 }  // namespace
 
-std::string BitwiseDifference::to_string() const {
-  return "rank " + std::to_string(ranks[0]) + " ends with " + sums[0] + " in chunk " +
-         std::to_string(chunk) + ", and rank " + std::to_string(ranks[1]) + " with " + sums[1];
-}
-
-std::optional<BitwiseDifference> bitwise_difference(Collective collective,
-                                                    const std::vector<Plan>& plans, int root) {
+std::string bitwise_difference(Collective collective, const std::vector<Plan>& plans, int root) {
   const Contract contract = contract_of(collective, plans, root);
-  if (collective != Collective::kAllReduce)
-    return std::nullopt;  // no chunk is summed for two ranks
+  if (collective != Collective::kAllReduce) return "";  // no chunk is summed for two ranks
   const SymbolicExecution executed(contract, plans, Order::kLeftToRight);
   for (int chunk = 0; chunk < contract.num_chunks(); ++chunk) {
     const Symbol first = executed.sum(0, chunk);
     for (int rank = 1; rank < contract.world_size(); ++rank) {
       const Symbol other = executed.sum(rank, chunk);
       if (first == other) continue;
-      return BitwiseDifference{
-          chunk, {0, rank}, {executed.sums.to_string(first), executed.sums.to_string(other)}};
+      return "rank 0 ends with " + executed.sums.to_string(first) + " in chunk " +
+             std::to_string(chunk) + ", and rank " + std::to_string(rank) + " with " +
+             executed.sums.to_string(other);
     }
   }
-  return std::nullopt;
+  return "";
 }
 
-std::string AssociationDifference::to_string() const {
-  return "rank " + std::to_string(rank) + " ends with " + sum + " in chunk " +
-         std::to_string(chunk) + ", and not with " + canonical;
-}
-
-std::optional<AssociationDifference> association_difference(Collective collective,
-                                                            const std::vector<Plan>& plans,
-                                                            Rounding rounding, int root) {
+std::string association_difference(Collective collective, const std::vector<Plan>& plans,
+                                   Rounding rounding, int root) {
   const Contract contract = contract_of(collective, plans, root);
-  if (!is_reduction(collective)) return std::nullopt;
+  if (!is_reduction(collective)) return "";
   SymbolicExecution executed(
       contract, plans,
       rounding == Rounding::kEveryAddition ? Order::kRoundedInPairs : Order::kPairs);
@@ -290,10 +278,11 @@ std::optional<AssociationDifference> association_difference(Collective collectiv
       break;
     }
   }
-  if (!first) return std::nullopt;
+  if (!first) return "";
   const auto [chunk, rank] = *first;
-  return AssociationDifference{chunk, rank, executed.sums.to_string(executed.sum(rank, chunk)),
-                               executed.sums.to_string(canonical)};
+  return "rank " + std::to_string(rank) + " ends with " +
+         executed.sums.to_string(executed.sum(rank, chunk)) + " in chunk " + std::to_string(chunk) +
+         ", and not with " + executed.sums.to_string(canonical);
 }
 
 SumTable sums_of_chunks(Collective collective, const std::vector<Plan>& plans,

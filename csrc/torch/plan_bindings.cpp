@@ -191,24 +191,13 @@ void bind_verify(py::module_& m) {
       .value("ALL_TO_ALL", Collective::kAllToAll)
       .value("BARRIER", Collective::kBarrier);
   m.def("verify", verify, py::arg("collective"), py::arg("plans"), py::arg("root") = 0, Unlocked());
-  m.def(
-      "bitwise_difference",
-      [](Collective collective, const std::vector<Plan>& plans, int root) {
-        const auto found = bitwise_difference(collective, plans, root);
-        return found ? found->to_string() : std::string();
-      },
-      py::arg("collective"), py::arg("plans"), py::arg("root") = 0, Unlocked());
+  m.def("bitwise_difference", bitwise_difference, py::arg("collective"), py::arg("plans"),
+        py::arg("root") = 0, Unlocked());
   py::enum_<Rounding>(m, "Rounding")
       .value("EVERY_ADDITION", Rounding::kEveryAddition)
       .value("EVERY_STEP", Rounding::kEveryStep);
-  m.def(
-      "association_difference",
-      [](Collective collective, const std::vector<Plan>& plans, Rounding rounding, int root) {
-        const auto found = association_difference(collective, plans, rounding, root);
-        return found ? found->to_string() : std::string();
-      },
-      py::arg("collective"), py::arg("plans"), py::arg("rounding"), py::arg("root") = 0,
-      Unlocked());
+  m.def("association_difference", association_difference, py::arg("collective"), py::arg("plans"),
+        py::arg("rounding"), py::arg("root") = 0, Unlocked());
   py::class_<SumTable>(m, "SumTable")
       .def_readonly("sums", &SumTable::sums)
       .def_readonly("of_chunks", &SumTable::of_chunks);
