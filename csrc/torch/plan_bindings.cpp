@@ -19,7 +19,6 @@
 #include "gpu/fused/layout.h"
 #include "gpu/streams/cost.h"
 #include "gpu/streams/device_collectives.h"
-#include "gpu/streams/device_options.h"
 #include "plan/algorithms.h"
 #include "plan/bitwise.h"
 #include "plan/collective.h"

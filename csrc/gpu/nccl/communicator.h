@@ -23,7 +23,6 @@
 #include "gpu/nccl/handles.h"
 #include "gpu/nccl/watchdog.h"
 #include "gpu/streams/device_collectives.h"
-#include "gpu/streams/device_options.h"
 #include "gpu/streams/executor.h"
 
 namespace ringcomm::nccl {
