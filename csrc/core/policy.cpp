@@ -68,7 +68,7 @@ bool adds_pairs(const Algorithm& algorithm, Collective collective, const GroupFa
     plans.push_back(algorithm.generate(r, {facts.world_size, 0, host_of}));
   }
   try {
-    return !association_difference(collective, plans, Rounding::kEveryAddition);
+    return association_difference(collective, plans, Rounding::kEveryAddition).empty();
   } catch (const PlanError&) {
     return false;
   }

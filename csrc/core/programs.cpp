@@ -41,13 +41,13 @@ std::optional<Rounding> rounding_of(const Call& call, const Selection& selection
 
 void check_reproducible(Collective collective, const std::vector<Plan>& plans, Rounding rounding,
                         int root) {
-  const auto difference = association_difference(collective, plans, rounding, root);
-  if (!difference) return;
+  const std::string difference = association_difference(collective, plans, rounding, root);
+  if (difference.empty()) return;
   const char* const wanted = rounding == Rounding::kEveryStep
                                  ? "adds floats of 16 and 8 bits in one step, which rounds once"
                                  : "adds pairs of ranks, then pairs of these";
   throw PlanError("a group with reproducible=\"ranks\" " + std::string(wanted) + ", and " +
-                  difference->to_string());
+                  difference);
 }
 
 }  // namespace

@@ -23,16 +23,20 @@ namespace {
 
 template <auto kFunction>
 auto alike(int rank, const Setting& setting) {
+  check_rank(rank, setting.world_size);
   return kFunction(rank, setting.world_size);
 }
 
 template <auto kFunction>
 auto rooted(int rank, const Setting& setting) {
+  check_rank(rank, setting.world_size);
+  check_root(setting.root, setting.world_size);
   return kFunction(rank, setting.world_size, setting.root);
 }
 
 template <auto kFunction, auto... kMore>
 auto on_hosts(int rank, const Setting& setting) {
+  check_rank(rank, setting.world_size);
   return kFunction(rank, setting.world_size, setting.host_of, kMore...);
 }
 

@@ -2,7 +2,8 @@
 //
 // All that offer a choice read it: communicators, the Python module, the benchmark, the simulator.
 // An algorithm is a page of its own in this folder, which explains, proves and defines it
-// (plan/ring.h is the one to begin with), and a line in algorithms.cpp.
+// (plan/ring.h is the one to begin with), and a line in algorithms.cpp. The functions of the pages
+// are given ranks and roots of the group, which the table checks for all of them.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ struct Algorithm {
   // A line for users: n ranks, or H hosts, the largest of L ranks. What takes log2 n steps takes
   // some more where that is no integer.
   std::string_view about;
-  // Throws std::invalid_argument for what the algorithm cannot have.
+  // Throws std::invalid_argument for a rank or root outside of the group, and for what else the
+  // algorithm cannot have.
   Plan (*generate)(int rank, const Setting& setting);
   // Null where the steps have no names.
   std::vector<Phase> (*phases)(const Setting& setting) = nullptr;

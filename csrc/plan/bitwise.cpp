@@ -19,46 +19,6 @@ enum class Order : std::uint8_t {
   kRoundedInPairs,  // and rounded each time: every sum is of two
 };
 
-// Symbols for sums as they are computed: equal expressions have equal symbols. Each is kept once,
-// and compared as a whole, so that no two are mistaken for each other.
-class Sums : public Symbols {
- public:
-  explicit Sums(Order order) : order_(order) {}
-
-  Symbol input(int rank) override;
-  Symbol sum(const Addition& addition) override;
-  // All ranks' inputs, added in one step.
-  Symbol canonical(int world_size);
-
-  bool is_input(Symbol symbol) const {
-    return expressions_[symbol].first == expressions_[symbol].last;
-  }
-  // An input has none. The one with the lower rank is first of the first two.
-  std::vector<Symbol> terms(Symbol symbol) const;
-  int lowest_rank(Symbol symbol) const { return expressions_[symbol].lowest_rank; }
-
-  // "(rank 0 + rank 1) + rank 2": what parentheses hold is added in one step, and rounded. Some
-  // terms of a large sum are "...".
-  std::string to_string(Symbol symbol) const;
-
- private:
-  // An input, or a sum over operands_[first], ..., operands_[last-1].
-  struct Expression {
-    int lowest_rank;
-    std::uint32_t first, last;
-  };
-
-  Symbol add(std::vector<Symbol> operands);
-  Symbol symbol_of(const std::vector<Symbol>& operands);
-  void append(Symbol symbol, int depth, int& budget, std::string& text) const;
-
-  const Order order_;
-  std::vector<Expression> expressions_{{-1, 0, 0}};  // by symbol; its operands come before it
-  std::vector<Symbol> operands_;
-  std::unordered_multimap<std::uint64_t, Symbol> symbols_;  // of sums, by hash
-  std::vector<Symbol> inputs_;                              // by rank
-};
-
 constexpr int kMostNamed = 24;  // ranks and sums, of an expression that is shown
 constexpr int kDeepest = 7;     // parentheses in each other, there
 
@@ -87,117 +47,146 @@ void sort_pairs(std::vector<Symbol>& operands) {
 
 std::vector<Symbol> sorted(Symbol a, Symbol b) { return {std::min(a, b), std::max(a, b)}; }
 
-Symbol Sums::input(int rank) {
-  if (rank >= std::ssize(inputs_)) inputs_.resize(rank + 1, kNothing);
-  if (inputs_[rank] == kNothing) {
-    inputs_[rank] = static_cast<Symbol>(expressions_.size());
-    expressions_.push_back({rank, 0, 0});
-  }
-  return inputs_[rank];
-}
+// Symbols for sums as they are computed: equal expressions have equal symbols. Each is kept once,
+// and compared as a whole, so that no two are mistaken for each other.
+class Sums : public Symbols {
+ public:
+  explicit Sums(Order order) : order_(order) {}
 
-Symbol Sums::sum(const Addition& addition) {
-  std::vector<Symbol> operands;
-  bool own_added = false;
-  for (const Arrival& arrival : addition.added) {
-    if (!own_added && addition.rank < arrival.sender) {
-      operands.push_back(addition.held);
-      own_added = true;
+  Symbol input(int rank) override {
+    if (rank >= std::ssize(inputs_)) inputs_.resize(rank + 1, kNothing);
+    if (inputs_[rank] == kNothing) {
+      inputs_[rank] = static_cast<Symbol>(expressions_.size());
+      expressions_.push_back({rank, 0, 0});
     }
-    operands.push_back(arrival.symbol);
+    return inputs_[rank];
   }
-  if (!own_added) operands.push_back(addition.held);
-  return add(std::move(operands));
-}
 
-Symbol Sums::canonical(int world_size) {
-  std::vector<Symbol> inputs(world_size);
-  for (int rank = 0; rank < world_size; ++rank) inputs[rank] = input(rank);
-  return world_size == 1 ? inputs[0] : add(std::move(inputs));
-}
-
-// As a + b is b + a, operands are put into an order that depends on nothing else.
-Symbol Sums::add(std::vector<Symbol> operands) {
-  switch (order_) {
-    case Order::kLeftToRight:
-      if (operands[0] > operands[1]) std::swap(operands[0], operands[1]);
-      break;
-    case Order::kPairs:
-      sort_pairs(operands);
-      break;
-    case Order::kRoundedInPairs:
-      while (operands.size() > 2) {
-        std::size_t kept = 0;
-        for (std::size_t i = 0; i < operands.size(); i += 2) {
-          operands[kept++] = i + 1 < operands.size()
-                                 ? symbol_of(sorted(operands[i], operands[i + 1]))
-                                 : operands[i];
-        }
-        operands.resize(kept);
+  Symbol sum(const Addition& addition) override {
+    std::vector<Symbol> operands;
+    bool own_added = false;
+    for (const Arrival& arrival : addition.added) {
+      if (!own_added && addition.rank < arrival.sender) {
+        operands.push_back(addition.held);
+        own_added = true;
       }
-      return symbol_of(sorted(operands[0], operands[1]));
-  }
-  return symbol_of(operands);
-}
-
-Symbol Sums::symbol_of(const std::vector<Symbol>& operands) {
-  const std::uint64_t hash = hash_of(operands);
-  const auto [begin, end] = symbols_.equal_range(hash);
-  for (auto known = begin; known != end; ++known) {
-    const Expression& expression = expressions_[known->second];
-    if (std::equal(operands.begin(), operands.end(), operands_.begin() + expression.first,
-                   operands_.begin() + expression.last)) {
-      return known->second;
+      operands.push_back(arrival.symbol);
     }
+    if (!own_added) operands.push_back(addition.held);
+    return add(std::move(operands));
   }
-  const auto symbol = static_cast<Symbol>(expressions_.size());
-  const auto first = static_cast<std::uint32_t>(operands_.size());
-  operands_.insert(operands_.end(), operands.begin(), operands.end());
-  int lowest = lowest_rank(operands[0]);
-  for (const Symbol operand : operands) lowest = std::min(lowest, lowest_rank(operand));
-  expressions_.push_back({lowest, first, static_cast<std::uint32_t>(operands_.size())});
-  symbols_.emplace(hash, symbol);
-  return symbol;
-}
 
-std::vector<Symbol> Sums::terms(Symbol symbol) const {
-  const Expression& expression = expressions_[symbol];
-  std::vector<Symbol> operands(operands_.begin() + expression.first,
-                               operands_.begin() + expression.last);
-  if (!operands.empty() && lowest_rank(operands[0]) > lowest_rank(operands[1])) {
-    std::swap(operands[0], operands[1]);
+  // All ranks' inputs, added in one step.
+  Symbol canonical(int world_size) {
+    std::vector<Symbol> inputs(world_size);
+    for (int rank = 0; rank < world_size; ++rank) inputs[rank] = input(rank);
+    return world_size == 1 ? inputs[0] : add(std::move(inputs));
   }
-  return operands;
-}
 
-std::string Sums::to_string(Symbol symbol) const {
-  std::string text;
-  int budget = kMostNamed;
-  append(symbol, /*depth=*/0, budget, text);
-  return text;
-}
-
-void Sums::append(Symbol symbol, int depth, int& budget, std::string& text) const {
-  if (--budget < 0 || (depth > kDeepest && !is_input(symbol))) {
-    text += "...";
-    return;
+  bool is_input(Symbol symbol) const {
+    return expressions_[symbol].first == expressions_[symbol].last;
   }
-  if (is_input(symbol)) {
-    text += "rank " + std::to_string(lowest_rank(symbol));
-    return;
-  }
-  const std::vector<Symbol> operands = terms(symbol);
-  if (depth > 0) text += "(";
-  for (std::size_t i = 0; i < operands.size(); ++i) {
-    if (i > 0) text += " + ";
-    append(operands[i], depth + 1, budget, text);
-    if (budget < 0) {
-      if (i + 1 < operands.size() && !text.ends_with("...")) text += " + ...";
-      break;
+  // An input has none. The one with the lower rank is first of the first two.
+  std::vector<Symbol> terms(Symbol symbol) const {
+    const Expression& expression = expressions_[symbol];
+    std::vector<Symbol> operands(operands_.begin() + expression.first,
+                                 operands_.begin() + expression.last);
+    if (!operands.empty() && lowest_rank(operands[0]) > lowest_rank(operands[1])) {
+      std::swap(operands[0], operands[1]);
     }
+    return operands;
   }
-  if (depth > 0) text += ")";
-}
+
+  int lowest_rank(Symbol symbol) const { return expressions_[symbol].lowest_rank; }
+
+  // "(rank 0 + rank 1) + rank 2": what parentheses hold is added in one step, and rounded. Some
+  // terms of a large sum are "...".
+  std::string to_string(Symbol symbol) const {
+    std::string text;
+    int budget = kMostNamed;
+    append(symbol, /*depth=*/0, budget, text);
+    return text;
+  }
+
+ private:
+  // An input, or a sum over operands_[first], ..., operands_[last-1].
+  struct Expression {
+    int lowest_rank;
+    std::uint32_t first, last;
+  };
+
+  // As a + b is b + a, operands are put into an order that depends on nothing else.
+  Symbol add(std::vector<Symbol> operands) {
+    switch (order_) {
+      case Order::kLeftToRight:
+        if (operands[0] > operands[1]) std::swap(operands[0], operands[1]);
+        break;
+      case Order::kPairs:
+        sort_pairs(operands);
+        break;
+      case Order::kRoundedInPairs:
+        while (operands.size() > 2) {
+          std::size_t kept = 0;
+          for (std::size_t i = 0; i < operands.size(); i += 2) {
+            operands[kept++] = i + 1 < operands.size()
+                                   ? symbol_of(sorted(operands[i], operands[i + 1]))
+                                   : operands[i];
+          }
+          operands.resize(kept);
+        }
+        return symbol_of(sorted(operands[0], operands[1]));
+    }
+    return symbol_of(operands);
+  }
+
+  Symbol symbol_of(const std::vector<Symbol>& operands) {
+    const std::uint64_t hash = hash_of(operands);
+    const auto [begin, end] = symbols_.equal_range(hash);
+    for (auto known = begin; known != end; ++known) {
+      const Expression& expression = expressions_[known->second];
+      if (std::equal(operands.begin(), operands.end(), operands_.begin() + expression.first,
+                     operands_.begin() + expression.last)) {
+        return known->second;
+      }
+    }
+    const auto symbol = static_cast<Symbol>(expressions_.size());
+    const auto first = static_cast<std::uint32_t>(operands_.size());
+    operands_.insert(operands_.end(), operands.begin(), operands.end());
+    int lowest = lowest_rank(operands[0]);
+    for (const Symbol operand : operands) lowest = std::min(lowest, lowest_rank(operand));
+    expressions_.push_back({lowest, first, static_cast<std::uint32_t>(operands_.size())});
+    symbols_.emplace(hash, symbol);
+    return symbol;
+  }
+
+  void append(Symbol symbol, int depth, int& budget, std::string& text) const {
+    if (--budget < 0 || (depth > kDeepest && !is_input(symbol))) {
+      text += "...";
+      return;
+    }
+    if (is_input(symbol)) {
+      text += "rank " + std::to_string(lowest_rank(symbol));
+      return;
+    }
+    const std::vector<Symbol> operands = terms(symbol);
+    if (depth > 0) text += "(";
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      if (i > 0) text += " + ";
+      append(operands[i], depth + 1, budget, text);
+      if (budget < 0) {
+        if (i + 1 < operands.size() && !text.ends_with("...")) text += " + ...";
+        break;
+      }
+    }
+    if (depth > 0) text += ")";
+  }
+
+  const Order order_;
+  std::vector<Expression> expressions_{{-1, 0, 0}};  // by symbol; its operands come before it
+  std::vector<Symbol> operands_;
+  std::unordered_multimap<std::uint64_t, Symbol> symbols_;  // of sums, by hash
+  std::vector<Symbol> inputs_;                              // by rank
+};
 
 // A collective that is promised by the plans of all ranks, which are within bounds.
 Contract contract_of(Collective collective, const std::vector<Plan>& plans, int root) {
@@ -256,39 +245,27 @@ SumTable table_of(const Sums& sums, const std::vector<std::pair<int, Symbol>>& o
 
 }  // namespace
 
-std::string BitwiseDifference::to_string() const {
-  return "rank " + std::to_string(ranks[0]) + " ends with " + sums[0] + " in chunk " +
-         std::to_string(chunk) + ", and rank " + std::to_string(ranks[1]) + " with " + sums[1];
-}
-
-std::optional<BitwiseDifference> bitwise_difference(Collective collective,
-                                                    const std::vector<Plan>& plans, int root) {
+std::string bitwise_difference(Collective collective, const std::vector<Plan>& plans, int root) {
   const Contract contract = contract_of(collective, plans, root);
-  if (collective != Collective::kAllReduce)
-    return std::nullopt;  // no chunk is summed for two ranks
+  if (collective != Collective::kAllReduce) return "";  // no chunk is summed for two ranks
   const SymbolicExecution executed(contract, plans, Order::kLeftToRight);
   for (int chunk = 0; chunk < contract.num_chunks(); ++chunk) {
     const Symbol first = executed.sum(0, chunk);
     for (int rank = 1; rank < contract.world_size(); ++rank) {
       const Symbol other = executed.sum(rank, chunk);
       if (first == other) continue;
-      return BitwiseDifference{
-          chunk, {0, rank}, {executed.sums.to_string(first), executed.sums.to_string(other)}};
+      return "rank 0 ends with " + executed.sums.to_string(first) + " in chunk " +
+             std::to_string(chunk) + ", and rank " + std::to_string(rank) + " with " +
+             executed.sums.to_string(other);
     }
   }
-  return std::nullopt;
+  return "";
 }
 
-std::string AssociationDifference::to_string() const {
-  return "rank " + std::to_string(rank) + " ends with " + sum + " in chunk " +
-         std::to_string(chunk) + ", and not with " + canonical;
-}
-
-std::optional<AssociationDifference> association_difference(Collective collective,
-                                                            const std::vector<Plan>& plans,
-                                                            Rounding rounding, int root) {
+std::string association_difference(Collective collective, const std::vector<Plan>& plans,
+                                   Rounding rounding, int root) {
   const Contract contract = contract_of(collective, plans, root);
-  if (!is_reduction(collective)) return std::nullopt;
+  if (!is_reduction(collective)) return "";
   SymbolicExecution executed(
       contract, plans,
       rounding == Rounding::kEveryAddition ? Order::kRoundedInPairs : Order::kPairs);
@@ -301,10 +278,11 @@ std::optional<AssociationDifference> association_difference(Collective collectiv
       break;
     }
   }
-  if (!first) return std::nullopt;
+  if (!first) return "";
   const auto [chunk, rank] = *first;
-  return AssociationDifference{chunk, rank, executed.sums.to_string(executed.sum(rank, chunk)),
-                               executed.sums.to_string(canonical)};
+  return "rank " + std::to_string(rank) + " ends with " +
+         executed.sums.to_string(executed.sum(rank, chunk)) + " in chunk " + std::to_string(chunk) +
+         ", and not with " + executed.sums.to_string(canonical);
 }
 
 SumTable sums_of_chunks(Collective collective, const std::vector<Plan>& plans,

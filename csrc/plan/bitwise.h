@@ -49,21 +49,12 @@
 
 namespace ringcomm {
 
-// Two ranks that are promised the same chunk and end with different sums.
-struct BitwiseDifference {
-  int chunk;
-  int ranks[2];
-  std::string sums[2];
-
-  // "rank 0 ends with rank 0 + (rank 1 + rank 2) in chunk 3, and rank 1 with ..."
-  std::string to_string() const;
-};
-
-// Nothing if all ranks that are promised a chunk end with the same bits in it, as of every
-// collective that only moves data. The plans are such that verify() accepts them; throws as that
-// does, except for what ranks end with.
-std::optional<BitwiseDifference> bitwise_difference(Collective collective,
-                                                    const std::vector<Plan>& plans, int root = 0);
+// Empty if all ranks that are promised a chunk end with the same bits in it, as of every
+// collective that only moves data. Otherwise two ranks that are promised the same chunk and end
+// with different sums: "rank 0 ends with rank 0 + (rank 1 + rank 2) in chunk 3, and rank 1 with
+// ...". The plans are such that verify() accepts them; throws as that does, except for what ranks
+// end with.
+std::string bitwise_difference(Collective collective, const std::vector<Plan>& plans, int root = 0);
 
 // When the sum of a step is rounded to the type of the elements.
 enum class Rounding : std::uint8_t {
@@ -71,23 +62,13 @@ enum class Rounding : std::uint8_t {
   kEveryStep,      // floats of 16 and 8 bits, which are added in float32
 };
 
-// A rank that is promised a chunk and ends with another sum than the canonical one. Parentheses
-// hold what is rounded.
-struct AssociationDifference {
-  int chunk;
-  int rank;
-  std::string sum, canonical;
-
-  // "rank 2 ends with rank 0 + (rank 1 + rank 2) in chunk 0, and not with (rank 0 + rank 1) + ..."
-  std::string to_string() const;
-};
-
-// Nothing if the plans are reproducible: every promised sum is the canonical one, as in
-// every collective that only moves data. Otherwise the first chunk that is not, and its first rank.
-// The plans are such that verify() accepts them; throws as bitwise_difference.
-std::optional<AssociationDifference> association_difference(Collective collective,
-                                                            const std::vector<Plan>& plans,
-                                                            Rounding rounding, int root = 0);
+// Empty if the plans are reproducible: every promised sum is the canonical one, as in every
+// collective that only moves data. Otherwise the first chunk that is not, its first rank, and the
+// two sums, in which parentheses hold what is rounded: "rank 2 ends with rank 0 + (rank 1 + rank 2)
+// in chunk 0, and not with (rank 0 + rank 1) + rank 2". The plans are such that verify() accepts
+// them; throws as bitwise_difference.
+std::string association_difference(Collective collective, const std::vector<Plan>& plans,
+                                   Rounding rounding, int root = 0);
 
 // The sums that chunks are. A sum has the terms that are added to it in one step, in the order of
 // their ranks; of the first two, the lower rank comes first. A term t >= 0 is rank t's input, and

@@ -68,11 +68,6 @@ bool is_reduction(Collective collective) {
          collective == Collective::kReduce;
 }
 
-bool has_root(Collective collective) {
-  return collective == Collective::kReduce || collective == Collective::kGather ||
-         collective == Collective::kScatter || collective == Collective::kBroadcast;
-}
-
 RankSet RankSet::range(int first, int last) {
   RankSet set;
   if (first < last) set.ranges_.push_back({first, last});

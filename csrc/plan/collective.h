@@ -42,9 +42,6 @@ const char* to_string(Collective collective);
 // Whether it combines the ranks' contributions, instead of only moving them.
 bool is_reduction(Collective collective);
 
-// Whether it begins or ends at one rank.
-bool has_root(Collective collective);
-
 // A set of ranks, as sorted, disjoint, non-adjacent ranges. Sums along a ring or within a host are
 // one or two ranges however many ranks they span.
 class RankSet {

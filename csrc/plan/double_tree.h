@@ -54,8 +54,7 @@
 
 namespace ringcomm {
 
-// Two chunks, one for each tree; a world_size of 1 needs no steps. Throw std::invalid_argument for
-// a rank or root outside of 0 ... world_size-1.
+// Two chunks, one for each tree; a world_size of 1 needs no steps.
 
 inline constexpr int kNoPosition = 0;
 
@@ -159,7 +158,6 @@ inline Plan from_trees_to_root(int rank, const TwoTrees& trees, int root) {
 
 // Before: every rank's buffer. After: the sum on every rank.
 inline Plan double_tree_all_reduce(int rank, int world_size) {
-  check_rank(rank, world_size);
   const Plan reduce = towards_roots(rank, over_all(world_size));
   return then(reduce, reversed(reduce));
 }
@@ -171,8 +169,6 @@ inline std::vector<Phase> double_tree_all_reduce_phases(int world_size) {
 
 // Before: every rank's buffer. After: the sum on the root, partial sums on the other ranks.
 inline Plan double_tree_reduce(int rank, int world_size, int root) {
-  check_rank(rank, world_size);
-  check_root(root, world_size);
   if (world_size == 1) return {.num_chunks = 2, .steps = {}};
   const TwoTrees trees = over_all_but(root, world_size);
   Plan inside{.num_chunks = 2, .steps = {}};

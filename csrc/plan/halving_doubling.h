@@ -53,8 +53,7 @@
 
 namespace ringcomm {
 
-// A world_size of 1 needs no steps. Throw std::invalid_argument for a rank outside of
-// 0 ... world_size-1.
+// A world_size of 1 needs no steps.
 
 // The chunks are numbered in the order of places: those of place v are first_of(v), ...,
 // first_of(v+1) - 1.
@@ -121,7 +120,6 @@ inline Fold::ChunksOf all_but_own_chunk(const PlacedChunks& chunks) {
 // world_size chunks. Before: all chunks on every rank. After: chunk r on rank r is the sum, the
 // others are partial.
 inline Plan halving_reduce_scatter(int rank, int world_size) {
-  check_rank(rank, world_size);
   const Fold fold(world_size);
   const PlacedChunks chunks = one_chunk_per_rank(fold);
   return then(then(fold.in(rank, chunks.count, all_chunks(chunks), /*reduce=*/true),
@@ -131,7 +129,6 @@ inline Plan halving_reduce_scatter(int rank, int world_size) {
 
 // world_size chunks. Before: chunk r on rank r. After: all chunks on every rank.
 inline Plan doubling_all_gather(int rank, int world_size) {
-  check_rank(rank, world_size);
   const Fold fold(world_size);
   const PlacedChunks chunks = one_chunk_per_rank(fold);
   return then(then(fold.in(rank, chunks.count, own_chunk, /*reduce=*/false),
@@ -141,7 +138,6 @@ inline Plan doubling_all_gather(int rank, int world_size) {
 
 // As many chunks as the largest power of two in world_size: halving, then doubling.
 inline Plan halving_doubling_all_reduce(int rank, int world_size) {
-  check_rank(rank, world_size);
   const Fold fold(world_size);
   const PlacedChunks chunks = one_chunk_per_place(fold);
   return then(then(fold.in(rank, chunks.count, all_chunks(chunks), /*reduce=*/true),

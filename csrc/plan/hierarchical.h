@@ -121,13 +121,12 @@ inline Plan all_gather_on(const Grid& grid, int rank, const Owned& owned, Inside
 }
 
 // world_size chunks. host_of[r] is a number that rank r shares with those on its host and no
-// others; empty, it says that all ranks share one host. Throw std::invalid_argument for a rank
-// outside of 0 ... world_size-1 and for a host_of that is neither empty nor one number per rank.
+// others; empty, it says that all ranks share one host. Throw std::invalid_argument for a host_of
+// that is neither empty nor one number per rank.
 
 // Before: all chunks on every rank. After: chunk r on rank r is the sum, the others are partial.
 inline Plan hierarchical_reduce_scatter(int rank, int world_size, const std::vector<int>& host_of,
                                         Inside inside = Inside::kRing) {
-  check_rank(rank, world_size);
   const Grid grid(world_size, host_of);
   return reduce_scatter_on(grid, rank, grid.ranks(), inside);
 }
@@ -135,7 +134,6 @@ inline Plan hierarchical_reduce_scatter(int rank, int world_size, const std::vec
 // Before: chunk r on rank r. After: all chunks on every rank.
 inline Plan hierarchical_all_gather(int rank, int world_size, const std::vector<int>& host_of,
                                     Inside inside = Inside::kRing) {
-  check_rank(rank, world_size);
   const Grid grid(world_size, host_of);
   return all_gather_on(grid, rank, grid.ranks(), inside);
 }
@@ -143,7 +141,6 @@ inline Plan hierarchical_all_gather(int rank, int world_size, const std::vector<
 // The four phases, with columns of consecutive chunks.
 inline Plan hierarchical_all_reduce(int rank, int world_size, const std::vector<int>& host_of,
                                     Inside inside = Inside::kRing) {
-  check_rank(rank, world_size);
   const Grid grid(world_size, host_of);
   const Owned owned = by_column(grid);
   return then(reduce_scatter_on(grid, rank, owned, inside),

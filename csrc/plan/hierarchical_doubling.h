@@ -49,11 +49,10 @@
 
 namespace ringcomm {
 
-// As many chunks as the largest host has ranks. host_of is as in plan/grid.h. Throw
-// std::invalid_argument for a rank outside of 0 ... world_size-1 and a host_of that is wrong.
+// As many chunks as the largest host has ranks. host_of is as in plan/grid.h. Throws
+// std::invalid_argument for a host_of that is wrong.
 inline Plan hierarchical_doubling_all_reduce(int rank, int world_size,
                                              const std::vector<int>& host_of) {
-  check_rank(rank, world_size);
   const Grid grid(world_size, host_of);
   const auto [host, local] = grid.position(rank);
   Columns columns;  // of one chunk each, numbered as they are

@@ -24,14 +24,12 @@
 // steps: that is the plan as it was proven, carried out again and again.
 //
 // Invariant: a slice goes through the steps in order, at least `delay` ticks apart while the steps
-// are sliced, and steps begin on all ranks in the same order. pipelined() says the same as a plan,
-// a tick being a step and a slice a chunk, so that verify() proves it.
+// are sliced, and steps begin on all ranks in the same order. tests/cpp/test_pipeline.cpp says the
+// same as a plan, a tick being a step and a slice a chunk, so that verify() proves it.
 #pragma once
 
 #include <algorithm>
-#include <vector>
 
-#include "plan/plan.h"
 #include "plan/program.h"
 
 namespace ringcomm {
@@ -85,28 +83,5 @@ struct Pipeline {
   }
   int sliced_ticks() const { return num_windows() * ticks_per_window(); }
 };
-
-// One rank's plan, by common steps, with its slices as chunks and its ticks as steps: slice k of
-// chunk c becomes chunk c * num_slices + k.
-inline Plan pipelined(const Plan& plan, const Pipeline& pipeline) {
-  Plan result{plan.num_chunks * pipeline.num_slices, {}};
-  for (int tick = 0; tick < pipeline.num_ticks(); ++tick) {
-    Step& at_tick = result.steps.emplace_back();
-    pipeline.at(tick, [&](int step, int first_slice, int num_slices) {
-      if (step >= static_cast<int>(plan.steps.size())) return;
-      const auto add = [&](const std::vector<Transfer>& transfers, std::vector<Transfer>& to) {
-        for (const Transfer& transfer : transfers) {
-          for (int c = transfer.first_chunk; c < transfer.first_chunk + transfer.num_chunks; ++c) {
-            to.push_back({transfer.peer, c * pipeline.num_slices + first_slice, num_slices,
-                          transfer.reduce});
-          }
-        }
-      };
-      add(plan.steps[step].sends, at_tick.sends);
-      add(plan.steps[step].recvs, at_tick.recvs);
-    });
-  }
-  return result;
-}
 
 }  // namespace ringcomm

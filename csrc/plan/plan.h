@@ -50,9 +50,9 @@ struct Phase {
   bool operator==(const Phase&) const = default;
 };
 
-// What every algorithm checks. Throw std::invalid_argument, naming what was passed and what is
-// allowed, unless 1 <= world_size <= 2^30, 0 <= rank < world_size and 0 <= root < world_size. Up to
-// 2^30 the sum of two ranks fits an int.
+// The table of algorithms checks this before any of them makes a plan. Throw std::invalid_argument,
+// naming what was passed and what is allowed, unless 1 <= world_size <= 2^30,
+// 0 <= rank < world_size and 0 <= root < world_size. Up to 2^30 the sum of two ranks fits an int.
 void check_rank(int rank, int world_size);
 void check_root(int root, int world_size);
 // Throws std::invalid_argument unless an int holds the square of world_size, the number of chunks

@@ -40,28 +40,6 @@ void check_values(const Contract& contract) {
                         : "fewer ranks would do");
 }
 
-// Symbols for sets of contributions: two of them can be added if they have no rank in common.
-class Contributions : public Symbols {
- public:
-  // may_repeat: a contribution may be counted twice, as in a barrier.
-  explicit Contributions(bool may_repeat) : may_repeat_(may_repeat) {}
-
-  Symbol input(int rank) override;
-  // Throws PlanError also where the sets are too scattered to be united in a second: there may be
-  // 2^28 ranges of ranks in all that are united, and 2^24 in those that differ, which take 256 MB.
-  Symbol sum(const Addition& addition) override;
-
-  Symbol symbol_of(RankSet set);
-  const RankSet& set_of(Symbol symbol) const { return sets_[symbol]; }
-
- private:
-  const bool may_repeat_;
-  std::vector<RankSet> sets_{RankSet()};                    // by symbol
-  std::unordered_multimap<std::uint64_t, Symbol> symbols_;  // by hash
-  std::vector<Symbol> inputs_;                              // by rank
-  std::uint64_t ranges_united_ = 0, ranges_kept_ = 0;
-};
-
 constexpr std::uint64_t kMostUnited = std::uint64_t{1} << 28;
 constexpr std::uint64_t kMostKept = std::uint64_t{1} << 24;
 
@@ -74,42 +52,60 @@ void check_ranges(std::uint64_t ranges, std::uint64_t most) {
       " ranges of ranks. Fewer ranks or chunks, or sums of consecutive ranks, would do");
 }
 
-Symbol Contributions::input(int rank) {
-  if (rank >= std::ssize(inputs_)) inputs_.resize(rank + 1, kNothing);
-  if (inputs_[rank] == kNothing) inputs_[rank] = symbol_of(RankSet::single(rank));
-  return inputs_[rank];
-}
+// Symbols for sets of contributions: two of them can be added if they have no rank in common.
+class Contributions : public Symbols {
+ public:
+  // may_repeat: a contribution may be counted twice, as in a barrier.
+  explicit Contributions(bool may_repeat) : may_repeat_(may_repeat) {}
 
-Symbol Contributions::symbol_of(RankSet set) {
-  if (set.empty()) return kNothing;
-  const std::uint64_t hash = set.hash();
-  const auto [begin, end] = symbols_.equal_range(hash);
-  for (auto known = begin; known != end; ++known) {
-    if (sets_[known->second] == set) return known->second;
+  Symbol input(int rank) override {
+    if (rank >= std::ssize(inputs_)) inputs_.resize(rank + 1, kNothing);
+    if (inputs_[rank] == kNothing) inputs_[rank] = symbol_of(RankSet::single(rank));
+    return inputs_[rank];
   }
-  check_ranges(ranges_kept_ += set.num_ranges(), kMostKept);
-  const auto symbol = static_cast<Symbol>(sets_.size());
-  sets_.push_back(std::move(set));
-  symbols_.emplace(hash, symbol);
-  return symbol;
-}
 
-Symbol Contributions::sum(const Addition& addition) {
-  RankSet sum = set_of(addition.held);
-  for (const Arrival& arrival : addition.added) {
-    const RankSet& added = set_of(arrival.symbol);
-    check_ranges(ranges_united_ += sum.num_ranges() + added.num_ranges(), kMostUnited);
-    const auto twice = may_repeat_ ? std::nullopt : sum.first_in_common(added);
-    if (twice) {
-      throw PlanError(describe_place(addition.rank, addition.step) + "adds chunk " +
-                      std::to_string(addition.chunk) + " from rank " +
-                      std::to_string(arrival.sender) + ", which counts the contribution of rank " +
-                      std::to_string(*twice) + " twice");
+  // Throws PlanError also where the sets are too scattered to be united in a second: there may be
+  // 2^28 ranges of ranks in all that are united, and 2^24 in those that differ, which take 256 MB.
+  Symbol sum(const Addition& addition) override {
+    RankSet sum = set_of(addition.held);
+    for (const Arrival& arrival : addition.added) {
+      const RankSet& added = set_of(arrival.symbol);
+      check_ranges(ranges_united_ += sum.num_ranges() + added.num_ranges(), kMostUnited);
+      const auto twice = may_repeat_ ? std::nullopt : sum.first_in_common(added);
+      if (twice) {
+        throw PlanError(
+            describe_place(addition.rank, addition.step) + "adds chunk " +
+            std::to_string(addition.chunk) + " from rank " + std::to_string(arrival.sender) +
+            ", which counts the contribution of rank " + std::to_string(*twice) + " twice");
+      }
+      sum = sum.united_with(added);
     }
-    sum = sum.united_with(added);
+    return symbol_of(std::move(sum));
   }
-  return symbol_of(std::move(sum));
-}
+
+  Symbol symbol_of(RankSet set) {
+    if (set.empty()) return kNothing;
+    const std::uint64_t hash = set.hash();
+    const auto [begin, end] = symbols_.equal_range(hash);
+    for (auto known = begin; known != end; ++known) {
+      if (sets_[known->second] == set) return known->second;
+    }
+    check_ranges(ranges_kept_ += set.num_ranges(), kMostKept);
+    const auto symbol = static_cast<Symbol>(sets_.size());
+    sets_.push_back(std::move(set));
+    symbols_.emplace(hash, symbol);
+    return symbol;
+  }
+
+  const RankSet& set_of(Symbol symbol) const { return sets_[symbol]; }
+
+ private:
+  const bool may_repeat_;
+  std::vector<RankSet> sets_{RankSet()};                    // by symbol
+  std::unordered_multimap<std::uint64_t, Symbol> symbols_;  // by hash
+  std::vector<Symbol> inputs_;                              // by rank
+  std::uint64_t ranges_united_ = 0, ranges_kept_ = 0;
+};
 
 // A barrier has one chunk, which holds the ranks that have arrived.
 Followed all_chunks(const Contract& contract) {

@@ -23,7 +23,6 @@
 #include "core/deadline.h"
 #include "core/poll.h"
 #include "core/process.h"
-#include "gpu/nccl/await.h"
 #include "gpu/nccl/communicator.h"
 #include "gpu/nccl/enqueued.h"
 #include "gpu/nccl/watchdog.h"

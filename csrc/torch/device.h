@@ -11,7 +11,7 @@
 
 #include "core/device_board.h"
 #include "core/group.h"
-#include "gpu/streams/device_options.h"
+#include "gpu/streams/device_collectives.h"
 #include "torch/operation.h"
 #include "torch/tensors.h"
 

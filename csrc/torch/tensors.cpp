@@ -2,11 +2,12 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,59 +20,31 @@
 namespace ringcomm {
 namespace {
 
+constexpr std::pair<at::ScalarType, DType> kDTypes[] = {
+    {at::kDouble, DType::kFloat64},
+    {at::kFloat, DType::kFloat32},
+    {at::kHalf, DType::kFloat16},
+    {at::kBFloat16, DType::kBFloat16},
+    {at::kFloat8_e4m3fn, DType::kFloat8E4M3FN},
+    {at::kFloat8_e5m2, DType::kFloat8E5M2},
+    {at::kLong, DType::kInt64},
+    {at::kInt, DType::kInt32},
+    {at::kShort, DType::kInt16},
+    {at::kChar, DType::kInt8},
+    {at::kByte, DType::kUInt8},
+    {at::kBool, DType::kBool},
+};
+static_assert(std::size(kDTypes) == kNumDTypes);
+
 std::optional<DType> dtype_of(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return DType::kFloat64;
-    case at::kFloat:
-      return DType::kFloat32;
-    case at::kHalf:
-      return DType::kFloat16;
-    case at::kBFloat16:
-      return DType::kBFloat16;
-    case at::kFloat8_e4m3fn:
-      return DType::kFloat8E4M3FN;
-    case at::kFloat8_e5m2:
-      return DType::kFloat8E5M2;
-    case at::kLong:
-      return DType::kInt64;
-    case at::kInt:
-      return DType::kInt32;
-    case at::kShort:
-      return DType::kInt16;
-    case at::kChar:
-      return DType::kInt8;
-    case at::kByte:
-      return DType::kUInt8;
-    case at::kBool:
-      return DType::kBool;
-    default:
-      return std::nullopt;
+  for (const auto& [theirs, ours] : kDTypes) {
+    if (theirs == type) return ours;
   }
+  return std::nullopt;
 }
 
-// What only torch knows.
-std::string name_of(at::ScalarType type) {
-  switch (type) {
-    case at::kComplexHalf:
-      return "complex32";
-    case at::kComplexFloat:
-      return "complex64";
-    case at::kComplexDouble:
-      return "complex128";
-    case at::kUInt16:
-      return "uint16";
-    case at::kUInt32:
-      return "uint32";
-    case at::kUInt64:
-      return "uint64";
-    default:
-      break;
-  }
-  std::string name = c10::toString(type);
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  return name;
-}
+// "complex64", also of what only torch knows.
+std::string name_of(at::ScalarType type) { return std::string(c10::getDtypeNames(type).first); }
 
 Elements made_of(DType dtype, std::size_t per_element, at::ScalarType type) {
   UsersDType users{.per_element = static_cast<std::uint8_t>(per_element)};
@@ -79,29 +52,24 @@ Elements made_of(DType dtype, std::size_t per_element, at::ScalarType type) {
   return {dtype, users};
 }
 
+constexpr bool is_same(c10d::ReduceOp::RedOpType theirs, ReduceOp ours) {
+  return static_cast<int>(theirs) == static_cast<int>(ours);
+}
+static_assert(is_same(c10d::ReduceOp::SUM, ReduceOp::kSum));
+static_assert(is_same(c10d::ReduceOp::AVG, ReduceOp::kAvg));
+static_assert(is_same(c10d::ReduceOp::PRODUCT, ReduceOp::kProduct));
+static_assert(is_same(c10d::ReduceOp::MIN, ReduceOp::kMin));
+static_assert(is_same(c10d::ReduceOp::MAX, ReduceOp::kMax));
+static_assert(is_same(c10d::ReduceOp::BAND, ReduceOp::kBand));
+static_assert(is_same(c10d::ReduceOp::BOR, ReduceOp::kBor));
+static_assert(is_same(c10d::ReduceOp::BXOR, ReduceOp::kBxor));
+static_assert(is_same(c10d::ReduceOp::PREMUL_SUM, ReduceOp::kPremulSum));
+
 ReduceOp op_of(const c10d::ReduceOp& op, const char* what) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return ReduceOp::kSum;
-    case c10d::ReduceOp::AVG:
-      return ReduceOp::kAvg;
-    case c10d::ReduceOp::PRODUCT:
-      return ReduceOp::kProduct;
-    case c10d::ReduceOp::MIN:
-      return ReduceOp::kMin;
-    case c10d::ReduceOp::MAX:
-      return ReduceOp::kMax;
-    case c10d::ReduceOp::BAND:
-      return ReduceOp::kBand;
-    case c10d::ReduceOp::BOR:
-      return ReduceOp::kBor;
-    case c10d::ReduceOp::BXOR:
-      return ReduceOp::kBxor;
-    case c10d::ReduceOp::PREMUL_SUM:
-      return ReduceOp::kPremulSum;
-    default:
-      TORCH_CHECK_VALUE(false, "ring: ", what, ": unknown reduce op ", static_cast<int>(op.op_));
-  }
+  const auto ours = static_cast<ReduceOp>(op.op_);
+  TORCH_CHECK_VALUE(is_valid(ours), "ring: ", what, ": unknown reduce op ",
+                    static_cast<int>(op.op_));
+  return ours;
 }
 
 // The supplement goes by its older name, which torch 2.11 to 2.15 all know.
@@ -183,6 +151,56 @@ bool share_by_marks(std::span<const Extent> extents, std::uintptr_t end) {
     elements += tensor.numel();
   }
   return marks.count_nonzero().item<int64_t>() < elements;
+}
+
+// The first element whose exponent is all ones, or the number of elements.
+template <typename Word>
+std::int64_t first_not_finite(const void* data, std::int64_t count, Word exponent) {
+  constexpr std::int64_t kBlock = 4096;  // in which the loop has no branch
+  const auto* words = static_cast<const Word*>(data);
+  const auto is_bad = [=](Word word) { return (word & exponent) == exponent; };
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, count);
+    Word bad = 0;
+    for (std::int64_t i = begin; i < end; ++i) bad |= is_bad(words[i]);
+    if (bad != 0) return std::find_if(words + begin, words + end, is_bad) - words;
+  }
+  return count;
+}
+
+std::int64_t first_not_finite(const at::Tensor& flat) {
+  const void* data = flat.const_data_ptr();
+  switch (flat.scalar_type()) {
+    case at::kDouble:
+      return first_not_finite<std::uint64_t>(data, flat.numel(), 0x7ff0'0000'0000'0000);
+    case at::kFloat:
+      return first_not_finite<std::uint32_t>(data, flat.numel(), 0x7f80'0000);
+    case at::kHalf:
+      return first_not_finite<std::uint16_t>(data, flat.numel(), 0x7c00);
+    case at::kBFloat16:
+      return first_not_finite<std::uint16_t>(data, flat.numel(), 0x7f80);
+    default:  // the formats of 8 bits differ, and smaller ones have numbers alone
+      return at::isFloat8Type(flat.scalar_type()) ? first_not_finite(flat.to(at::kFloat))
+                                                  : flat.numel();
+  }
+}
+
+// The place of the element in the shape.
+std::vector<std::int64_t> index_of(std::int64_t element, at::IntArrayRef sizes) {
+  std::vector<std::int64_t> index(sizes.size());
+  for (std::size_t i = sizes.size(); i-- > 0; element /= sizes[i]) index[i] = element % sizes[i];
+  return index;
+}
+
+bool has_floats(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.numel() > 0 &&
+         (tensor.is_floating_point() || tensor.is_complex());
+}
+
+// Its numbers in logical order: of a complex one its parts, of a sparse one those that it has.
+at::Tensor numbers_of(const at::Tensor& tensor) {
+  const at::Tensor dense = tensor.is_sparse() ? tensor._values() : tensor;
+  return (dense.is_complex() ? at::view_as_real(dense.resolve_conj()) : dense).contiguous();
 }
 
 }  // namespace
@@ -351,6 +369,24 @@ Tensors apart_from_others(const Tensors& inputs, const std::vector<Tensors>& out
     }
   }
   return result;
+}
+
+void check_finite(std::span<const at::Tensor> tensors, const char* what, std::uint64_t sequence) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    if (!has_floats(tensor)) continue;
+    const at::Tensor numbers = numbers_of(tensor);
+    const std::int64_t found = first_not_finite(numbers);
+    if (found == numbers.numel()) continue;
+    const std::int64_t element = tensor.is_complex() ? found / 2 : found;
+    const auto sizes = tensor.is_sparse() ? tensor._values().sizes() : tensor.sizes();
+    const std::string number = sequence > 0 ? " #" + std::to_string(sequence) : "";
+    const std::string which = tensors.size() > 1 ? "tensor " + std::to_string(i) : "the tensor";
+    TORCH_CHECK_VALUE(false, "ring: ", what, number, ": ", which, " of shape ", tensor.sizes(),
+                      " has ", numbers.flatten()[found].to(at::kDouble).item<double>(),
+                      " at index ", at::IntArrayRef(index_of(element, sizes)),
+                      "; check_finite of the group makes that an error");
+  }
 }
 
 }  // namespace ringcomm

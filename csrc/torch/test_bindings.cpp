@@ -37,7 +37,6 @@
 
 #include "gpu/fused/launch.h"
 #include "gpu/streams/device_collectives.h"
-#include "gpu/streams/device_options.h"
 #include "reduce/device.h"
 #endif
 

@@ -7,10 +7,17 @@
 #include <vector>
 
 #include "plan/algorithms.h"
+#include "plan/collective.h"
 #include "plan/plan.h"
 #include "plan/verify.h"
 
 namespace ringcomm {
+
+// Whether it begins or ends at one rank.
+inline bool has_root(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kGather ||
+         collective == Collective::kScatter || collective == Collective::kBroadcast;
+}
 
 // generate(rank) for every rank.
 template <std::invocable<int> Generate>

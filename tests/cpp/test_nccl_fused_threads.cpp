@@ -78,6 +78,32 @@ void with_memory(
   CHECK_EQ(fake::num_allocations.load(), before);
 }
 
+// A group whose peers go on while this rank finds out whether one of them is gone.
+class SlowLook final : public Group {
+ public:
+  SlowLook(shm::Group& group, std::function<void()> meanwhile)
+      : Group(group.rank, group.world_size, group.members),
+        group_(group),
+        meanwhile_(std::move(meanwhile)) {}
+
+  bool gone(int peer, std::string* how) override {
+    meanwhile_();
+    return group_.gone(peer, how);
+  }
+
+  void check(const std::string& doing) override { group_.check(doing); }
+  bool broken() override { return group_.broken(); }
+  Error fail(ErrorKind kind, const std::string& text) override { return group_.fail(kind, text); }
+  bool has_ended(int peer) override { return group_.has_ended(peer); }
+  std::string describe_peer(int peer) override { return group_.describe_peer(peer); }
+  bool spans_hosts() const override { return group_.spans_hosts(); }
+  DeviceBoard& board() override { return group_.board(); }
+
+ private:
+  shm::Group& group_;
+  const std::function<void()> meanwhile_;
+};
+
 }  // namespace
 
 TEST(collectives_are_right_and_all_memory_is_freed) {
@@ -394,6 +420,39 @@ TEST(a_rank_that_is_gone_while_it_shares_its_memory_is_named_at_once) {
     DeviceRank rank(store, r, 3, fused_options());
     check::check_error(ErrorKind::kPeerDied, {"rank 1 will not answer, it has closed the group"},
                        [&] { rank.device->connect(kPatience); });
+  });
+  fake::num_allocations = before;  // memory that others may have open stays
+}
+
+// Rank 1 answers whether it reaches all memory, and leaves. Rank 0 is done with its memory then,
+// and misses rank 1 where it next needs it.
+TEST(a_rank_that_leaves_after_its_part_is_named_only_where_it_is_needed) {
+  const int before = fake::num_allocations;
+  std::atomic<bool> is_looking{false}, has_left{false};
+  ranks::MemoryStore store;
+  ranks::on_threads(2, [&](int r) {
+    if (r == 1) {
+      shm::Group group(store, ranks::group_config(r, 2));
+      group.board().join(ranks::settings_of(fused_options()));
+      while (!is_looking) std::this_thread::sleep_for(1ms);
+      group.board().set_access(DeviceBoard::Access::kNotAll);
+      group.close("the end");
+      has_left = true;
+      return;
+    }
+    shm::Group own(store, ranks::group_config(r, 2));
+    SlowLook group(own, [&] {
+      is_looking = true;
+      while (!has_left) std::this_thread::sleep_for(1ms);
+    });
+    RINGCOMM_CHECK(cudaSetDevice(ranks::kDevice));
+    nccl::Communicator device(group, ranks::kDevice, fused_options(),
+                              nccl::Host{.reclaim = ranks::reclaim});
+    check::check_error(ErrorKind::kPeerDied,
+                       {"connecting its device with those of all ranks",
+                        "rank 1 will not answer, it has closed the group"},
+                       [&] { device.connect(kPatience); });
+    CHECK_EQ(device.why_not_fused(), "rank 1 cannot reach the memory of all other ranks' devices");
   });
   fake::num_allocations = before;  // memory that others may have open stays
 }

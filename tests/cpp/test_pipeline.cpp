@@ -8,6 +8,7 @@
 #include "check.h"
 #include "plan/algorithms.h"
 #include "plan/pipeline.h"
+#include "plan/plan.h"
 #include "plan/program.h"
 #include "plan/verify.h"
 
@@ -49,6 +50,29 @@ Plan plan_of(const Program& program) {
     std::ranges::sort(step.recvs, {}, &Transfer::first_chunk);
   }
   return plan;
+}
+
+// One rank's plan, by common steps, with its slices as chunks and its ticks as steps: slice k of
+// chunk c becomes chunk c * num_slices + k.
+Plan pipelined(const Plan& plan, const Pipeline& pipeline) {
+  Plan result{plan.num_chunks * pipeline.num_slices, {}};
+  for (int tick = 0; tick < pipeline.num_ticks(); ++tick) {
+    Step& at_tick = result.steps.emplace_back();
+    pipeline.at(tick, [&](int step, int first_slice, int num_slices) {
+      if (step >= static_cast<int>(plan.steps.size())) return;
+      const auto add = [&](const std::vector<Transfer>& transfers, std::vector<Transfer>& to) {
+        for (const Transfer& transfer : transfers) {
+          for (int c = transfer.first_chunk; c < transfer.first_chunk + transfer.num_chunks; ++c) {
+            to.push_back({transfer.peer, c * pipeline.num_slices + first_slice, num_slices,
+                          transfer.reduce});
+          }
+        }
+      };
+      add(plan.steps[step].sends, at_tick.sends);
+      add(plan.steps[step].recvs, at_tick.recvs);
+    });
+  }
+  return result;
 }
 
 void check_order(const Pipeline& p) {

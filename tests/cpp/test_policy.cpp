@@ -219,11 +219,11 @@ TEST(sums_of_up_to_16_ranks_of_a_host_are_in_pairs) {
         for (std::size_t nbytes = 4 * world_size; nbytes <= 1024 * kMiB; nbytes *= 4) {
           const Call call = call_of(collective, dtype, nbytes);
           const Algorithm& chosen = algorithms()[policy.algorithm(call, kShm)];
-          const auto difference = association_difference(
+          const std::string difference = association_difference(
               collective, plans_of(chosen, {.world_size = world_size}), rounding);
-          CHECK_WITH(!difference, std::string(to_string(collective)) + " of " +
-                                      std::to_string(nbytes) + " bytes by " +
-                                      std::string(chosen.name));
+          CHECK_WITH(difference.empty(), std::string(to_string(collective)) + " of " +
+                                             std::to_string(nbytes) + " bytes by " +
+                                             std::string(chosen.name));
         }
       }
     }

@@ -13,6 +13,7 @@
 #include "plan/collective.h"
 #include "plan/plan.h"
 #include "plan/program.h"
+#include "plans.h"
 
 namespace {
 

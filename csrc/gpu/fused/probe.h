@@ -26,7 +26,6 @@ namespace ringcomm::fused {
 // What a rank finds out about another one.
 inline constexpr std::uint32_t kHasArrived = 1;  // that rank's pattern in this rank's memory
 inline constexpr std::uint32_t kIsRead = 2;      // that rank's pattern in its own memory
-inline constexpr std::uint32_t kIsReached = kHasArrived | kIsRead;
 
 struct Probe {
   int rank, world_size;

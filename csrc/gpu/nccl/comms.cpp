@@ -9,7 +9,6 @@
 
 #include "core/poll.h"
 #include "core/thread.h"
-#include "gpu/nccl/await.h"
 #include "gpu/nccl/handles.h"
 
 namespace ringcomm::nccl {

@@ -154,12 +154,12 @@ void Communicator::end() {
   if (!lock.owns_lock()) return;
   publish_stopped();
   if (!ended_ || captures_.alive() > 0) return leave();
-  connections_.abort();
+  connections_.end(&Comms::abort);
 }
 
 // Keeps what graphs refer to as long as the process.
 void Communicator::leave() {
-  connections_.leave();
+  connections_.end(&Comms::leave);
   keep_for_good(captures_.memory());
   keep_for_good(fused_);
   for (const ChannelResources& channel : channels_) keep_for_good(channel.scratch);
@@ -297,7 +297,7 @@ std::string Communicator::shut_down(Timeout timeout) {
     if (clean && held > 0) {
       leave();
     } else if (clean && board_.most_closed(partners()) == DeviceBoard::Closing::kFree) {
-      connections_.destroy();
+      connections_.end(&Comms::destroy);
       free_memory();
     }
   }
@@ -435,7 +435,7 @@ Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage
     RINGCOMM_CHECK(cudaEventRecord(began_.get(), user));
     std::vector<Enqueued> ends;  // by stream
     for (const PeerMessage& message : messages) {
-      const cudaStream_t stream = connections_.messages().stream_of(message);
+      const cudaStream_t stream = connections_.stream_of(message);
       const auto known = [&](const Enqueued& enqueued) { return enqueued.stream == stream; };
       if (std::any_of(ends.begin(), ends.end(), known)) continue;
       ends.push_back({take_event(timing), stream});
@@ -443,10 +443,8 @@ Enqueued Communicator::exchange(cudaStream_t user, const std::vector<PeerMessage
       ends.back().start = record_start(timing, stream);
       if (!captured_) watchdog_->add({message, deadline, ends.back().end});
     }
-    naming([&] { return describe(messages.front()); },
-           [&] { connections_.messages().enqueue(messages); });
-    for (std::size_t i = 0; i < messages.size(); ++i)
-      after(i, connections_.messages().stream_of(messages[i]));
+    naming([&] { return describe(messages.front()); }, [&] { connections_.enqueue(messages); });
+    for (std::size_t i = 0; i < messages.size(); ++i) after(i, connections_.stream_of(messages[i]));
     for (const Enqueued& enqueued : ends) enqueued.end->record(enqueued.stream, captured_);
     if (ends.size() == 1) return ends.back();
     // A caller that waits for all messages waits for one stream.

@@ -17,14 +17,12 @@
 #include "core/device_board.h"
 #include "core/group.h"
 #include "gpu/nccl/api.h"
-#include "gpu/nccl/await.h"
 #include "gpu/nccl/connections.h"
 #include "gpu/nccl/enqueued.h"
 #include "gpu/nccl/fused.h"
 #include "gpu/nccl/handles.h"
 #include "gpu/nccl/watchdog.h"
 #include "gpu/streams/device_collectives.h"
-#include "gpu/streams/device_options.h"
 #include "gpu/streams/executor.h"
 
 namespace ringcomm::nccl {
@@ -38,6 +36,12 @@ struct Host {
   // The watchdog calls it when operations under way have failed, before they end on the device:
   // their results will be wrong, and their callers have returned.
   std::function<void(const Error&)> on_lost_results = [](const Error&) {};
+};
+
+// The ranks that a wait on the host needs.
+struct Awaited {
+  std::vector<int> absent;  // they have not begun
+  std::vector<int> busy;    // they have begun, and are not done
 };
 
 // Everything is enqueued, and the host waits only for connections. The first collective connects

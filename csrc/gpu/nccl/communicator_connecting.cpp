@@ -2,13 +2,72 @@
 // communicators and edges for messages. It does each when it is first needed.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
+#include "core/deadline.h"
+#include "core/poll.h"
+#include "core/status.h"
 #include "gpu/nccl/communicator.h"
 #include "gpu/nccl/handles.h"
 #include "gpu/streams/device_collectives.h"
 
 namespace ringcomm::nccl {
+namespace {
+
+// What follows "Timed out after 3 s (its timeout is 3 s)".
+std::string describe(const Awaited& awaited, const Members& members) {
+  const auto those = [&members](const std::vector<int>& ranks) {
+    return ", waiting for " + members.names(ranks) +
+           (ranks.size() == 1 ? ", which has" : ", which have");
+  };
+  if (!awaited.absent.empty()) return those(awaited.absent) + " not come";
+  if (!awaited.busy.empty()) return those(awaited.busy) + " come, and not connected";
+  return ", though all ranks have come: NCCL does not connect them";
+}
+
+struct Gone {
+  int peer;
+  std::string how;
+};
+
+std::optional<Gone> find_gone(Group& group, const std::vector<int>& peers) {
+  for (const int peer : peers) {
+    std::string how;
+    if (peer != group.rank && group.gone(peer, &how)) return Gone{peer, how};
+  }
+  return std::nullopt;
+}
+
+// Waits on the host for what NCCL does in the background, until progress() is true. Throws Error
+// when the time is up, when the group is broken, or when a rank that awaited() names is gone.
+// `doing`: "connecting ...".
+void await(Group& group, const Deadline& deadline, const std::string& doing,
+           const std::function<bool()>& progress, const std::function<Awaited()>& awaited) {
+  const std::string who = group.members.name(group.rank) + " in " + doing;
+  std::optional<Gone> gone;
+  for (Poll poll(kPollEvery); !progress(); poll.sleep()) {
+    if (!gone && !poll.looks_around()) continue;
+    check_interrupt();
+    if (group.broken()) group.check(doing);
+    const Awaited missing = awaited();
+    std::vector<int> peers = missing.absent;
+    peers.insert(peers.end(), missing.busy.begin(), missing.busy.end());
+    // A peer may do its part and leave before it is looked at. So it counts as gone only if this
+    // rank still awaits it afterwards.
+    if (gone && std::ranges::find(peers, gone->peer) != peers.end()) {
+      throw group.fail(
+          ErrorKind::kPeerDied,
+          after(who, deadline) + ": " + will_not_answer(group.members.name(gone->peer), gone->how));
+    }
+    gone = find_gone(group, peers);
+    if (gone || !deadline.has_passed()) continue;
+    throw group.fail(ErrorKind::kTimeout,
+                     timed_out(who, deadline) + describe(missing, group.members));
+  }
+}
+
+}  // namespace
 
 DeviceBoard::Settings Communicator::settings() const {
   const streams::Layout& layout = options_.layout;
@@ -105,7 +164,7 @@ void Communicator::connect_edges(const std::vector<int>& peers, const Deadline& 
   } catch (...) {
     if (!edges.stop()) {
       ended_ = false;
-      connections_.leave();
+      connections_.end(&Comms::leave);
     }
     throw;
   }
@@ -164,9 +223,7 @@ void Communicator::connect_channels(const Deadline& deadline) {
 
 void Communicator::connect_pairs(const std::vector<PeerMessage>& messages,
                                  const Deadline& deadline) {
-  const auto ready = [&](const PeerMessage& message) {
-    return connections_.messages().ready(message.peer);
-  };
+  const auto ready = [&](const PeerMessage& message) { return connections_.ready(message.peer); };
   if (std::all_of(messages.begin(), messages.end(), ready)) return;
   check_may_connect("the first message between two ranks");
   std::vector<int> peers;
@@ -180,9 +237,9 @@ void Communicator::connect_pairs(const std::vector<PeerMessage>& messages,
       [&] {
         Awaited awaited;
         for (const int peer : peers) {
-          const bool has_come = connections_.messages().has_come(peer);
+          const bool has_come = connections_.has_come(peer);
           if (!has_come) awaited.absent.push_back(peer);
-          if (has_come && !connections_.messages().ready(peer)) awaited.busy.push_back(peer);
+          if (has_come && !connections_.ready(peer)) awaited.busy.push_back(peer);
         }
         return awaited;
       });

@@ -19,12 +19,12 @@ std::string describe(const PeerMessage& message) {
          ")";
 }
 
-bool Messages::ready(int peer) {
+bool Connections::ready(int peer) {
   if (!pairs_.contains(peer)) begin_setup(peer);
   return find(peer) != nullptr;
 }
 
-bool Messages::answer() {
+void Connections::answer() {
   for (int peer = 0; peer < group_.world_size; ++peer) {
     if (peer != group_.rank && !pairs_.contains(peer) && has_come(peer)) begin_setup(peer);
   }
@@ -35,12 +35,12 @@ bool Messages::answer() {
     pair.setup.reset();
     connected = true;
   }
-  return connected;
+  if (connected) publish();
 }
 
 // The lower rank chooses the id and sends it. The id that the higher rank sends is empty and means
 // only that this rank takes part.
-void Messages::begin_setup(int peer) {
+void Connections::begin_setup(int peer) {
   const bool is_lower = group_.rank < peer;
   const DeviceBoard::UniqueId own =
       is_lower ? CommunicatorSetup::new_id() : DeviceBoard::UniqueId{};
@@ -55,11 +55,11 @@ void Messages::begin_setup(int peer) {
   board_.send_unique_id(peer, own);
 }
 
-cudaStream_t Messages::stream_of(const PeerMessage& message) const {
+cudaStream_t Connections::stream_of(const PeerMessage& message) const {
   return find(message.peer)->streams[direction_of(message)].get();
 }
 
-void Messages::enqueue(const std::vector<PeerMessage>& messages) {
+void Connections::enqueue(const std::vector<PeerMessage>& messages) {
   RINGCOMM_CHECK(ncclGroupStart());
   for (const PeerMessage& m : messages) {
     const Pair& pair = *find(m.peer);
@@ -75,55 +75,18 @@ void Messages::enqueue(const std::vector<PeerMessage>& messages) {
   RINGCOMM_CHECK(ncclGroupEnd());
 }
 
-const Messages::Pair* Messages::find(int peer) const {
+const Connections::Pair* Connections::find(int peer) const {
   const auto it = pairs_.find(peer);
   return it == pairs_.end() || !it->second.comms ? nullptr : &it->second;
 }
 
-Messages::Direction Messages::direction_of(const PeerMessage& message) const {
+Connections::Direction Connections::direction_of(const PeerMessage& message) const {
   return message.is_send == (group_.rank < message.peer) ? kUp : kDown;
 }
 
-std::vector<ncclComm_t> Messages::comms() const {
-  std::vector<ncclComm_t> all;
-  for (const auto& [peer, pair] : pairs_) {
-    if (pair.comms) all.insert(all.end(), pair.comms->get().begin(), pair.comms->get().end());
-  }
-  return all;
-}
-
-std::vector<int> Messages::peers() const {
-  std::vector<int> all;
-  for (const auto& [peer, pair] : pairs_) all.push_back(peer);
-  return all;
-}
-
-bool Messages::all_connected() const {
+bool Connections::all_connected() const {
   return std::all_of(pairs_.begin(), pairs_.end(),
                      [](const auto& pair) { return pair.second.comms != nullptr; });
-}
-
-void Messages::abort() {
-  for (auto& [peer, pair] : pairs_) {
-    pair.setup.reset();
-    if (pair.comms) pair.comms->abort();
-  }
-}
-
-// Both ranks of a pair destroy it in the order of the pairs. Pairs that are not connected yet have
-// never been used.
-void Messages::destroy() {
-  for (auto& [peer, pair] : pairs_) {
-    pair.setup.reset();
-    if (pair.comms) pair.comms->destroy();
-  }
-}
-
-void Messages::leave() {
-  for (auto& [peer, pair] : pairs_) {
-    pair.setup.reset();
-    if (pair.comms) pair.comms->leave();
-  }
 }
 
 void Connections::set_channels(std::unique_ptr<Comms> channels) {
@@ -131,15 +94,16 @@ void Connections::set_channels(std::unique_ptr<Comms> channels) {
   publish();
 }
 
-void Connections::answer() {
-  if (messages_.answer()) publish();
-}
-
 void Connections::publish() {
   std::lock_guard lock(mutex_);
-  in_use_ = messages_.comms();
-  if (!channels_) return;
-  in_use_.insert(in_use_.end(), channels_->get().begin(), channels_->get().end());
+  in_use_.clear();
+  const auto add = [this](const Comms& comms) {
+    in_use_.insert(in_use_.end(), comms.get().begin(), comms.get().end());
+  };
+  for (const auto& [peer, pair] : pairs_) {
+    if (pair.comms) add(*pair.comms);
+  }
+  if (channels_) add(*channels_);
 }
 
 std::vector<int> Connections::partners() const {
@@ -148,7 +112,7 @@ std::vector<int> Connections::partners() const {
     ranks.resize(group_.world_size);
     std::iota(ranks.begin(), ranks.end(), 0);
   } else {
-    ranks = messages_.peers();
+    for (const auto& [peer, pair] : pairs_) ranks.push_back(peer);
     ranks.push_back(group_.rank);
   }
   return ranks;
@@ -168,31 +132,18 @@ bool Connections::interrupt(const std::function<bool()>& is_back) {
   return comms.empty() || Interruption(std::move(comms), device_).succeeds(is_back);
 }
 
-void Connections::abort() {
+// Both ranks of a pair destroy it in the order of the pairs, and the channels behind them. Pairs
+// that are not connected yet have never been used.
+void Connections::end(void (Comms::*how)()) {
   {
     std::lock_guard lock(mutex_);
     in_use_.clear();
   }
-  if (channels_) channels_->abort();
-  messages_.abort();
-}
-
-void Connections::destroy() {
-  {
-    std::lock_guard lock(mutex_);
-    in_use_.clear();
+  for (auto& [peer, pair] : pairs_) {
+    pair.setup.reset();
+    if (pair.comms) ((*pair.comms).*how)();
   }
-  messages_.destroy();
-  if (channels_) channels_->destroy();
-}
-
-void Connections::leave() {
-  {
-    std::lock_guard lock(mutex_);
-    in_use_.clear();
-  }
-  if (channels_) channels_->leave();
-  messages_.leave();
+  if (channels_) ((*channels_).*how)();
 }
 
 }  // namespace ringcomm::nccl

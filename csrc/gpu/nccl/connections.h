@@ -23,7 +23,7 @@ namespace ringcomm::nccl {
 // "send(nbytes=64, peer=1)"
 std::string describe(const PeerMessage& message);
 
-// send and recv on devices.
+// The channels of collectives, and send and recv on devices.
 //
 // Each pair of ranks has two communicators, one for each direction, and each has a stream of its
 // own: so two ranks may both send first, and a message waits for no other pair's. The two ranks
@@ -32,23 +32,29 @@ std::string describe(const PeerMessage& message);
 // several ranks does not matter. As with NCCL, messages have no tags: a receive takes the next
 // message of its peer, which must be as long as it.
 //
-// The methods are called one at a time, with `device` as the current one.
-class Messages {
+// The methods are called one at a time with `device` as the current one, except for those that any
+// thread may call.
+class Connections {
  public:
-  Messages(Group& group, int device, Priority priority, Allocator allocator)
+  Connections(Group& group, int device, Priority priority, Allocator allocator)
       : group_(group),
         board_(group.board()),
         device_(device),
         priority_(priority),
         allocator_(std::move(allocator)) {}
 
+  void set_channels(std::unique_ptr<Comms> channels);
+  // Null before they are made, and for one rank alone.
+  Comms* channels() const { return channels_.get(); }
+
   // Whether messages can be exchanged with the peer. If not, begins to connect with it.
   bool ready(int peer);
   // Whether the peer has begun to connect with this rank.
   bool has_come(int peer) { return board_.unique_id_of(peer).has_value(); }
   // Makes progress with the peers that this rank connects with, and with those that have begun to
-  // connect with it. True: there are new communicators. Throws Error (kLibrary).
-  bool answer();
+  // connect with it. Throws Error (kLibrary).
+  void answer();
+  bool all_connected() const;
 
   // The stream of a message with a peer that is ready. All messages of one pair and direction have
   // the same stream.
@@ -56,14 +62,20 @@ class Messages {
   // Enqueues messages on their streams, as one group: none of them waits for another.
   void enqueue(const std::vector<PeerMessage>& messages);
 
-  std::vector<ncclComm_t> comms() const;
-  // The ranks that are connected with this one, or about to be.
-  std::vector<int> peers() const;
-  bool all_connected() const;
-  void abort();
-  void destroy();
-  // Forgets all communicators, and frees nothing.
-  void leave();
+  // The ranks that share a communicator with this rank, or are about to, and the rank itself.
+  std::vector<int> partners() const;
+
+  // Any thread may call this. Throws Error (kLibrary) if NCCL has seen a communicator fail.
+  void check();
+
+  // Any thread may call this. Ends what the communicators do and makes a thread inside NCCL return;
+  // is_back() is true once it has. Only Comms::abort may follow, or only Comms::leave if this
+  // returns false.
+  bool interrupt(const std::function<bool()>& is_back);
+
+  // `how` of all communicators that are left: &Comms::abort, &Comms::leave, or &Comms::destroy,
+  // which the partners must do, too.
+  void end(void (Comms::*how)());
 
  private:
   // Up is from the lower rank to the higher one.
@@ -79,6 +91,7 @@ class Messages {
   void begin_setup(int peer);
   const Pair* find(int peer) const;
   Direction direction_of(const PeerMessage& message) const;
+  void publish();
 
   Group& group_;
   DeviceBoard& board_;
@@ -86,47 +99,6 @@ class Messages {
   const Priority priority_;
   const Allocator allocator_;
   std::map<int, Pair> pairs_;
-};
-
-// Its methods are called one at a time with the device as the current one, except for those that
-// any thread may call.
-class Connections {
- public:
-  Connections(Group& group, int device, Priority priority, Allocator allocator)
-      : group_(group), device_(device), messages_(group, device, priority, std::move(allocator)) {}
-
-  Messages& messages() { return messages_; }
-  void set_channels(std::unique_ptr<Comms> channels);
-  // Null before they are made, and for one rank alone.
-  Comms* channels() const { return channels_.get(); }
-
-  // Makes progress with peers that connect for their first messages.
-  void answer();
-  bool all_connected() const { return messages_.all_connected(); }
-
-  // The ranks that share a communicator with this rank, and the rank itself.
-  std::vector<int> partners() const;
-
-  // Any thread may call this. Throws Error (kLibrary) if NCCL has seen a communicator fail.
-  void check();
-
-  // Any thread may call this. Ends what the communicators do and makes a thread inside NCCL return;
-  // is_back() is true once it has. Only abort() may follow, or only leave() if this returns false.
-  bool interrupt(const std::function<bool()>& is_back);
-
-  // Frees all communicators that are left, whatever the other ranks do. See Comms::abort.
-  void abort();
-  // Frees all communicators. The partners must do so, too.
-  void destroy();
-  // Forgets all communicators, and frees nothing.
-  void leave();
-
- private:
-  void publish();
-
-  Group& group_;
-  const int device_;
-  Messages messages_;
   std::unique_ptr<Comms> channels_;  // null before they are made, and for one rank alone
 
   std::mutex mutex_;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/deadline.h"
 #include "core/process.h"
 #include "gpu/fused/launch.h"
 #include "gpu/nccl/handles.h"
@@ -72,43 +73,66 @@ P2pLimit p2p_limit() {
   return {kind, std::string("NCCL_P2P_LEVEL=") + level};
 }
 
-bool MemoryProbe::write() { return run(fused::launch_writes); }
+// One rank's part in the proof that all ranks reach each other's memory: gpu/fused/probe.h.
+class MemoryProbe {
+ public:
+  // Made before any rank's find(). `probe` refers to memory that stays as long as this object, or
+  // if hangs() as long as the process.
+  explicit MemoryProbe(const fused::Probe& probe) : probe_(probe) {}
 
-bool MemoryProbe::find() { return run(fused::launch_finds); }
+  // Call each until it returns true, and find() once all ranks have written. They do not wait. They
+  // throw Error (kLibrary), also if a kernel takes longer than 2 s.
+  bool write() { return run(fused::launch_writes); }
+  bool find() { return run(fused::launch_finds); }
 
-bool MemoryProbe::run(Launch launch) {
-  if (!is_under_way_) {
-    check(launch(probe_, stream_.get()), "launching a kernel that proves what memory is reached");
-    is_under_way_ = true;
-    began_ = Clock::now();
-    RINGCOMM_CHECK(cudaEventRecord(ended_.get(), stream_.get()));
-  }
-  return has_ended();
-}
-
-bool MemoryProbe::has_ended() {
-  if (is_under_way_ && ended_.happened()) is_under_way_ = false;
-  if (is_under_way_ && Clock::now() - began_ > kProbePatience) {
-    throw Error(ErrorKind::kLibrary,
-                "a kernel that writes and reads all ranks' memory has not ended after " +
-                    std::to_string(kProbePatience.count()) + " s");
-  }
-  return !is_under_way_;
-}
-
-std::string MemoryProbe::describe(const Members& members) const {
-  const std::string own = members.name(probe_.rank);
-  for (int peer = 0; peer < probe_.world_size; ++peer) {
-    const std::string its = members.name(peer);
-    if (!(probe_.findings[peer] & fused::kHasArrived)) {
-      return "what " + its + " wrote into the memory of " + own + " has not arrived there";
+  // Called instead of write() and find() when their result does not matter any more. True: no
+  // kernel is under way.
+  bool has_ended() {
+    if (is_under_way_ && ended_.happened()) is_under_way_ = false;
+    if (is_under_way_ && Clock::now() - began_ > kProbePatience) {
+      throw Error(ErrorKind::kLibrary,
+                  "a kernel that writes and reads all ranks' memory has not ended after " +
+                      std::to_string(kProbePatience.count()) + " s");
     }
-    if (!(probe_.findings[peer] & fused::kIsRead)) {
-      return own + " reads other bytes in the memory of " + its + " than are there";
-    }
+    return !is_under_way_;
   }
-  return "";
-}
+
+  // After find(): what the rank does not reach, and what shows it. Empty: it reaches all memory.
+  std::string describe(const Members& members) const {
+    const std::string own = members.name(probe_.rank);
+    for (int peer = 0; peer < probe_.world_size; ++peer) {
+      const std::string its = members.name(peer);
+      if (!(probe_.findings[peer] & fused::kHasArrived)) {
+        return "what " + its + " wrote into the memory of " + own + " has not arrived there";
+      }
+      if (!(probe_.findings[peer] & fused::kIsRead)) {
+        return own + " reads other bytes in the memory of " + its + " than are there";
+      }
+    }
+    return "";
+  }
+
+  // Whether a kernel has begun and is not known to have ended.
+  bool hangs() const { return is_under_way_; }
+
+ private:
+  using Launch = cudaError_t (*)(const fused::Probe&, cudaStream_t);
+  bool run(Launch launch) {
+    if (!is_under_way_) {
+      check(launch(probe_, stream_.get()), "launching a kernel that proves what memory is reached");
+      is_under_way_ = true;
+      began_ = Clock::now();
+      RINGCOMM_CHECK(cudaEventRecord(ended_.get(), stream_.get()));
+    }
+    return has_ended();
+  }
+
+  const fused::Probe probe_;
+  const Stream stream_;
+  Event ended_;
+  bool is_under_way_ = false;  // a kernel, as far as the host knows
+  Clock::time_point began_{};
+};
 
 // What a rank publishes about its memory.
 struct FusedMemory::IpcHandle {

@@ -18,7 +18,6 @@
 
 #include "core/call.h"
 #include "core/chunks.h"
-#include "core/deadline.h"
 #include "core/device_board.h"
 #include "core/group.h"
 #include "core/process.h"
@@ -41,38 +40,7 @@ struct P2pLimit {
 // NVL, because the path between two GPUs is not looked up.
 P2pLimit p2p_limit();
 
-// One rank's part in the proof that all ranks reach each other's memory: gpu/fused/probe.h.
-class MemoryProbe {
- public:
-  // Made before any rank's find(). `probe` refers to memory that stays as long as this object, or
-  // if hangs() as long as the process.
-  explicit MemoryProbe(const fused::Probe& probe) : probe_(probe) {}
-
-  // Call each until it returns true, and find() once all ranks have written. They do not wait. They
-  // throw Error (kLibrary), also if a kernel takes longer than 2 s.
-  bool write();
-  bool find();
-
-  // Called instead of write() and find() when their result does not matter any more. True: no
-  // kernel is under way.
-  bool has_ended();
-
-  // After find(): what the rank does not reach, and what shows it. Empty: it reaches all memory.
-  std::string describe(const Members& members) const;
-
-  // Whether a kernel has begun and is not known to have ended.
-  bool hangs() const { return is_under_way_; }
-
- private:
-  using Launch = cudaError_t (*)(const fused::Probe&, cudaStream_t);
-  bool run(Launch launch);
-
-  const fused::Probe probe_;
-  const Stream stream_;
-  Event ended_;
-  bool is_under_way_ = false;  // a kernel, as far as the host knows
-  Clock::time_point began_{};
-};
+class MemoryProbe;  // fused.cpp
 
 // The memory of a rank, and that of other ranks that it has open.
 //

@@ -21,25 +21,6 @@ void check(ncclResult_t result, const char* call);
 // RINGCOMM_CHECK(cudaEventRecord(event, stream))
 #define RINGCOMM_CHECK(call) ::ringcomm::nccl::check((call), #call)
 
-// Makes a device current while it lives. Threads of our own must not use it: they have no device to
-// go back to, and cudaSetDevice makes a context of hundreds of megabytes on the device it is given.
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int device) : device_(device) {
-    RINGCOMM_CHECK(cudaGetDevice(&previous_));
-    if (previous_ != device_) RINGCOMM_CHECK(cudaSetDevice(device_));
-  }
-  ~DeviceGuard() {
-    if (previous_ != device_) cudaSetDevice(previous_);
-  }
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
-
- private:
-  const int device_;
-  int previous_ = 0;
-};
-
 // Lets this thread ask about events, and allocate, while it or another thread captures a graph. It
 // throws nothing: if CUDA has failed, the next call reports that.
 class RelaxedCapture {
