@@ -32,7 +32,10 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -47,7 +50,6 @@
 #include "plan/network.h"
 #include "setup/group_config.h"
 #include "shm/doorbell.h"
-#include "shm/durations.h"
 
 namespace ringcomm::shm {
 
@@ -110,6 +112,40 @@ enum class Closed : std::uint32_t {
   kNo,
   kAborted,  // it ended what was under way, and may still go on in a smaller group
   kLeft,     // for good
+};
+
+// How long a rank's collectives have taken so far: programs outside read it. The rank itself alone
+// adds to it.
+struct Durations {
+  // The first bucket counts what took up to 1 us, each next one what took up to 4 x as long, and
+  // the last one all that took longer.
+  static constexpr int kBuckets = 14;
+
+  std::atomic<std::uint64_t> counts[kBuckets];
+  std::atomic<std::uint64_t> nanoseconds;  // altogether
+
+  static int bucket(std::chrono::nanoseconds duration) {
+    const auto microseconds = static_cast<std::uint64_t>((duration.count() + 999) / 1000);
+    if (microseconds <= 1) return 0;
+    return std::min((static_cast<int>(std::bit_width(microseconds - 1)) + 1) / 2, kBuckets - 1);
+  }
+
+  void add(std::chrono::nanoseconds duration) {
+    duration = std::max(duration, std::chrono::nanoseconds{0});
+    increase(counts[bucket(duration)], 1);
+    increase(nanoseconds, static_cast<std::uint64_t>(duration.count()));
+  }
+
+ private:
+  static void increase(std::atomic<std::uint64_t>& value, std::uint64_t by) {
+    value.store(value.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+  }
+};
+
+// Those of one collective, without the calls that ended in an error.
+struct CollectiveTimes {
+  Durations waited;       // for the ranks that had not called it yet; one for each call
+  Durations transferred;  // from then on, in calls whose data did not travel with the announcement
 };
 
 struct alignas(kLine) RankState {
