@@ -55,7 +55,7 @@ struct Names {
 };
 
 Names names_of_message(const Entry& entry, const RecordedGroup& group) {
-  const auto& [is_send, peer, tag] = entry.message;
+  const auto& [is_send, peer, tag] = *entry.message;
   const std::uint64_t self = group.global_ranks.at(group.rank);
   if (entry.sequence == 0) {
     return {group.name + " any->" + std::to_string(self), {self}, "recv 0<-0"};
@@ -74,7 +74,7 @@ Names names_of_message(const Entry& entry, const RecordedGroup& group) {
 }
 
 Names names_of(const Entry& entry, const RecordedGroup& group) {
-  if (entry.is_message) return names_of_message(entry, group);
+  if (entry.message) return names_of_message(entry, group);
   return {group.name, group.global_ranks, entry.name};
 }
 
@@ -188,7 +188,7 @@ class Writer {
       add(group.description);
       out_ += '\x86';  // a pair of the two
       field("collective_seq_id", entry.sequence);
-      field("p2p_seq_id", entry.is_message ? entry.sequence : 0);
+      field("p2p_seq_id", entry.message ? entry.sequence : 0);
       field("op_id", entry.id);
       field("profiling_name", kLibrary + names.operation);
       time("time_created_ns", entry.created);
@@ -204,7 +204,7 @@ class Writer {
       }
       field("retired", entry.retired);
       field("timeout_ms", entry.timeout.count());
-      field("is_p2p", entry.is_message);
+      field("is_p2p", entry.message.has_value());
       if (with_digest) digest(entry);
       frames(entry.frames);
     });
@@ -292,14 +292,12 @@ void await(const std::vector<FlightRecorder::DumpsWritten>& requests) {
 std::string dump_failure(FlightRecorder& recorder, std::size_t group, bool is_first) {
   auto& dumping = recorder.dumping;
   const std::lock_guard lock(dumping.file_mutex);
-  std::string path = recorder.dumped_to(group);
-  if (path.empty()) {
-    path = dump(recorder);
-    recorder.set_dumped_to(group, path);
-  } else if (is_first && dumping.kept.contains(group)) {
-    write_file(dumping.kept[group], path);
+  const auto found = dumping.dumped_to.find(group);
+  if (found == dumping.dumped_to.end()) {
+    return dumping.dumped_to.emplace(group, dump(recorder)).first->second;
   }
-  return path;
+  if (is_first && dumping.kept.contains(group)) write_file(dumping.kept[group], found->second);
+  return found->second;
 }
 
 // A later failure of the group must not raise before the others have written.
@@ -365,7 +363,7 @@ void dump_on_request(FlightRecorder& recorder, std::size_t group, bool is_broken
   auto& dumping = recorder.dumping;
   try {
     const std::lock_guard lock(dumping.file_mutex);
-    if (is_broken && !recorder.dumped_to(group).empty()) return;
+    if (is_broken && dumping.dumped_to.contains(group)) return;
     const std::string path = default_dump_path(recorder.global_rank());
     const auto now = steady_clock::now();
     if (dumping.last.empty() || now - dumping.last_at > kStillNew) {
@@ -376,7 +374,7 @@ void dump_on_request(FlightRecorder& recorder, std::size_t group, bool is_broken
     }
     if (!is_broken) return;
     dumping.kept[group] = dumping.last;
-    recorder.set_dumped_to(group, path);
+    dumping.dumped_to[group] = path;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ring: another rank has failed: %s\n", error.what());
   }
@@ -386,7 +384,7 @@ void dump_at_end(FlightRecorder& recorder) {
   if (!recorder.takes_digests() || !recorder.dumps_failures()) return;
   try {
     const std::lock_guard lock(recorder.dumping.file_mutex);
-    if (!recorder.has_dumped_failure()) dump(recorder);
+    if (recorder.dumping.dumped_to.empty()) dump(recorder);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ring: %s\n", error.what());
   }
