@@ -186,16 +186,7 @@ struct alignas(kLine) RankState {
     std::atomic<std::uint64_t> arrived;   // on rank 0 the one it has released
     std::atomic<std::uint64_t> given_up;  // on rank 0 only
   } barrier;
-  // Collectives on a device, numbered on their own; shm/device_board.h.
-  struct Device {
-    std::atomic<std::uint64_t> enqueued, completed;  // the last one
-    std::atomic<std::uint64_t> held;                 // bytes of it, besides NCCL's
-    std::atomic<std::uint32_t> unique_ids;           // how many it has given
-    std::atomic<std::uint32_t> joining;              // 1: this rank connects its device; 2: it has
-    DeviceBoard::Settings settings;                  // written before that
-    std::atomic<DeviceBoard::Access> access;
-    std::atomic<DeviceBoard::Closing> closing;
-  } device;
+  DeviceState device;
   struct Shrink {  // shm/shrink.cpp
     std::atomic<std::uint64_t> joined, built, call;
   } shrink;
@@ -207,21 +198,6 @@ struct alignas(kLine) RankState {
   Doorbell progress_bell;  // the rank rings it after each of its announcements and actions
   Doorbell mail_bell;  // others ring it after what they do to a mail box of theirs and the rank's
   alignas(kLine) CollectiveTimes times[kNumCollectives];
-};
-
-// Device call number s is in place s % kDeviceCalls as long as its sequence says s. It is kept in
-// words, as it may be read while it is overwritten.
-inline constexpr int kDeviceCalls = 64;
-inline constexpr std::size_t kCallWords = (sizeof(Call) + 7) / 8;
-
-struct alignas(64) DeviceCall {
-  std::atomic<std::uint64_t> sequence;
-  std::atomic<std::uint64_t> words[kCallWords];
-};
-
-struct alignas(64) DeviceUniqueId {
-  std::atomic<std::uint32_t> ready;
-  DeviceBoard::UniqueId data;
 };
 
 // What a payload says of the rank's input: what it is; where it lies (shm/zero_copy.h); or that the
