@@ -75,7 +75,7 @@ def wait_for(path: Path) -> None:
 
 
 def encoded(value: Any) -> bytes:
-    """As csrc/core/pickle.h writes it."""
+    """As csrc/core/flight_dump.cpp writes it."""
     match value:
         case None:
             return b"N"

@@ -1,8 +1,8 @@
 // Where the chunks of a collective lie in a rank's memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <span>
 #include <vector>
 
 namespace ringcomm {
@@ -33,34 +33,17 @@ struct Chunk {
 
 using Chunks = std::vector<Chunk>;
 
-// Blocks are the chunks that a collective is made of whatever its plan, which may cut them further.
-// Each function but divide() replaces what `blocks` holds. Pointers of what this rank has no part
-// in are null.
-
-// The whole buffer.
-void one_block(const void* input, void* output, std::size_t count, Chunks& blocks);
-
-// One block per rank, all of them inputs; the own one is the output.
-void blocks_to_reduce_scatter(std::span<const Input> inputs, void* output, int rank,
-                              Chunks& blocks);
-
-// One block per rank, all of them outputs; the own one is the input.
-void blocks_to_all_gather(const void* input, std::span<const Output> outputs, int rank,
-                          Chunks& blocks);
-
-// `count` elements per rank. outputs: one per rank on the root, else empty.
-void blocks_to_gather(const void* input, std::span<void* const> outputs, std::size_t count,
-                      int rank, int world_size, Chunks& blocks);
-
-// `count` elements per rank. inputs: one per rank on the root, else empty.
-void blocks_to_scatter(std::span<const void* const> inputs, void* output, std::size_t count,
-                       int rank, int world_size, Chunks& blocks);
-
-// world_size * world_size blocks, of which block i * world_size + j is what rank i has for rank j.
-void blocks_to_all_to_all(std::span<const Input> inputs, std::span<const Output> outputs, int rank,
-                          Chunks& blocks);
-
 // Appends the n chunks of a block, as equal as whole cache lines allow; the last may be shorter.
-void divide(const Chunk& block, std::size_t element_nbytes, int n, Chunks& chunks);
+inline void divide(const Chunk& block, std::size_t element_nbytes, int n, Chunks& chunks) {
+  constexpr std::size_t kLineNbytes = 64;
+  const std::size_t each = round_up(divide_up(block.count, n), kLineNbytes / element_nbytes);
+  for (int c = 0; c < n; ++c) {
+    const std::size_t begin = std::min(block.count, c * each);
+    const std::size_t end = std::min(block.count, begin + each);
+    const std::size_t at = begin * element_nbytes;
+    chunks.push_back({block.input == nullptr ? nullptr : block.input + at,
+                      block.output == nullptr ? nullptr : block.output + at, end - begin});
+  }
+}
 
 }  // namespace ringcomm

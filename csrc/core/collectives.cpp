@@ -3,6 +3,17 @@
 #include <utility>
 
 namespace ringcomm {
+namespace {
+
+// A null pointer: this rank has no part in it.
+Chunk chunk(const void* input, void* output, std::size_t count) {
+  return {static_cast<const std::byte*>(input), static_cast<std::byte*>(output), count};
+}
+
+// A call that only moves data ignores the operation.
+Reduction only_moved(const Call& call) { return {.dtype = call.dtype, .op = ReduceOp::kSum}; }
+
+}  // namespace
 
 Collectives::Collectives(int rank, int world_size, Selection selection)
     : rank_(rank),
@@ -21,16 +32,16 @@ void Collectives::agree_on(GroupFacts facts) {
   policy_ = Policy(facts);
 }
 
-void Collectives::reduce_by(Call call, const Reduce& reduce, Timeout timeout) {
-  prepare_choice(timeout);
-  call.algorithm = policy_.algorithm(call, executor_kind());
-  carry_out(call, reduction_of(reduce, world_size_), timeout);
+template <typename BlockOf>
+void Collectives::set_blocks_by_rank(BlockOf block_of) {
+  blocks_.clear();
+  for (int r = 0; r < world_size_; ++r) blocks_.push_back(block_of(r));
 }
 
-void Collectives::move_by(Call call, Timeout timeout) {
+void Collectives::run(Call call, const Reduction& reduction, Timeout timeout) {
   prepare_choice(timeout);
   call.algorithm = policy_.algorithm(call, executor_kind());
-  carry_out(call, {.dtype = call.dtype, .op = ReduceOp::kSum}, timeout);
+  carry_out(call, reduction, timeout);
 }
 
 std::span<const Chunk> Collectives::chunks(const Call& call, int num_chunks) {
@@ -46,65 +57,79 @@ std::span<const Chunk> Collectives::chunks(const Call& call, int num_chunks) {
 void Collectives::all_reduce(const void* input, void* output, std::size_t count, Reduce reduce,
                              Timeout timeout) {
   const Call call = make_call(Collective::kAllReduce, count, reduce);
-  one_block(input, output, count, blocks_);
-  reduce_by(call, reduce, timeout);
+  blocks_.assign(1, chunk(input, output, count));
+  run(call, reduction_of(reduce, world_size_), timeout);
 }
 
 void Collectives::reduce_scatter(std::span<const Input> inputs, void* output, Reduce reduce,
                                  Timeout timeout) {
   Call call = make_call(Collective::kReduceScatter, total_count(inputs), reduce);
   call.layout = layout_of(inputs);
-  blocks_to_reduce_scatter(inputs, output, rank_, blocks_);
-  reduce_by(call, reduce, timeout);
+  set_blocks_by_rank(
+      [&](int r) { return chunk(inputs[r].data, r == rank_ ? output : nullptr, inputs[r].count); });
+  run(call, reduction_of(reduce, world_size_), timeout);
 }
 
 void Collectives::all_gather(const void* input, std::span<const Output> outputs, ElementType type,
                              Timeout timeout) {
   Call call = make_call(Collective::kAllGather, total_count(outputs), type);
   call.layout = layout_of(outputs);
-  blocks_to_all_gather(input, outputs, rank_, blocks_);
-  move_by(call, timeout);
+  set_blocks_by_rank([&](int r) {
+    return chunk(r == rank_ ? input : nullptr, outputs[r].data, outputs[r].count);
+  });
+  run(call, only_moved(call), timeout);
 }
 
 void Collectives::broadcast(void* data, std::size_t count, ElementType type, int root,
                             Timeout timeout) {
   Call call = make_call(Collective::kBroadcast, count, type);
   set_root(call, root, world_size_);
-  one_block(data, data, count, blocks_);
-  move_by(call, timeout);
+  blocks_.assign(1, chunk(data, data, count));
+  run(call, only_moved(call), timeout);
 }
 
 void Collectives::reduce(const void* input, void* output, std::size_t count, Reduce reduce,
                          int root, Timeout timeout) {
   Call call = make_call(Collective::kReduce, count, reduce);
   set_root(call, root, world_size_);
-  one_block(input, rank_ == root ? output : nullptr, count, blocks_);
-  reduce_by(call, reduce, timeout);
+  blocks_.assign(1, chunk(input, rank_ == root ? output : nullptr, count));
+  run(call, reduction_of(reduce, world_size_), timeout);
 }
 
 void Collectives::gather(const void* input, std::span<void* const> outputs, std::size_t count,
                          ElementType type, int root, Timeout timeout) {
   Call call = make_call(Collective::kGather, count, type);
   set_root(call, root, world_size_);
-  blocks_to_gather(input, rank_ == root ? outputs : std::span<void* const>{}, count, rank_,
-                   world_size_, blocks_);
-  move_by(call, timeout);
+  set_blocks_by_rank([&](int r) {
+    return chunk(r == rank_ ? input : nullptr, rank_ == root ? outputs[r] : nullptr, count);
+  });
+  run(call, only_moved(call), timeout);
 }
 
 void Collectives::scatter(std::span<const void* const> inputs, void* output, std::size_t count,
                           ElementType type, int root, Timeout timeout) {
   Call call = make_call(Collective::kScatter, count, type);
   set_root(call, root, world_size_);
-  blocks_to_scatter(rank_ == root ? inputs : std::span<const void* const>{}, output, count, rank_,
-                    world_size_, blocks_);
-  move_by(call, timeout);
+  set_blocks_by_rank([&](int r) {
+    return chunk(rank_ == root ? inputs[r] : nullptr, r == rank_ ? output : nullptr, count);
+  });
+  run(call, only_moved(call), timeout);
 }
 
 void Collectives::all_to_all(std::span<const Input> inputs, std::span<const Output> outputs,
                              ElementType type, Timeout timeout) {
   const Call call = make_call(Collective::kAllToAll, 0, type);
-  blocks_to_all_to_all(inputs, outputs, rank_, blocks_);
-  move_by(call, timeout);
+  // Block i * world_size + j is what rank i has for rank j.
+  const std::size_t n = inputs.size();
+  blocks_.assign(n * n, Chunk{});
+  for (std::size_t r = 0; r < n; ++r) {
+    blocks_[rank_ * n + r] = chunk(inputs[r].data, nullptr, inputs[r].count);
+  }
+  for (std::size_t r = 0; r < n; ++r) {
+    blocks_[r * n + rank_].output = static_cast<std::byte*>(outputs[r].data);
+    blocks_[r * n + rank_].count = outputs[r].count;
+  }
+  run(call, only_moved(call), timeout);
 }
 
 }  // namespace ringcomm

@@ -70,8 +70,11 @@ class Collectives {
   // `call` has no sequence number yet, and no Call::plan.
   virtual void carry_out(Call call, const Reduction& reduction, Timeout timeout) = 0;
 
-  void reduce_by(Call call, const Reduce& reduce, Timeout timeout);
-  void move_by(Call call, Timeout timeout);
+  // Blocks are the chunks that a collective is made of whatever its plan, which may cut them
+  // further. block_of(r) is the block of rank r.
+  template <typename BlockOf>
+  void set_blocks_by_rank(BlockOf block_of);
+  void run(Call call, const Reduction& reduction, Timeout timeout);
 
   const int rank_;
   const int world_size_;

@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <chrono>
+#include <concepts>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,14 +17,16 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/flight_recorder.h"
-#include "core/pickle.h"
 #include "core/poll.h"
 #include "core/process.h"
 #include "core/status.h"
+#include "core/text.h"
 #include "core/thread.h"
 
 namespace ringcomm {
@@ -50,7 +55,7 @@ struct Names {
 };
 
 Names names_of_message(const Entry& entry, const RecordedGroup& group) {
-  const auto& [is_send, peer, tag] = entry.message;
+  const auto& [is_send, peer, tag] = *entry.message;
   const std::uint64_t self = group.global_ranks.at(group.rank);
   if (entry.sequence == 0) {
     return {group.name + " any->" + std::to_string(self), {self}, "recv 0<-0"};
@@ -69,49 +74,77 @@ Names names_of_message(const Entry& entry, const RecordedGroup& group) {
 }
 
 Names names_of(const Entry& entry, const RecordedGroup& group) {
-  if (entry.is_message) return names_of_message(entry, group);
+  if (entry.message) return names_of_message(entry, group);
   return {group.name, group.global_ranks, entry.name};
 }
 
+// Writes what Python's pickle reads: numbers, text, tuples of two, lists and dicts of these.
 class Writer {
  public:
   std::string write(const FlightRecorder::Snapshot& snapshot) && {
-    pickle_.dict([&] {
-      text("version", kFormatVersion);
-      text("comm_lib_version", "ringcomm");
-      key("entries");
-      pickle_.list([&] {
+    add_dict([&] {
+      field("version", kFormatVersion);
+      field("comm_lib_version", "ringcomm");
+      add("entries");
+      add_list([&] {
         for (const Entry& it : snapshot.entries) {
           entry(it, snapshot.groups.at(it.group), snapshot.has_digests);
         }
       });
-      key("pg_config");
-      pickle_.dict([&] { groups(snapshot); });
-      key("pg_status");
-      pickle_.dict([&] {
+      add("pg_config");
+      add_dict([&] { groups(snapshot); });
+      add("pg_status");
+      add_dict([&] {
         for (std::size_t i = 0; i < snapshot.groups.size(); ++i) status(i, snapshot.groups[i]);
       });
     });
-    return std::move(pickle_).finish();
+    out_ += '.';
+    return std::move(out_);
   }
 
  private:
-  void key(const char* name) { pickle_.text(name); }
-  void text(const char* name, const std::string& value) {
-    key(name);
-    pickle_.text(value);
+  void add_none() { out_ += 'N'; }
+  void add(std::same_as<bool> auto value) { out_ += value ? '\x88' : '\x89'; }
+  void add(std::int64_t value) {
+    out_ += "\x8a\x08";
+    add_little_endian(static_cast<std::uint64_t>(value), 8);
   }
-  void integer(const char* name, std::int64_t value) {
-    key(name);
-    pickle_.integer(value);
+  void add(std::floating_point auto value) {
+    out_ += 'G';
+    const auto bits = std::bit_cast<std::uint64_t>(static_cast<double>(value));
+    for (int byte = 7; byte >= 0; --byte) out_ += static_cast<char>(bits >> (8 * byte));
   }
-  void time(const char* name, FlightRecorder::Nanoseconds value) {
-    key(name);
-    value == 0 ? pickle_.none() : pickle_.integer(value);
+  // Python reads UTF-8 and nothing else.
+  void add(std::string_view value) {
+    const std::string written = valid_utf8(value);
+    out_ += 'X';
+    add_little_endian(written.size(), 4);
+    out_ += written;
   }
-  void boolean(const char* name, bool value) {
-    key(name);
-    pickle_.boolean(value);
+  void add_little_endian(std::uint64_t value, int num_bytes) {
+    for (int byte = 0; byte < num_bytes; ++byte) out_ += static_cast<char>(value >> (8 * byte));
+  }
+
+  // `items` adds what it has: any number, or keys and values in turn.
+  void add_list(const auto& items) {
+    out_ += "](";
+    items();
+    out_ += 'e';
+  }
+  void add_dict(const auto& items) {
+    out_ += "}(";
+    items();
+    out_ += 'u';
+  }
+
+  // In a dict.
+  void field(std::string_view key, const auto& value) {
+    add(key);
+    add(value);
+  }
+  void time(std::string_view key, FlightRecorder::Nanoseconds value) {
+    add(key);
+    value == 0 ? add_none() : add(value);
   }
 
   void groups(const FlightRecorder::Snapshot& snapshot) {
@@ -124,20 +157,20 @@ class Writer {
       all[names.group] = {&group, std::move(names.ranks)};
     }
     for (const auto& [name, config] : all) {
-      pickle_.text(name);
-      pickle_.dict([&] {
-        text("name", name);
-        text("desc", config.first->description);
-        text("ranks", ranks_text(config.second));
+      add(name);
+      add_dict([&] {
+        field("name", name);
+        field("desc", config.first->description);
+        field("ranks", ranks_text(config.second));
       });
     }
   }
 
   void status(std::size_t id, const RecordedGroup& group) {
-    pickle_.text(std::to_string(id));
-    pickle_.dict([&] {
+    add(std::to_string(id));
+    add_dict([&] {
       const auto number = [&](const char* name, std::uint64_t value) {
-        text(name, std::to_string(value));
+        field(name, std::to_string(value));
       };
       number("last_enqueued_collective", group.num_created);
       number("last_started_collective", group.last_started);
@@ -147,75 +180,73 @@ class Writer {
 
   void entry(const Entry& entry, const RecordedGroup& group, bool with_digest) {
     const Names names = names_of(entry, group);
-    pickle_.dict([&] {
-      integer("record_id", entry.id);
-      integer("pg_id", entry.group);
-      key("process_group");
-      pickle_.pair([&] {
-        pickle_.text(names.group);
-        pickle_.text(group.description);
-      });
-      integer("collective_seq_id", entry.sequence);
-      integer("p2p_seq_id", entry.is_message ? entry.sequence : 0);
-      integer("op_id", entry.id);
-      text("profiling_name", kLibrary + names.operation);
+    add_dict([&] {
+      field("record_id", entry.id);
+      field("pg_id", entry.group);
+      add("process_group");
+      add(names.group);
+      add(group.description);
+      out_ += '\x86';  // a pair of the two
+      field("collective_seq_id", entry.sequence);
+      field("p2p_seq_id", entry.message ? entry.sequence : 0);
+      field("op_id", entry.id);
+      field("profiling_name", kLibrary + names.operation);
       time("time_created_ns", entry.created);
       shapes("input_sizes", "input_dtypes", entry.inputs);
       shapes("output_sizes", "output_dtypes", entry.in_place ? entry.inputs : entry.outputs);
-      text("state", entry.completed != 0 ? "completed"
-                    : entry.started != 0 ? "started"
-                                         : "scheduled");
+      field("state", entry.completed != 0 ? "completed"
+                     : entry.started != 0 ? "started"
+                                          : "scheduled");
       time("time_discovered_started_ns", entry.started);
       time("time_discovered_completed_ns", entry.completed);
       if (entry.completed != 0) {
-        key("duration_ms");
-        pickle_.real(static_cast<double>(entry.completed - entry.started) / 1e6);
+        field("duration_ms", static_cast<double>(entry.completed - entry.started) / 1e6);
       }
-      boolean("retired", entry.retired);
-      integer("timeout_ms", entry.timeout.count());
-      boolean("is_p2p", entry.is_message);
+      field("retired", entry.retired);
+      field("timeout_ms", entry.timeout.count());
+      field("is_p2p", entry.message.has_value());
       if (with_digest) digest(entry);
       frames(entry.frames);
     });
   }
 
   void digest(const Entry& entry) {
-    key("digest");
-    if (!entry.has_digest) return pickle_.none();
+    add("digest");
+    if (!entry.has_digest) return add_none();
     char text[17];
     std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(entry.digest));
-    pickle_.text(text);
+    add(text);
   }
 
   void shapes(const char* sizes_name, const char* dtypes_name, const TensorShapes& shapes) {
-    key(sizes_name);
-    pickle_.list([&] {
+    add(sizes_name);
+    add_list([&] {
       shapes.each([&](const char*, std::span<const std::int64_t> sizes) {
-        pickle_.list([&] {
-          for (const std::int64_t size : sizes) pickle_.integer(size);
+        add_list([&] {
+          for (const std::int64_t size : sizes) add(size);
         });
       });
     });
-    key(dtypes_name);
-    pickle_.list([&] {
-      shapes.each([&](const char* dtype, std::span<const std::int64_t>) { pickle_.text(dtype); });
+    add(dtypes_name);
+    add_list([&] {
+      shapes.each([&](const char* dtype, std::span<const std::int64_t>) { add(dtype); });
     });
   }
 
   void frames(const std::vector<FlightRecorder::Frame>& frames) {
-    key("frames");
-    pickle_.list([&] {
+    add("frames");
+    add_list([&] {
       for (const auto& frame : frames) {
-        pickle_.dict([&] {
-          text("name", frame.name);
-          text("filename", frame.filename);
-          integer("line", frame.line);
+        add_dict([&] {
+          field("name", frame.name);
+          field("filename", frame.filename);
+          field("line", frame.line);
         });
       }
     });
   }
 
-  Pickle pickle_;
+  std::string out_ = "\x80\x02";  // protocol 2
 };
 
 [[noreturn]] void throw_unwritable(const std::string& path, const std::string& why) {
@@ -261,14 +292,12 @@ void await(const std::vector<FlightRecorder::DumpsWritten>& requests) {
 std::string dump_failure(FlightRecorder& recorder, std::size_t group, bool is_first) {
   auto& dumping = recorder.dumping;
   const std::lock_guard lock(dumping.file_mutex);
-  std::string path = recorder.dumped_to(group);
-  if (path.empty()) {
-    path = dump(recorder);
-    recorder.set_dumped_to(group, path);
-  } else if (is_first && dumping.kept.contains(group)) {
-    write_file(dumping.kept[group], path);
+  const auto found = dumping.dumped_to.find(group);
+  if (found == dumping.dumped_to.end()) {
+    return dumping.dumped_to.emplace(group, dump(recorder)).first->second;
   }
-  return path;
+  if (is_first && dumping.kept.contains(group)) write_file(dumping.kept[group], found->second);
+  return found->second;
 }
 
 // A later failure of the group must not raise before the others have written.
@@ -334,7 +363,7 @@ void dump_on_request(FlightRecorder& recorder, std::size_t group, bool is_broken
   auto& dumping = recorder.dumping;
   try {
     const std::lock_guard lock(dumping.file_mutex);
-    if (is_broken && !recorder.dumped_to(group).empty()) return;
+    if (is_broken && dumping.dumped_to.contains(group)) return;
     const std::string path = default_dump_path(recorder.global_rank());
     const auto now = steady_clock::now();
     if (dumping.last.empty() || now - dumping.last_at > kStillNew) {
@@ -345,7 +374,7 @@ void dump_on_request(FlightRecorder& recorder, std::size_t group, bool is_broken
     }
     if (!is_broken) return;
     dumping.kept[group] = dumping.last;
-    recorder.set_dumped_to(group, path);
+    dumping.dumped_to[group] = path;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ring: another rank has failed: %s\n", error.what());
   }
@@ -355,7 +384,7 @@ void dump_at_end(FlightRecorder& recorder) {
   if (!recorder.takes_digests() || !recorder.dumps_failures()) return;
   try {
     const std::lock_guard lock(recorder.dumping.file_mutex);
-    if (!recorder.has_dumped_failure()) dump(recorder);
+    if (recorder.dumping.dumped_to.empty()) dump(recorder);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "ring: %s\n", error.what());
   }

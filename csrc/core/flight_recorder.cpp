@@ -23,7 +23,7 @@ std::size_t FlightRecorder::add_group(std::string name, std::vector<std::uint64_
   group.name = std::move(name);
   group.global_ranks = std::move(global_ranks);
   group.rank = rank;
-  records_.push_back({std::move(group), {}, {}, false});
+  records_.push_back({std::move(group), {}, false});
   lives_.emplace(records_.size() - 1, std::move(life));
   return records_.size() - 1;
 }
@@ -38,31 +38,33 @@ void FlightRecorder::end_group(std::size_t group) {
   records_[group].group.description = std::move(description);
 }
 
-FlightRecorder::Entry& FlightRecorder::next_entry(Operation operation, const char* name) {
+FlightRecorder::Entry& FlightRecorder::next_entry(Operation operation, const char* name,
+                                                  const std::optional<MessageRecord>& message) {
   Entry& entry = entries_[num_created_ % entries_.size()];
-  entry.id = num_created_;
-  entry.group = operation.group;
-  entry.name = name;
-  entry.is_message = false;
-  entry.sequence = 0;
-  entry.timeout = operation.timeout;
-  entry.in_place = false;
-  entry.has_digest = false;
   entry.inputs.clear();
   entry.outputs.clear();
-  entry.created = now();
-  entry.started = operation.starts_at_once ? entry.created : 0;
-  entry.completed = 0;
-  entry.retired = false;
-  entry.frames = std::move(operation.frames);
+  const Nanoseconds created = now();
+  entry = {.id = num_created_,
+           .group = operation.group,
+           .name = name,
+           .message = message,
+           .timeout = operation.timeout,
+           .inputs = std::move(entry.inputs),
+           .outputs = std::move(entry.outputs),
+           .created = created,
+           .started = operation.starts_at_once ? created : 0,
+           .frames = std::move(operation.frames)};
   return entry;
 }
 
-std::uint64_t& FlightRecorder::num_messages(std::size_t group, const MessageRecord& message) {
+std::uint64_t* FlightRecorder::last_number(std::size_t group,
+                                           const std::optional<MessageRecord>& message) {
   Record& record = records_[group];
-  const auto& [is_send, peer, tag] = message;
+  if (!message) return &record.group.num_created;
+  const auto& [is_send, peer, tag] = *message;
+  if (peer == kAnybody) return nullptr;
   const int rank = record.group.rank;
-  return record.messages[is_send ? Stream(rank, peer, tag) : Stream(peer, rank, tag)];
+  return &record.messages[is_send ? Stream(rank, peer, tag) : Stream(peer, rank, tag)];
 }
 
 FlightRecorder::Entry* FlightRecorder::find(std::uint64_t id) {
@@ -70,14 +72,9 @@ FlightRecorder::Entry* FlightRecorder::find(std::uint64_t id) {
   return entry.id == id ? &entry : nullptr;
 }
 
-void FlightRecorder::skip_collective(std::size_t group) {
+void FlightRecorder::skip(std::size_t group, const std::optional<MessageRecord>& message) {
   std::lock_guard lock(mutex_);
-  ++records_[group].group.num_created;
-}
-
-void FlightRecorder::skip_message(std::size_t group, const MessageRecord& message) {
-  std::lock_guard lock(mutex_);
-  if (message.peer != kAnybody) ++num_messages(group, message);
+  if (std::uint64_t* last = last_number(group, message)) ++*last;
 }
 
 void FlightRecorder::start(std::uint64_t id) {
@@ -85,7 +82,7 @@ void FlightRecorder::start(std::uint64_t id) {
   Entry* entry = find(id);
   if (entry == nullptr) return;
   entry->started = now();
-  if (entry->is_message) return;
+  if (entry->message) return;
   std::uint64_t& last = records_[entry->group].group.last_started;
   last = std::max(last, entry->sequence);
 }
@@ -97,11 +94,10 @@ void FlightRecorder::complete(std::uint64_t id, int source) {
   entry->completed = now();
   if (entry->started == 0) entry->started = entry->completed;
   entry->retired = true;
-  if (entry->is_message) {
-    if (entry->sequence == 0) {
-      entry->message.peer = source;
-      entry->sequence = ++num_messages(entry->group, entry->message);
-    }
+  if (entry->message) {
+    if (entry->sequence != 0) return;
+    entry->message->peer = source;
+    if (std::uint64_t* last = last_number(entry->group, entry->message)) entry->sequence = ++*last;
     return;
   }
   Group& group = records_[entry->group].group;
@@ -127,9 +123,8 @@ void FlightRecorder::withdraw(std::uint64_t id) {
   Entry* entry = find(id);
   if (entry == nullptr) return;
   entry->id = kNoId;
-  std::uint64_t& last = entry->is_message ? num_messages(entry->group, entry->message)
-                                          : records_[entry->group].group.num_created;
-  if (entry->sequence != 0 && last == entry->sequence) --last;
+  std::uint64_t* last = last_number(entry->group, entry->message);
+  if (last != nullptr && *last == entry->sequence) --*last;
 }
 
 FlightRecorder::Snapshot FlightRecorder::snapshot() {
@@ -174,21 +169,6 @@ std::vector<FlightRecorder::DumpsWritten> FlightRecorder::request_dumps() {
     if (DumpsWritten written = life.request_dumps()) requests.push_back(std::move(written));
   }
   return requests;
-}
-
-std::string FlightRecorder::dumped_to(std::size_t group) {
-  std::lock_guard lock(mutex_);
-  return records_[group].dumped_to;
-}
-
-bool FlightRecorder::has_dumped_failure() {
-  std::lock_guard lock(mutex_);
-  return std::ranges::any_of(records_, [](const Record& it) { return !it.dumped_to.empty(); });
-}
-
-void FlightRecorder::set_dumped_to(std::size_t group, const std::string& path) {
-  std::lock_guard lock(mutex_);
-  records_[group].dumped_to = path;
 }
 
 }  // namespace ringcomm

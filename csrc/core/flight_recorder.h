@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -80,9 +81,8 @@ class FlightRecorder {
     std::uint64_t id = 0;
     std::size_t group = 0;
     const char* name = nullptr;
-    bool is_message = false;
-    MessageRecord message{};
-    std::uint64_t sequence = 0;  // 0: a message whose sender is not known yet
+    std::optional<MessageRecord> message;  // none: it is a collective
+    std::uint64_t sequence = 0;            // 0: a message whose sender is not known yet
     std::chrono::milliseconds timeout{};
     bool in_place = false;  // the outputs are the inputs
     bool has_digest = false;
@@ -151,29 +151,18 @@ class FlightRecorder {
   // The id of a new entry, which shapes(entry) describes; if that throws, there is no new entry and
   // no number is taken. `name` must live as long as the process.
   template <typename Shapes>
-  std::uint64_t create_collective(Operation operation, const char* name, Shapes&& shapes) {
+  std::uint64_t create(Operation operation, const char* name, Shapes&& shapes,
+                       const std::optional<MessageRecord>& message = {}) {
     std::lock_guard lock(mutex_);
-    Entry& entry = next_entry(std::move(operation), name);
+    Entry& entry = next_entry(std::move(operation), name, message);
     shapes(entry);
-    Group& group = records_[entry.group].group;
-    entry.sequence = ++group.num_created;
-    if (entry.started != 0) group.last_started = entry.sequence;
-    return num_created_++;
-  }
-  template <typename Shapes>
-  std::uint64_t create_message(Operation operation, const MessageRecord& message, Shapes&& shapes) {
-    std::lock_guard lock(mutex_);
-    Entry& entry = next_entry(std::move(operation), message.is_send ? "send" : "recv");
-    entry.is_message = true;
-    entry.message = message;
-    shapes(entry);
-    if (message.peer != kAnybody) entry.sequence = ++num_messages(entry.group, message);
+    if (std::uint64_t* last = last_number(entry.group, message)) entry.sequence = ++*last;
+    if (!message && entry.started != 0) records_[entry.group].group.last_started = entry.sequence;
     return num_created_++;
   }
 
   // The other ranks give the next number to a call that was refused here, and has no entry.
-  void skip_collective(std::size_t group);
-  void skip_message(std::size_t group, const MessageRecord& message);
+  void skip(std::size_t group, const std::optional<MessageRecord>& message = {});
 
   // What has been overwritten meanwhile is not looked for. `source`: of a message from any rank.
   void start(std::uint64_t id);
@@ -188,11 +177,6 @@ class FlightRecorder {
   // This process's: of the group that was made last.
   std::uint64_t global_rank();
 
-  // Whether a failure of the group has been written to a file, and to which.
-  std::string dumped_to(std::size_t group);
-  bool has_dumped_failure();
-  void set_dumped_to(std::size_t group, const std::string& path);
-
   // Asks all groups that live: a rank has failed, and the records of all others are to be compared.
   std::vector<DumpsWritten> request_dumps();
 
@@ -203,7 +187,8 @@ class FlightRecorder {
     std::mutex file_mutex;
     std::string last;  // what was written on request last
     std::chrono::steady_clock::time_point last_at;
-    std::map<std::size_t, std::string> kept;  // what was written on request, by group that broke
+    // By group that broke: the file of its failure, and what was written there on request.
+    std::map<std::size_t, std::string> dumped_to, kept;
   };
   Dumping dumping;
 
@@ -213,14 +198,15 @@ class FlightRecorder {
   struct Record {
     Group group;
     std::map<Stream, std::uint64_t> messages;  // how many there were
-    std::string dumped_to;
     bool replaced = false;
   };
 
   // It is counted once it is complete.
-  Entry& next_entry(Operation operation, const char* name);
-  // How many messages there were so far, of a group's stream.
-  std::uint64_t& num_messages(std::size_t group, const MessageRecord& message);
+  Entry& next_entry(Operation operation, const char* name,
+                    const std::optional<MessageRecord>& message);
+  // How many collectives of the group, or messages of the stream, there were so far. Null: the
+  // message's sender is not known yet.
+  std::uint64_t* last_number(std::size_t group, const std::optional<MessageRecord>& message);
   Entry* find(std::uint64_t id);
 
   const bool dumps_failures_;

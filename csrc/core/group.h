@@ -70,6 +70,8 @@ Placement Placement::of(const Names& names) {
 }
 
 class DeviceBoard;
+struct DeviceState;
+struct DeviceArea;
 
 class Group {
  public:
@@ -105,8 +107,13 @@ class Group {
   // Whether the ranks are on several hosts.
   virtual bool spans_hosts() const = 0;
 
-  // Where the ranks publish what they do with their devices.
+  // Where the ranks publish what they do with their devices (core/device_board.h), and in which
+  // memory: a rank's area is null until it is made. A rank makes its own, and those of ranks that
+  // do not share its memory; that may throw Error (kSystem).
   virtual DeviceBoard& board() = 0;
+  virtual DeviceState& device_state(int rank) = 0;
+  virtual DeviceArea* device_area(int rank) = 0;
+  virtual DeviceArea& make_device_area(int rank) = 0;
 };
 
 }  // namespace ringcomm

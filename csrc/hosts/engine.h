@@ -1,4 +1,4 @@
-// Bytes between this rank and ranks on other hosts, by an engine that exists: hosts/ucx_engine.h,
+// Bytes between this rank and ranks on other hosts, by an engine that exists: hosts/ucx_engine.cpp,
 // torch/links.cpp.
 //
 // Sends and receives are posted, and meet by the two ranks and the tag, whichever comes first. So a

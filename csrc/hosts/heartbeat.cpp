@@ -193,10 +193,10 @@ bool Heartbeat::speak(bool all) {
 
 void Heartbeat::add_device_status(StatusMessage& word) {
   for (const int rank : ranks_) {
-    Segment& segment = group_.segment();
-    if (!segment.made(rank, Area::kDevice)) continue;
+    DeviceArea* const area = group_.device_area(rank);
+    if (area == nullptr) continue;
     for (int to = 0; to < group_.world_size; ++to) {
-      const DeviceUniqueId& entry = segment.device_unique_id(rank, to);
+      const DeviceUniqueId& entry = area->unique_id(to);
       if (word.unique_ids.size() == StatusMessage::kMostOfDevices) break;
       if (entry.ready.load(std::memory_order_acquire) == 0) continue;
       if (!sent_unique_ids_.contains({rank, to})) word.unique_ids.push_back({rank, to, entry.data});

@@ -154,9 +154,9 @@ bool StatusMessage::is_as_urgent_as(const StatusMessage& other) const {
 
 void StatusMessage::mirror(Group& group) const {
   for (const UniqueIdStatus& word : unique_ids) {
-    group.board().mirror(word.from, word.to, word.unique_id);
+    group.board().write(word.from, word.to, word.unique_id);
   }
-  for (const CallStatus& word : calls) group.board().mirror(word.rank, word.call);
+  for (const CallStatus& word : calls) group.board().write(word.rank, word.call);
   for (const RankStatus& rank : ranks) hosts::mirror(rank, group.segment().state(rank.rank));
   if (failure.failed != 0) {
     group.adopt_failure(failure.reporter, failure.kind, failure.text.str());

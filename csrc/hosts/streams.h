@@ -16,7 +16,6 @@ class Group;
 namespace ringcomm::hosts {
 
 using namespace shm;
-using ringcomm::DeviceBoard;
 using shm::Group;
 
 inline constexpr std::uint8_t kAnnouncements = 0;

@@ -35,7 +35,7 @@ std::string missing_for_ucx();
 // "1.22". Throws Error (kLibrary) if there is none.
 std::string ucx_version();
 
-// The engine (hosts/ucx_engine.h): TCP, and what a host has for more speed, such as InfiniBand.
+// The engine (hosts/ucx_engine.cpp): TCP, and what a host has for more speed, such as InfiniBand.
 // Throws Error (kLibrary) if there is no UCX.
 std::unique_ptr<Engine> make_ucx_engine(std::shared_ptr<Store> store, int rank, int world_size);
 

@@ -206,7 +206,7 @@ void Bootstrap::send(int to, const std::string& text) {
 }
 
 std::vector<SetupMessage> Bootstrap::receive() {
-  std::vector<SetupMessage> receive;
+  std::vector<SetupMessage> received;
   has_looked_for_messages_ = true;
   messages_.read([&](std::int64_t, const std::string& text) {
     RecordReader record(text);
@@ -215,10 +215,10 @@ std::vector<SetupMessage> Bootstrap::receive() {
     record >> rank >> ticket;
     const auto known = participants_.find(rank);
     if (!record || known == participants_.end() || known->second.ticket != ticket) return;
-    receive.push_back({rank, std::string(record.rest())});
+    received.push_back({rank, std::string(record.rest())});
     wake();
   });
-  return receive;
+  return received;
 }
 
 void Bootstrap::publish(int place, const std::string& text) {
@@ -389,11 +389,11 @@ void Bootstrap::erase_all(bool have_left) {
 void Bootstrap::erase_messages_and_shown() {
   for (const int place : shown_) store_.erase(key_of("shown", own_.ticket, place));
   if (!has_looked_for_messages_) return;
-  const std::string receive = list_of("letters", own_.ticket);
+  const std::string letters = list_of("letters", own_.ticket);
   for (std::int64_t i = 0; i < messages_.first_unseen(); ++i) {
-    store_.erase(receive + "/" + std::to_string(i));
+    store_.erase(letters + "/" + std::to_string(i));
   }
-  store_.erase(receive);
+  store_.erase(letters);
 }
 
 void Bootstrap::leave(bool waits) noexcept {

@@ -5,11 +5,16 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
+
+#include "core/status.h"
+#include "core/thread.h"
 
 namespace ringcomm {
 
@@ -82,16 +87,43 @@ class PatientStore : public Store {
   PatientStore(std::shared_ptr<Store> store, std::chrono::milliseconds patience)
       : store_(std::move(store)), patience_(patience) {}
 
-  void set(const std::string& key, const std::string& value) override;
-  std::optional<std::string> find(const std::string& key) override;
-  std::string set_once(const std::string& key, const std::string& value) override;
-  std::int64_t add(const std::string& key, std::int64_t amount) override;
-  bool has(const std::string& key) override;
-  bool erase(const std::string& key) override;
+  void set(const std::string& key, const std::string& value) override {
+    ask(key, [=](Store& store) { store.set(key, value); });
+  }
+  std::optional<std::string> find(const std::string& key) override {
+    return ask(key, [=](Store& store) { return store.find(key); });
+  }
+  std::string set_once(const std::string& key, const std::string& value) override {
+    return ask(key, [=](Store& store) { return store.set_once(key, value); });
+  }
+  std::int64_t add(const std::string& key, std::int64_t amount) override {
+    return ask(key, [=](Store& store) { return store.add(key, amount); });
+  }
+  bool has(const std::string& key) override {
+    return ask(key, [=](Store& store) { return store.has(key); });
+  }
+  bool erase(const std::string& key) override {
+    return ask(key, [=](Store& store) { return store.erase(key); });
+  }
 
  private:
-  template <typename Answer>
-  Answer ask(const std::string& key, std::function<Answer(Store&)> question);
+  // The question may outlive this store, so it must hold what it needs.
+  template <typename Question>
+  std::invoke_result_t<Question, Store&> ask(const std::string& key, Question question) {
+    const auto silence = [&] {
+      return Error(ErrorKind::kSystem, "the group's store has not answered for " +
+                                           describe_seconds(patience_.count() / 1e3) +
+                                           ", asked for \"" + key +
+                                           "\": is the host where it lives cut off from this one?");
+    };
+    if (is_silent_) throw silence();
+    auto answer = run_detached([store = store_, question] { return question(*store); });
+    if (answer.wait_for(patience_) != std::future_status::ready) {
+      is_silent_ = true;
+      throw silence();
+    }
+    return answer.get();
+  }
 
   const std::shared_ptr<Store> store_;
   const std::chrono::milliseconds patience_;

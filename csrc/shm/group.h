@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "core/deadline.h"
+#include "core/device_board.h"
 #include "core/group.h"
 #include "shm/contention.h"
-#include "shm/device_board.h"
 #include "shm/liveness.h"
 #include "shm/remote_hosts.h"
 #include "shm/segment.h"
@@ -105,7 +105,15 @@ class Group final : public ringcomm::Group {
   bool has_ended(int peer) override { return is_local(peer) && segment_.has_ended(peer); }
   std::string describe_peer(int peer) override;
   bool spans_hosts() const override { return placement().num_hosts() > 1; }
-  shm::DeviceBoard& board() override { return board_; }
+  DeviceBoard& board() override { return board_; }
+  DeviceState& device_state(int rank) override { return segment_.state(rank).device; }
+  DeviceArea* device_area(int rank) override {
+    return segment_.made(rank, Area::kDevice) ? &segment_.device_area(rank) : nullptr;
+  }
+  DeviceArea& make_device_area(int owner) override {
+    owner == rank ? use(Area::kDevice) : segment_.make(Area::kDevice, owner);
+    return segment_.device_area(owner);
+  }
 
   // Flight records of the other ranks: shm/dump_listener.h.
   //

@@ -28,65 +28,21 @@
 // rank 0 has broadcast counts, and a rank that misses the first of its host reads the broadcasts.
 #pragma once
 
-#include <functional>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "setup/bootstrap.h"
-#include "setup/host_assignment.h"
-#include "shm/segment_setup.h"
+#include "core/group.h"
+#include "setup/group_config.h"
+#include "setup/store.h"
 
 namespace ringcomm::shm {
 
-class GroupSetup {
- public:
-  // What is given must stay. The segment has no memory yet.
-  GroupSetup(Segment& segment, Store& store, const GroupConfig& config);
+class Segment;
 
-  // Returns when all ranks of the group are in their places, this one's in the segment. Throws
-  // Error otherwise.
-  Placement run();
-  // Afterwards: what the ranks use between their hosts.
-  const InterHostConfig& inter_host() const { return inter_host_; }
-
- private:
-  // What rank 0 broadcasts last: that the group is made, its settings, and the names of the hosts.
-  static std::string made_message(const InterHostConfig& inter_host,
-                                  const std::vector<std::string>& host_names);
-  static bool is_made(const std::string& word, InterHostConfig* inter_host,
-                      std::vector<std::string>* host_names);
-
-  // What rank 0 does that others do not.
-  Placement lead();
-  void place();
-  void await();
-  void receive();
-  bool take_in(const SegmentSetup::Outcome& outcome);
-  std::string agreed_engine(const Placement& placement) const;
-  void broadcast();
-  std::vector<int> awaited();
-
-  // The others'.
-  Placement follow();
-  std::optional<Placement> go_on(bool listens);
-  std::optional<Placement> listen();
-  void report();
-  void or_write(const std::string& prefix, const std::function<void()>& body);
-  std::optional<Placement> after_death(const Error& death);
-  void leave() noexcept;
-
-  const GroupConfig& config_;
-  const int rank_;
-  Bootstrap bootstrap_;
-  SegmentSetup segment_setup_;
-  std::string name_;           // rank 0's: no other group is named so
-  HostAssignment assignment_;  // rank 0's last one, if this rank is in it
-  InterHostConfig inter_host_;
-  std::map<int, std::vector<std::string>> engines_;  // rank 0's: by attempt
-  bool is_refused_ = false;                          // as memory says
-  bool wrote_death_ = false;                         // to rank 0; the answer is awaited
+struct MadeGroup {
+  Placement placement;
+  InterHostConfig inter_host;  // what the ranks use between their hosts
 };
+
+// Returns when all ranks of the group are in their places, this one's in the segment, which has no
+// memory before. Throws Error otherwise.
+MadeGroup make_group(Segment& segment, Store& store, const GroupConfig& config);
 
 }  // namespace ringcomm::shm

@@ -71,7 +71,7 @@ Geometry::Geometry(int n)
     nbytes += region.stride * number;
     return region;
   };
-  device = place(kDeviceCalls * sizeof(DeviceCall) + (ranks + 1) * sizeof(DeviceUniqueId), ranks);
+  device = place(DeviceArea::nbytes(world_size), ranks);
   announcements = place(announcements_nbytes_of(std::max(eager_nbytes, kMostBetweenHosts)), ranks);
   payloads = place(payloads_nbytes + eager_nbytes, ranks);  // wherever damaged memory says one is
   outboxes = place(kLanesAcrossHosts * outbox_nbytes, ranks);

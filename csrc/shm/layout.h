@@ -32,7 +32,10 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -47,7 +50,6 @@
 #include "plan/network.h"
 #include "setup/group_config.h"
 #include "shm/doorbell.h"
-#include "shm/durations.h"
 
 namespace ringcomm::shm {
 
@@ -112,6 +114,40 @@ enum class Closed : std::uint32_t {
   kLeft,     // for good
 };
 
+// How long a rank's collectives have taken so far: programs outside read it. The rank itself alone
+// adds to it.
+struct Durations {
+  // The first bucket counts what took up to 1 us, each next one what took up to 4 x as long, and
+  // the last one all that took longer.
+  static constexpr int kBuckets = 14;
+
+  std::atomic<std::uint64_t> counts[kBuckets];
+  std::atomic<std::uint64_t> nanoseconds;  // altogether
+
+  static int bucket(std::chrono::nanoseconds duration) {
+    const auto microseconds = static_cast<std::uint64_t>((duration.count() + 999) / 1000);
+    if (microseconds <= 1) return 0;
+    return std::min((static_cast<int>(std::bit_width(microseconds - 1)) + 1) / 2, kBuckets - 1);
+  }
+
+  void add(std::chrono::nanoseconds duration) {
+    duration = std::max(duration, std::chrono::nanoseconds{0});
+    increase(counts[bucket(duration)], 1);
+    increase(nanoseconds, static_cast<std::uint64_t>(duration.count()));
+  }
+
+ private:
+  static void increase(std::atomic<std::uint64_t>& value, std::uint64_t by) {
+    value.store(value.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+  }
+};
+
+// Those of one collective, without the calls that ended in an error.
+struct CollectiveTimes {
+  Durations waited;       // for the ranks that had not called it yet; one for each call
+  Durations transferred;  // from then on, in calls whose data did not travel with the announcement
+};
+
 struct alignas(kLine) RankState {
   Process process;
   FixedText<64> host;
@@ -150,16 +186,7 @@ struct alignas(kLine) RankState {
     std::atomic<std::uint64_t> arrived;   // on rank 0 the one it has released
     std::atomic<std::uint64_t> given_up;  // on rank 0 only
   } barrier;
-  // Collectives on a device, numbered on their own; shm/device_board.h.
-  struct Device {
-    std::atomic<std::uint64_t> enqueued, completed;  // the last one
-    std::atomic<std::uint64_t> held;                 // bytes of it, besides NCCL's
-    std::atomic<std::uint32_t> unique_ids;           // how many it has given
-    std::atomic<std::uint32_t> joining;              // 1: this rank connects its device; 2: it has
-    DeviceBoard::Settings settings;                  // written before that
-    std::atomic<DeviceBoard::Access> access;
-    std::atomic<DeviceBoard::Closing> closing;
-  } device;
+  DeviceState device;
   struct Shrink {  // shm/shrink.cpp
     std::atomic<std::uint64_t> joined, built, call;
   } shrink;
@@ -171,21 +198,6 @@ struct alignas(kLine) RankState {
   Doorbell progress_bell;  // the rank rings it after each of its announcements and actions
   Doorbell mail_bell;  // others ring it after what they do to a mail box of theirs and the rank's
   alignas(kLine) CollectiveTimes times[kNumCollectives];
-};
-
-// Device call number s is in place s % kDeviceCalls as long as its sequence says s. It is kept in
-// words, as it may be read while it is overwritten.
-inline constexpr int kDeviceCalls = 64;
-inline constexpr std::size_t kCallWords = (sizeof(Call) + 7) / 8;
-
-struct alignas(64) DeviceCall {
-  std::atomic<std::uint64_t> sequence;
-  std::atomic<std::uint64_t> words[kCallWords];
-};
-
-struct alignas(64) DeviceUniqueId {
-  std::atomic<std::uint32_t> ready;
-  DeviceBoard::UniqueId data;
 };
 
 // What a payload says of the rank's input: what it is; where it lies (shm/zero_copy.h); or that the

@@ -170,7 +170,7 @@ void Mail::take(int peer, const MailSlot& header, const std::byte* data, Done& d
   if (complete.early->claimed_by) hand_over(*complete.early, complete.early->claimed_by, done);
 }
 
-// PayloadKind the sender of the message now arriving what it should have been.
+// The sender of the message that arrives now learns what this rank wants in its place.
 void Mail::notify_sender(int peer, const Message& recv) {
   MailEdge& edge = group_.segment().mail_edge(peer, group_.rank);
   edge.wanted_count = recv.count;

@@ -17,20 +17,20 @@ std::string MembershipReport::text() const {
 
 std::optional<MembershipReport> MembershipReport::read(const std::string& text, int world_size) {
   TextReader stream(text);
-  MembershipReport report_;
+  MembershipReport report;
   std::string ranks;
-  stream >> report_.number >> report_.listens >> ranks;
+  stream >> report.number >> report.listens >> ranks;
   if (!stream || ranks.size() != static_cast<std::size_t>(world_size)) return std::nullopt;
-  for (const char c : ranks) report_.ranks.push_back(static_cast<MemberState>(c));
+  for (const char c : ranks) report.ranks.push_back(static_cast<MemberState>(c));
   int rank = 0;
   std::uint64_t digest = 0;
-  while (stream >> rank >> digest) report_.calls[rank] = digest;
-  return report_;
+  while (stream >> rank >> digest) report.calls[rank] = digest;
+  return report;
 }
 
-void MembershipReports::take(int host, const MembershipReport& report_) {
+void MembershipReports::take(int host, const MembershipReport& report) {
   std::optional<Last>& last = last_[host];
-  if (!last || last->report_.number != report_.number) last = Last{report_, Clock::now()};
+  if (!last || last->report.number != report.number) last = Last{report, Clock::now()};
 }
 
 std::optional<Clock::time_point> MembershipReports::since(int host) const {
@@ -40,20 +40,20 @@ std::optional<Clock::time_point> MembershipReports::since(int host) const {
 const MembershipReport* MembershipReports::of(int host) const {
   const std::optional<Last>& last = last_[host];
   if (!last || Clock::now() - last->since >= heartbeat_timeout_) return nullptr;
-  return &last->report_;
+  return &last->report;
 }
 
 MemberState MembershipReports::state_of(int rank) const {
   const int host = placement_.host_of[rank];
   if (const MembershipReport* own = of(host)) return own->ranks[rank];
-  MemberState state_of = last_[host] ? MemberState::kGone : MemberState::kNothing;
+  MemberState state = last_[host] ? MemberState::kGone : MemberState::kNothing;
   for (int other = 0; other < placement_.num_hosts(); ++other) {
-    const MembershipReport* report_ = other == host ? nullptr : of(other);
-    if (report_ == nullptr || report_->ranks[rank] == MemberState::kNothing) continue;
-    state_of = report_->ranks[rank];
-    if (state_of == MemberState::kLives) break;
+    const MembershipReport* report = other == host ? nullptr : of(other);
+    if (report == nullptr || report->ranks[rank] == MemberState::kNothing) continue;
+    state = report->ranks[rank];
+    if (state == MemberState::kLives) break;
   }
-  return state_of;
+  return state;
 }
 
 // If a host does not listen, the others receive nothing from it for the same reason: its leader is

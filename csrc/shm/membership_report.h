@@ -47,7 +47,7 @@ class MembershipReports {
         last_(placement.num_hosts()) {}
 
   // The host's report is this one now.
-  void take(int host, const MembershipReport& report_);
+  void take(int host, const MembershipReport& report);
   // Since when it has been that; nothing if there is none.
   std::optional<Clock::time_point> since(int host) const;
   // Nothing if the host does not renew it.
@@ -63,7 +63,7 @@ class MembershipReports {
 
  private:
   struct Last {
-    MembershipReport report_;
+    MembershipReport report;
     Clock::time_point since;
   };
 

@@ -55,9 +55,9 @@ Segment::Segment(Store& store, const GroupConfig& config)
       usage_(describe_rank(config)),
       faulted_in_(config.world_size) {
   try {
-    GroupSetup meeting(*this, store, config);
-    placement_ = meeting.run();
-    inter_host_ = meeting.inter_host();
+    const MadeGroup made = make_group(*this, store, config);
+    placement_ = made.placement;
+    inter_host_ = made.inter_host;
     geometry_.spread(placement_, inter_host_);
     // Containers have 64 MiB of /dev/shm, for all groups.
     if (file_.kind() == File::Kind::kNamed) geometry_.do_without_rotation();

@@ -99,16 +99,7 @@ class Segment {
 
   GroupHeader& header() { return at<GroupHeader>(0); }
   RankState& state(int rank) { return at<RankState>(geometry_.state_at(rank)); }
-  DeviceCall& device_call(int rank, std::uint64_t sequence) {
-    return at<DeviceCall>(begin(geometry_.device, rank) +
-                          sequence % kDeviceCalls * sizeof(DeviceCall));
-  }
-  DeviceUniqueId& device_unique_id(int from, int to) {
-    return at<DeviceUniqueId>(begin(geometry_.device, from) + kDeviceCalls * sizeof(DeviceCall) +
-                              to * sizeof(DeviceUniqueId));
-  }
-  // What the rank shows all others.
-  DeviceUniqueId& ipc_handle(int rank) { return device_unique_id(rank, geometry_.world_size); }
+  DeviceArea& device_area(int rank) { return at<DeviceArea>(begin(geometry_.device, rank)); }
   Announcement& announcement(int rank, std::uint64_t sequence) {
     return at<Announcement>(geometry_.announcement_at(rank, sequence));
   }

@@ -10,7 +10,7 @@
 #include "core/process.h"
 #include "plan/collective.h"
 #include "setup/group_config.h"
-#include "shm/durations.h"
+#include "shm/layout.h"
 
 namespace ringcomm::shm {
 

@@ -347,7 +347,8 @@ void RingBackend::refuse_message(shm::Message::Kind kind, int peer, int tag,
   if (!may_match || tag < 0 || !fork_guard_.is_here() || !communicator_) return;
   const std::exception_ptr error =
       error_of([&] { communicator_->refuse_message(kind, peer, tag, reason, options_->timeout); });
-  if (!error) return observer_->refused({kind == shm::Message::Kind::kSend, peer, tag});
+  const bool is_send = kind == shm::Message::Kind::kSend;
+  if (!error) return observer_->refused(FlightRecorder::MessageRecord{is_send, peer, tag});
   communicator_->group().fail_with(error, [] { return std::string("refusing a message"); });
 }
 

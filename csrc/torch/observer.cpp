@@ -191,8 +191,7 @@ Report Observer::collective(c10d::OpType type, const std::vector<at::Tensor>& in
     joins_inputs ? add_joined(entry.inputs, inputs) : add(entry.inputs, inputs);
     joins_outputs ? add_joined(entry.outputs, outputs) : add(entry.outputs, outputs);
   };
-  const auto id =
-      recorder_->create_collective(operation(timeout, false), kind_of(type).name, shapes);
+  const auto id = recorder_->create(operation(timeout, false), kind_of(type).name, shapes);
   return report_of({recorder_, group_, id});
 }
 
@@ -203,7 +202,8 @@ Report Observer::message(const FlightRecorder::MessageRecord& message, const at:
     add(entry.inputs, tensor);
     entry.in_place = true;
   };
-  const auto id = recorder_->create_message(operation(timeout, starts_at_once), message, shapes);
+  const char* name = message.is_send ? "send" : "recv";
+  const auto id = recorder_->create(operation(timeout, starts_at_once), name, shapes, message);
   return report_of({recorder_, group_, id});
 }
 
@@ -215,8 +215,7 @@ FlightMark Observer::begun(c10d::OpType type, const at::Tensor* input, const at:
     entry.in_place = input == output;
     if (!entry.in_place) add(entry.outputs, *output);
   };
-  const auto id =
-      recorder_->create_collective(operation(timeout, true), kind_of(type).name, shapes);
+  const auto id = recorder_->create(operation(timeout, true), kind_of(type).name, shapes);
   return {recorder_, group_, id};
 }
 
@@ -227,12 +226,8 @@ std::exception_ptr Observer::failed(std::span<const FlightMark> marks,
   return for_torch(record_failures(marks, std::move(error)));
 }
 
-void Observer::refused() const {
-  if (recorder_ != nullptr) recorder_->skip_collective(group_);
-}
-
-void Observer::refused(const FlightRecorder::MessageRecord& message) const {
-  if (recorder_ != nullptr) recorder_->skip_message(group_, message);
+void Observer::refused(const std::optional<FlightRecorder::MessageRecord>& message) const {
+  if (recorder_ != nullptr) recorder_->skip(group_, message);
 }
 
 std::uint64_t Observer::next_completion_key() {

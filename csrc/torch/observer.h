@@ -182,10 +182,8 @@ class Observer : public std::enable_shared_from_this<Observer> {
                    std::chrono::milliseconds timeout) const;
   // Report::failed, for operations without a report.
   std::exception_ptr failed(std::span<const FlightMark> marks, std::exception_ptr error) const;
-  // A collective that the other ranks count, and that is none here.
-  void refused() const;
-  // Likewise a message.
-  void refused(const FlightRecorder::MessageRecord& message) const;
+  // A collective, or a message, that the other ranks count, and that is none here.
+  void refused(const std::optional<FlightRecorder::MessageRecord>& message = {}) const;
   // The number by which completion hooks know a work. No two works have the same one.
   static std::uint64_t next_completion_key();
   // The group ends.

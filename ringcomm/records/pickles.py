@@ -16,7 +16,8 @@ class DamagedError(ValueError):
 def parsed(content: bytes) -> Any:
     """What a pickle holds: numbers, texts, pairs of texts, lists and dicts.
 
-    It knows what csrc/core/pickle.h writes, and nothing by which a pickle makes anything else.
+    It knows what csrc/core/flight_dump.cpp writes, and nothing by which a pickle makes anything
+    else.
 
     Raises:
         DamagedError: it holds something else, or ends too early.

@@ -41,10 +41,10 @@ TEST(calls_are_found_until_they_are_overwritten) {
   const Groups groups = make_groups();
   DeviceBoard &mine = groups[0]->board(), &other = groups[1]->board();
   CHECK(!other.find(0, 1));
-  for (std::uint64_t s = 1; s <= shm::kDeviceCalls + 1; ++s) mine.enqueue(numbered(s, 100 + s));
+  for (std::uint64_t s = 1; s <= kDeviceCalls + 1; ++s) mine.enqueue(numbered(s, 100 + s));
   CHECK(!other.find(0, 1));
   CHECK_EQ(other.find(0, 2)->count, 102u);
-  CHECK_EQ(other.enqueued(0), shm::kDeviceCalls + 1u);
+  CHECK_EQ(other.enqueued(0), kDeviceCalls + 1u);
 }
 
 TEST(a_rank_that_called_something_else_is_named) {

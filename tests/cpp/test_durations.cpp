@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "check.h"
-#include "shm/durations.h"
+#include "shm/layout.h"
 
 namespace {
 

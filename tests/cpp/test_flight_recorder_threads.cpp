@@ -29,7 +29,7 @@ std::size_t add_group(FlightRecorder& recorder, const std::string& name = "0", i
 }
 
 std::uint64_t create(FlightRecorder& recorder, std::size_t group, std::int64_t size = 3) {
-  return recorder.create_collective({group, 1s}, "all_reduce", [&](Entry& entry) {
+  return recorder.create({group, 1s}, "all_reduce", [&](Entry& entry) {
     const std::vector<std::int64_t> sizes{size};
     entry.inputs.add("Float", sizes);
     entry.in_place = true;
@@ -38,7 +38,7 @@ std::uint64_t create(FlightRecorder& recorder, std::size_t group, std::int64_t s
 
 std::uint64_t create(FlightRecorder& recorder, std::size_t group,
                      const FlightRecorder::MessageRecord& message) {
-  return recorder.create_message({group, 1s}, message, [](Entry&) {});
+  return recorder.create({group, 1s}, message.is_send ? "send" : "recv", [](Entry&) {}, message);
 }
 
 // A folder that is gone with it, and the prefix of dumps inside.
@@ -146,7 +146,7 @@ TEST(a_call_that_was_refused_has_a_number_and_no_entry) {
   FlightRecorder recorder(4);
   const std::size_t group = add_group(recorder);
   create(recorder, group);
-  recorder.skip_collective(group);
+  recorder.skip(group);
   create(recorder, group);
   const auto entries = recorder.snapshot().entries;
   CHECK_EQ(entries.size(), 2u);
@@ -159,11 +159,12 @@ TEST(an_operation_that_was_not_made_leaves_no_entry_and_no_number) {
     entry.inputs.add("Float", std::vector<std::int64_t>{3});
     throw std::bad_alloc();
   };
+  const FlightRecorder::MessageRecord to_rank_2{true, 2, 0};
   FlightRecorder recorder(2);  // the third overwrites the first
   const std::size_t group = add_group(recorder);
   for (int i = 0; i < 2; ++i) create(recorder, group);
-  CHECK_THROWS(recorder.create_collective({group, 1s}, "all_reduce", refuse), std::bad_alloc);
-  CHECK_THROWS(recorder.create_message({group, 1s}, {true, 2, 0}, refuse), std::bad_alloc);
+  CHECK_THROWS(recorder.create({group, 1s}, "all_reduce", refuse), std::bad_alloc);
+  CHECK_THROWS(recorder.create({group, 1s}, "send", refuse, to_rank_2), std::bad_alloc);
   CHECK_EQ(recorder.snapshot().entries.size(), 1u);
   CHECK_EQ(recorder.snapshot().groups.at(0).num_created, 2u);
   recorder.withdraw(create(recorder, group));
@@ -180,8 +181,9 @@ TEST(an_operation_that_was_not_made_leaves_no_entry_and_no_number) {
 TEST(a_message_that_was_refused_has_a_number_and_no_entry) {
   FlightRecorder recorder(4);
   const std::size_t group = add_group(recorder);
-  recorder.skip_message(group, {true, 2, 0});
-  recorder.skip_message(group, {false, FlightRecorder::kAnybody, 0});  // its sender is not known
+  recorder.skip(group, FlightRecorder::MessageRecord{true, 2, 0});
+  // Its sender is not known.
+  recorder.skip(group, FlightRecorder::MessageRecord{false, FlightRecorder::kAnybody, 0});
   create(recorder, group, {true, 2, 0});
   create(recorder, group, {false, 2, 0});
   const auto entries = recorder.snapshot().entries;
