@@ -98,6 +98,9 @@ class SlowLook final : public Group {
   std::string describe_peer(int peer) override { return group_.describe_peer(peer); }
   bool spans_hosts() const override { return group_.spans_hosts(); }
   DeviceBoard& board() override { return group_.board(); }
+  DeviceState& device_state(int rank) override { return group_.device_state(rank); }
+  DeviceArea* device_area(int rank) override { return group_.device_area(rank); }
+  DeviceArea& make_device_area(int rank) override { return group_.make_device_area(rank); }
 
  private:
   shm::Group& group_;
