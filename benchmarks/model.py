@@ -417,9 +417,11 @@ def note(options: argparse.Namespace) -> str:
     )
 
 
-def main() -> int:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nproc", type=number(1), default=2, help="ranks of a job")
+def add_model_arguments(
+    parser: argparse.ArgumentParser, fewest_ranks: int = 1, fewest_tokens: int = 3
+) -> None:
+    """What says which model is divided, and what it generates; and the arguments of jobs."""
+    parser.add_argument("--nproc", type=number(fewest_ranks), default=2, help="ranks of a job")
     parser.add_argument(
         "--parameters", type=number(1), default=28, help="millions; layers and width follow"
     )
@@ -428,15 +430,25 @@ def main() -> int:
     parser.add_argument("--dtypes", type=listed(str), default=list(DTYPES), help=", ".join(DTYPES))
     parser.add_argument("--batches", type=listed(number(1)), default=[1, 8], help="texts at once")
     parser.add_argument("--prompt", type=number(1), default=32, help="its tokens")
-    parser.add_argument("--tokens", type=number(3), default=32, help="to generate")
+    parser.add_argument("--tokens", type=number(fewest_tokens), default=32, help="to generate")
     add_job_arguments(parser)
-    options = parser.parse_args()
+
+
+def check_model(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Sets `shape`, or ends the program with a clear error if no such model can be divided."""
     if KEY_HEADS % options.nproc:
         parser.error(f"--nproc must divide {KEY_HEADS}, the model's key heads")
     if (options.hidden or 0) % WIDTHS.step:
         parser.error(f"--hidden must be a multiple of {WIDTHS.step}")
     check_names(parser, "--dtypes", options.dtypes, list(DTYPES))
     options.shape = shape_of(options.parameters * 10**6, options.hidden, options.layers)
+
+
+def main() -> int:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_arguments(parser)
+    options = parser.parse_args()
+    check_model(parser, options)
     if options.step:
         return run_step(options)
     check_picture(parser, options.output)

