@@ -55,7 +55,9 @@ def test_arrows_between_folders_go_one_way():
 
 
 # The half of the backend that serves CPU tensors, by shared memory.
-HOST_HALF = re.compile(r"backend\w*|arguments|\w*bindings\w*|announced|fast_path|shared_memory")
+HOST_HALF = re.compile(
+    r"backend\w*|arguments|\w*bindings\w*|announced|fast_path|shared_memory|sparse"
+)
 
 
 def test_the_device_half_needs_no_shared_memory():

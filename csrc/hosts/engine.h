@@ -1,5 +1,5 @@
 // Bytes between this rank and ranks on other hosts, by an engine that exists: hosts/ucx_engine.cpp,
-// torch/links.cpp.
+// torch/gloo_engine.cpp.
 //
 // Sends and receives are posted, and meet by the two ranks and the tag, whichever comes first. So a
 // receive that is posted ahead gets its bytes right in place, and what has no receive yet waits: on

@@ -24,8 +24,8 @@
 //
 // Limits. Where the network says what a rank can send (egress) or receive (ingress), messages
 // inside a host do not take turns at ports. They are under way at the same time, and share both
-// limits fairly (simulate.cpp, FairFlows): a GPU among others, whose slices are lanes that move
-// data by themselves. For each slice
+// limits fairly (plan/fair_flows.h): a GPU among others, whose slices are lanes that move data by
+// themselves. For each slice
 //
 //   - a step's messages inside the host follow each other in the plan's order, the next one
 //     when the one before has left;
@@ -37,8 +37,8 @@
 // times as long as one in which each rank begins with the next.
 //
 // Large groups. A ring of 16,384 ranks exchanges 537 million messages, but its ranks all do the
-// same. Where plans are symmetric (simulate.cpp, Orbits), one rank of each orbit is simulated, and
-// what it sends to a rank is delivered to that rank's representative. This gives the result of
+// same. Where plans are symmetric (plan/workload.h), one rank of each orbit is simulated, and what
+// it sends to a rank is delivered to that rank's representative. This gives the result of
 // simulating all ranks, to the last bit (where limits are shared, but for rounding: fair rates are
 // symmetric as plans are):
 //
@@ -59,8 +59,9 @@
 //     at the same time, and every message to a representative is the image of one that a
 //     representative sends.
 //
-// make_workload checks what this rests on: that the plans are symmetric, that messages are received
-// in step, and that ports belong to what is simulated. Without symmetry all ranks are simulated.
+// make_workload (plan/workload.h) checks what this rests on: that the plans are symmetric, that
+// messages are received in step, and that ports belong to what is simulated. Without symmetry all
+// ranks are simulated.
 //
 // Cost, on one core of an AMD EPYC (Zen 4): 60 ns for each simulated message where there are few
 // ranks, 0.2 to 0.9 us where there are a thousand and the events no longer fit the cache. The ring
@@ -72,15 +73,13 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <vector>
 
 #include "plan/network.h"
 #include "plan/plan.h"
+#include "plan/workload.h"
 
 namespace ringcomm {
-
-struct Workload;  // simulate.cpp
 
 struct Simulation {
   double seconds = 0;             // until the last rank is done
@@ -93,9 +92,7 @@ class Simulator {
   // plan_of(r) is rank r's plan. Symmetry is established by comparing the plans of the ranks in
   // `compared`: pass all ranks, unless the plans come from a generator that treats all ranks alike
   // and the group is too large for that; then a sample will do. Throws what check_network
-  // (plan/network.h) and check_plan throw; std::invalid_argument for a rank that is none, and for
-  // plans of differing ranks with more than 2^22 steps or transfers; PlanError for sends and
-  // receives that do not match.
+  // (plan/network.h) and make_workload (plan/workload.h) throw.
   Simulator(int world_size, const std::function<Plan(int rank)>& plan_of, const Network& network,
             const std::vector<int>& compared);
 
@@ -109,7 +106,7 @@ class Simulator {
  private:
   int world_size_;
   Network network_;
-  std::shared_ptr<const Workload> workload_;
+  Workload workload_;
 };
 
 }  // namespace ringcomm

@@ -19,6 +19,7 @@
 #include "shm/communicator.h"
 #include "shm/shrink.h"
 #include "torch/device.h"
+#include "torch/finite.h"
 #include "torch/observer.h"
 #include "torch/operation.h"
 #include "torch/tensors.h"
@@ -50,7 +51,7 @@ class RingBackend final : public c10d::Backend {
     }
 
     Selection selection;
-    bool check_finite = false;   // see torch/tensors.h
+    bool check_finite = false;   // see torch/finite.h
     CallTimes times = {};        // as measured on this machine
     std::string links = "auto";  // engine between hosts, see torch/links.h
     std::chrono::milliseconds heartbeat_timeout =

@@ -21,11 +21,14 @@ using Unlocked = pybind11::call_guard<pybind11::gil_scoped_release>;
 // Calls that come from Python right to the backend, by none of torch.distributed's layers.
 void bind_fast_path(pybind11::module_& m);
 
-// The submodule "plan": plans, what a rank does of one, and how the calls of any group go.
+// The submodule "plan": plans, and what a rank does of one.
 void bind_plan(pybind11::module_& module);
 
 // The type of Python's PlanError, for functions that pybind11 does not translate errors of.
 PyObject* plan_error_type();
+
+// A part of it: how the calls of any group go.
+void bind_policy(pybind11::module_& plan);
 
 // World size, collective, algorithm, and the most bytes of a call.
 using Tuned = std::tuple<int, Collective, std::string, std::uint64_t>;

@@ -16,7 +16,6 @@
 #include <functional>
 #include <limits>
 #include <optional>
-#include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <tuple>
 #include <unordered_map>
@@ -26,84 +25,12 @@
 #include "torch/backend.h"
 #include "torch/bindings.h"
 #include "torch/tensors.h"
+#include "torch/world.h"
 
 namespace py = pybind11;
 
 namespace ringcomm {
 namespace {
-
-// torch.distributed's container of its groups, which tests replace by ones of their own. What its
-// properties return lies somewhere; if that place is known they need not be called.
-class World {
- public:
-  // The namespace of torch.distributed.distributed_c10d.
-  explicit World(const py::dict& names) : names_(names) {
-    const py::object world = names["_world"];
-    const auto keeps = [&](const Property& property) {
-      return py::hasattr(world, property.kept) &&
-             attribute(world, property.name).is(attribute(world, property.kept));
-    };
-    const bool is_known = keeps(default_group_) && keeps(coalesce_state_) &&
-                          names.contains(groups_.kept) &&
-                          attribute(world, groups_.name).is(py::object(names[groups_.kept]));
-    if (is_known) known_type_ = py::type::of(world);
-  }
-
-  // The container of now.
-  py::object container() const { return find(world_); }
-
-  // The group that is called, the default group if None; null while calls are coalesced.
-  py::object group_to_call(const py::object& container, PyObject* group) const {
-    const py::object coalescing = get(container, coalesce_state_);
-    if (PyObject_IsTrue(coalescing.ptr()) != 0) return {};
-    return group == Py_None ? get(container, default_group_)
-                            : py::reinterpret_borrow<py::object>(group);
-  }
-
-  // Whether the group was made, and not destroyed.
-  bool knows(const py::object& container, const py::object& group) const {
-    const py::object groups =
-        is_known(container) ? find(groups_.kept) : attribute(container, groups_.name);
-    const int contains = PySequence_Contains(groups.ptr(), group.ptr());
-    if (contains < 0) throw py::error_already_set();
-    return contains == 1;
-  }
-
- private:
-  // Interned: a name is found by its address.
-  static py::str interned(const char* name) {
-    return py::reinterpret_steal<py::str>(PyUnicode_InternFromString(name));
-  }
-  struct Property {
-    Property(const char* name, const char* kept) : name(interned(name)), kept(interned(kept)) {}
-    py::str name;
-    py::str kept;
-  };
-
-  static py::object attribute(const py::object& of, const py::str& name) {
-    PyObject* const value = PyObject_GetAttr(of.ptr(), name.ptr());
-    if (value == nullptr) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(value);
-  }
-  py::object find(const py::str& name) const {
-    PyObject* const value = PyDict_GetItemWithError(names_.ptr(), name.ptr());
-    if (value == nullptr) throw py::key_error(std::string(name));
-    return py::reinterpret_borrow<py::object>(value);
-  }
-  bool is_known(const py::object& container) const {
-    return reinterpret_cast<PyObject*>(Py_TYPE(container.ptr())) == known_type_.ptr();
-  }
-  py::object get(const py::object& container, const Property& property) const {
-    return attribute(container, is_known(container) ? property.kept : property.name);
-  }
-
-  const py::dict names_;
-  const py::str world_ = interned("_world");
-  const Property default_group_{"default_pg", "_default_pg"};
-  const Property coalesce_state_{"pg_coalesce_state", "_pg_coalesce_state"};
-  const Property groups_{"pg_map", "_pg_map"};
-  py::object known_type_;
-};
 
 class FastPath {
  public:

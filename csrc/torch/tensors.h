@@ -87,10 +87,4 @@ bool overlap(const at::Tensor& a, const at::Tensor& b);
 std::vector<at::Tensor> apart_from_others(const std::vector<at::Tensor>& inputs,
                                           const std::vector<std::vector<at::Tensor>>& outputs);
 
-// Throws ValueError if one of the tensors has NaN or infinity, and says where the first one is.
-// Only tensors of floats on the CPU are looked at. `what` is the operation, for the message, and
-// `sequence` its number, or 0 if it has none. Groups call it that look for NaN and infinity before
-// they spread.
-void check_finite(std::span<const at::Tensor> tensors, const char* what, std::uint64_t sequence);
-
 }  // namespace ringcomm
