@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,3 +103,28 @@ def test_programs_have_the_variables_of_the_beginning(monkeypatch: pytest.Monkey
     monkeypatch.delenv("PATH")
     assert "OF_A_TEST" not in ahead.environment() and "PATH" in ahead.environment()
     assert ahead.environment(OWN="2")["OWN"] == "2" and "OWN" not in ahead.environment()
+
+
+def replaced_in(source: str) -> list[str]:
+    """What of the standard library the tests of a file replace for all threads."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    targets = [
+        ast.unparse(call.args[0])
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "setattr" and call.args
+    ]
+    library = (sys.stdlib_module_names | {"Path"}) - {"sys"}
+    return [
+        target
+        for target in targets
+        if any(name in library for name in target.strip("'\"").split("."))
+    ]
+
+
+def test_what_it_calls_uses_the_standard_library_as_it_is() -> None:
+    """See own_modules.py: else a test that lets time.sleep raise meets the build's, not its own."""
+    assert replaced_in("patch.setattr(status.time, 'sleep', no)") == ["status.time"]
+    assert replaced_in("patch.setattr('os.path.exists', no)") == ["'os.path.exists'"]
+    assert replaced_in("patch.setattr(status, 'time', own)") == []
+    tests = Path(__file__).parent.rglob("*.py")
+    assert {test.name: found for test in tests if (found := replaced_in(test.read_text()))} == {}

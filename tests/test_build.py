@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from own_modules import own, own_importlib
 from setup_script import setup_script
 
 from ringcomm import _build_check, _build_info, _toolchain
@@ -230,15 +230,12 @@ def test_import_under_another_torch_names_both_and_the_command(tmp_path):
 
 
 def test_environments_of_uv_install_by_uv(monkeypatch):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name)
-    )
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(_toolchain, "importlib", own_importlib(lambda name: None))
+    monkeypatch.setattr(_toolchain, "shutil", own(shutil, which=lambda name: f"/bin/{name}"))
     uv = f"uv pip install --python {sys.executable}"
     assert _toolchain.pip_install() == uv
     assert _build_check._build_command() == f"{uv} -e {ROOT}"
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(_toolchain, "shutil", own(shutil, which=lambda name: None))
     assert _toolchain.pip_install() == f"{sys.executable} -m pip install"
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
+from own_modules import own
 
 from ringcomm.bench import busy
 
@@ -22,8 +25,8 @@ intr 5
 def stat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file = tmp_path / "stat"
     monkeypatch.setattr(busy, "_STAT", file)
-    monkeypatch.setattr(busy.os, "sysconf", lambda name: 100)
-    monkeypatch.setattr(busy.os, "sched_getaffinity", lambda pid: {0, 1})
+    two_cores = own(os, sysconf=lambda name: 100, sched_getaffinity=lambda pid: {0, 1})
+    monkeypatch.setattr(busy, "os", two_cores)
     return file
 
 
@@ -34,13 +37,13 @@ def test_guests_count_once_and_idle_time_does_not(stat: Path) -> None:
     assert busy.busy_seconds([3]) == 0
 
 
-@pytest.mark.parametrize(("own", "load"), [(0.0, 1.5), (2.0, 1.0), (9.0, 0.0)])
+@pytest.mark.parametrize(("own_seconds", "load"), [(0.0, 1.5), (2.0, 1.0), (9.0, 0.0)])
 def test_the_load_is_what_is_not_ones_own(
-    stat: Path, monkeypatch: pytest.MonkeyPatch, own: float, load: float
+    stat: Path, monkeypatch: pytest.MonkeyPatch, own_seconds: float, load: float
 ) -> None:
     """In four seconds the cores work for six."""
-    times, used = iter([10.0, 14.0]), iter([1.0, 1.0 + own])
-    monkeypatch.setattr(busy.time, "monotonic", lambda: next(times))
+    times, used = iter([10.0, 14.0]), iter([1.0, 1.0 + own_seconds])
+    monkeypatch.setattr(busy, "time", own(time, monotonic=lambda: next(times)))
     stat.write_text(STAT.format(100, 100))
     others = busy.Others(lambda: next(used))
     stat.write_text(STAT.format(500, 300))

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from own_modules import own
 
 import ringcomm
+from ringcomm import arguments as of_commands
 from ringcomm import cost, options, plan
 from ringcomm.arguments import output_file
 from ringcomm.cli import COMMANDS, main, names
@@ -167,6 +169,7 @@ def test_files_that_cannot_be_written_are_refused_at_once(
 
 
 def test_a_file_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
+    read_only = own(os, access=lambda path, mode: False)  # root may write everywhere
+    monkeypatch.setattr(of_commands, "os", read_only)
     with pytest.raises(argparse.ArgumentTypeError, match=f"{tmp_path} is read-only here"):
         output_file(str(tmp_path / "out.csv"))

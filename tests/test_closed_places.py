@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from own_modules import own, own_path
 from ranks import Rank, on_processes
 
 import ringcomm
@@ -206,7 +208,8 @@ def test_a_tuning_as_large_as_may_be(tmp_path: Path) -> None:
 
 
 def test_the_doctor_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    path = own(os.path, expanduser=lambda path: path)
+    monkeypatch.setattr(doctor, "os", own(os, path=path))
     assert "a ~ b" in doctor._for_an_issue("a ~ b")
 
 
@@ -215,7 +218,8 @@ def test_a_proc_that_shows_little(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.delenv("RINGCOMM_HOSTID", raising=False)
-    monkeypatch.setattr(Path, "read_text", refuse)
+    for module in (host, doctor):
+        monkeypatch.setattr(module, "Path", own_path(read_text=refuse))
     assert "one with all processes whose memory it sees" in host.guess()
     assert doctor._path_of("libnccl.so.2") == "from where is not known"
 
@@ -224,7 +228,7 @@ def test_a_launcher_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(path: Path) -> bytes:
         raise FileNotFoundError(2, "No such file or directory", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(launchers, "Path", own_path(read_bytes=refuse))
     assert launchers._parent_of_all(("PMI_RANK",)) is None
 
 
@@ -232,7 +236,7 @@ def test_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise FileNotFoundError("No usable temporary directory found")
 
-    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(doctor, "tempfile", own(tempfile, TemporaryFile=refuse))
     with doctor._file_of_errors() as errors:
         errors.write(b"word")
         errors.seek(0)

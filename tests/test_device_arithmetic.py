@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from own_modules import own
 from setup_script import setup_script
 from test_reduce_device_build import ROOT, run
 
@@ -27,7 +28,8 @@ def nvcc() -> str:
 @pytest.fixture
 def flags(setup_script: ModuleType, nvcc: str, monkeypatch: pytest.MonkeyPatch) -> list[str | Path]:
     """What setup.py passes to nvcc."""
-    monkeypatch.setattr(os, "environ", os.environ.copy())  # which it adds to
+    its_own = own(os, environ=os.environ.copy())  # which it adds to
+    monkeypatch.setattr(setup_script, "os", its_own)
     config = setup_script.configure()
     if config.cuda_home is None:
         pytest.skip(f"a build for CPUs only, because {config.cpu_only_reason}")

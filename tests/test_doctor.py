@@ -6,6 +6,7 @@ import argparse
 import json
 import mmap
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from own_modules import own
 
 import ringcomm
 from ringcomm import host
@@ -112,7 +114,7 @@ def test_lines_fold_in_a_terminal_and_paths_stay_whole(capsys, monkeypatch) -> N
 
 def test_for_an_issue(capsys, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "_self_check", lambda problems: "two ranks, right sums")
-    monkeypatch.setattr(doctor.platform, "node", lambda: "secret7")
+    monkeypatch.setattr(doctor, "platform", own(platform, node=lambda: "secret7"))
     monkeypatch.setattr(doctor.host, "guess", lambda: "secret7, one with others")
     monkeypatch.setenv("HOME", str(PACKAGE.parent))
     monkeypatch.setenv("RINGCOMM_ALGORITHM", "ring")
@@ -214,7 +216,8 @@ def test_shared_memory_without_a_name() -> None:
 def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     values = list(os.statvfs("/"))
     values[:5] = [4096, 4096, 4096, 2048, 2048]
-    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
+    small = own(os, statvfs=lambda path: os.statvfs_result(values))
+    monkeypatch.setattr(doctor, "os", small)
     monkeypatch.setattr(doctor, "_has_memfds", lambda: False)
     problems: list[str] = []
     assert doctor._shared_memory(problems) == "/dev/shm 16 MiB, 8 MiB free"
@@ -226,7 +229,7 @@ def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         raise OSError("not here")
 
     monkeypatch.setattr(doctor, "SHARED_MEMORY", str(tmp_path / "none"))
-    monkeypatch.setattr(os, "memfd_create", refuse)
+    monkeypatch.setattr(doctor, "os", own(os, memfd_create=refuse))
     problems: list[str] = []
     assert doctor._shared_memory(problems).startswith("no ")
     assert len(problems) == 1 and "no shared memory" in problems[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import setuptools
 import torch
+from own_modules import own_importlib
 from setup_script import setup_script
 
 __all__ = ["setup_script"]  # a fixture
@@ -34,7 +35,7 @@ def environment_with_torch(directory: Path, version: str) -> Path:
 def isolated(setup_script, monkeypatch):
     """As uv or pip's venv-isolation run it: a throw-away interpreter without torch."""
     finding = setup_script.finding
-    monkeypatch.setattr(finding.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(finding, "importlib", own_importlib(lambda name: None))
     monkeypatch.setattr(finding, "installer", lambda: None)
     monkeypatch.setattr(finding, "uvs_target", lambda parent: None)
     monkeypatch.setattr(setuptools, "__file__", f"{sys.prefix}/lib/setuptools/__init__.py")

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from compiled import tools
 from gpu_suite import groups, mps, one_gpu, runner
+from own_modules import own
 from test_gpu_suite import BENCHMARKS, MARK, bash, gpu_suite, table
 
 
@@ -42,9 +43,10 @@ def test_ranks_share_the_hardware_queues(
     world_size: int, queues: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(one_gpu.torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(os, "environ", {})
+    variables: dict[str, str] = {}
+    monkeypatch.setattr(one_gpu, "os", own(os, environ=variables))
     one_gpu.prepare(world_size)
-    assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == queues
+    assert variables["CUDA_DEVICE_MAX_CONNECTIONS"] == queues
 
 
 @pytest.mark.slow

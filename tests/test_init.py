@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from own_modules import own
 from programs import python
 from ranks import Rank, on_processes
 
@@ -160,7 +161,7 @@ def test_a_job_whose_name_is_no_text() -> None:
 def test_a_launcher_whose_name_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     name = Path("/proc/self/comm")
     before = name.read_bytes()
-    monkeypatch.setattr(os, "getppid", os.getpid)
+    monkeypatch.setattr(launchers, "os", own(os, getppid=os.getpid))
     name.write_bytes(b"a) \xff")
     try:
         found = launchers._parent_of_all(("NO_SUCH_VARIABLE",))

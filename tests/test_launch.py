@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from own_modules import own
 
 from ringcomm import forked
 from ringcomm.launch import RanksFailedError, run_ranks
@@ -124,7 +125,7 @@ def test_what_is_left_to_the_end_is_done_at_the_end(tmp_path: Path) -> None:
 def test_when_forks_are_safe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with monkeypatch.context() as alone:
-        alone.setattr("threading.active_count", lambda: 1)
+        alone.setattr(forked, "threading", own(threading, active_count=lambda: 1))
         assert forked.is_safe()
         alone.setattr("torch.cuda.device_count", lambda: 1)
         assert not forked.is_safe()

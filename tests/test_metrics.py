@@ -23,6 +23,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from documents import FOLDER
+from own_modules import own_importlib
 from programs import ROOT
 from prometheus_client.parser import text_string_to_metric_families
 from ranks import Rank, on_processes
@@ -221,7 +222,7 @@ def test_an_interrupt_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_client(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(metrics, "importlib", own_importlib(lambda name: None))
     assert main(["metrics", "--once"]) == 1
     assert "pip install prometheus-client" in capsys.readouterr().err
 

@@ -20,6 +20,7 @@ import pytest
 import torch
 import wheels
 from documents import commands, page
+from own_modules import own
 from setup_script import setup_script
 from test_build import import_copy
 
@@ -269,14 +270,13 @@ def fake_nvcc(folder: Path, version: str) -> str:
 def test_nvcc_of_wheels_comes_last_unless_it_alone_fits(monkeypatch, tmp_path):
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(variable, raising=False)
-    which = _toolchain.shutil.which
-    monkeypatch.setattr(  # a toolkit of this machine is not looked at
-        _toolchain.shutil,
-        "which",
-        lambda name, path=None: (
-            which(name, path=path or os.environ["PATH"]) if path != "/usr/local/cuda/bin" else None
-        ),
-    )
+
+    def which(name, path=None):
+        """A toolkit of this machine is not looked at."""
+        found_in = path or os.environ["PATH"]
+        return None if path == "/usr/local/cuda/bin" else shutil.which(name, path=found_in)
+
+    monkeypatch.setattr(_toolchain, "shutil", own(shutil, which=which))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}/bin")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
     in_wheel = fake_nvcc(tmp_path / "site-packages" / "nvidia" / "cu13" / "bin", "13.0.88")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from own_modules import own
 from ranks import Rank, on_processes
 from rich.text import Text
 
@@ -182,7 +183,7 @@ def test_again_and_again(
 
     found = seen([late(number, last=1) for number in range(50)])
     monkeypatch.setattr("ringcomm.waiting.watch", lambda seconds: [found])
-    monkeypatch.setattr(status.time, "sleep", sleep)
+    monkeypatch.setattr(status, "time", own(time, sleep=sleep))
     assert main(["status", "--slow", "0.01", "--watch", "600"]) == 130
     assert all(590 < seconds <= 600 for seconds in slept), "from one beginning to the next"
     written = capsys.readouterr().out

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from own_modules import own_path
 from programs import python
 from ranks import Rank, on_processes
 
@@ -253,9 +254,7 @@ def test_a_place_that_is_none_is_found_out_first(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_without_a_place_for_a_new_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_a_place_for_a_new_file(tmp_path: Path) -> None:
     file = tmp_path / "made" / "tuning.json"
     tuning.prepare(file)
     assert list(file.parent.iterdir()) == []
@@ -263,9 +262,8 @@ def test_a_folder_without_a_place_for_a_new_file(
     def touch(path: Path) -> None:
         raise PermissionError(f"{path} is not to be")  # root may write everywhere
 
-    monkeypatch.setattr(Path, "touch", touch)
     with pytest.raises(PermissionError):
-        tuning.prepare(file)
+        tuning.prepare(own_path(touch=touch)(file))
 
 
 def test_the_command_needs_a_place_for_the_file() -> None:
