@@ -79,7 +79,7 @@ def _tests(source: Path, python: Path, folder: Path, log: Path) -> str:
     shutil.unpack_archive(source, folder / "source")
     (tree,) = (folder / "source").iterdir()
     (tree / "ringcomm").rename(tree / "ringcomm_of_the_sources")
-    needed = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "psutil")
+    needed = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "numpy", "psutil")
     call(log, python, "-m", "pip", "install", "-q", *needed, cwd=folder)
     pytest = (python, "-m", "pytest", "-q", "-m", "not slow and not torch_suite")
     files = [f"tests/{name}" for name in TESTS]

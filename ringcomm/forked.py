@@ -52,8 +52,9 @@ class Fork:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def kill(self) -> None:
-        self._process.kill()
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None and self._process.pid is not None:
+            os.kill(self._process.pid, number)
 
     def wait(self) -> int | None:
         self._process.join()

@@ -61,8 +61,11 @@ def run_ranks(
         del store  # not before
     finally:
         with uninterrupted():
-            for process in ranks:  # before their store goes, of which they would complain
-                process.kill()
+            # Before their store goes, of which they would complain. All stand still first: one that
+            # saw another killed would say so.
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for process in ranks:
+                    process.send_signal(number)
             for process in ranks:
                 process.wait()
             listening.close()
@@ -89,7 +92,7 @@ def uninterrupted() -> Iterator[None]:
 class _Process(Protocol):
     def poll(self) -> int | None: ...
 
-    def kill(self) -> None: ...
+    def send_signal(self, number: int) -> None: ...
 
     def wait(self) -> int | None: ...
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from own_modules import own
 
-from ringcomm import forked
+from ringcomm import forked, launch
 from ringcomm.launch import RanksFailedError, run_ranks
 
 BEGIN = "import os, sys, time; rank = int(os.environ['RANK']);"
@@ -60,7 +60,10 @@ def test_ranks_meet() -> None:
         ("1 / rank", "rank 0 failed with exit code 1"),
     ],
 )
-def test_a_rank_that_fails_ends_the_others(program: str, words: str) -> None:
+def test_a_rank_that_fails_ends_the_others(
+    program: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "GRACE", 0.5)
     start = time.monotonic()
     with pytest.raises(RanksFailedError, match=words):
         run_ranks(["-c", BEGIN + program], 3)
@@ -71,6 +74,32 @@ def test_a_rank_that_fails_ends_the_others(program: str, words: str) -> None:
 def test_ranks_that_do_not_end_are_killed() -> None:
     with pytest.raises(RanksFailedError, match="rank 1, 2 did not end within 1 s"):
         run_ranks(["-c", BEGIN + "rank and time.sleep(600)"], 3, timeout=1)
+
+
+def test_no_rank_sees_that_another_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it says so beside what the launcher says."""
+
+    class Slow(forked.Fork):
+        def send_signal(self, number: int) -> None:
+            super().send_signal(number)
+            time.sleep(0.2)
+
+    monkeypatch.setattr(forked, "Fork", Slow)
+    monkeypatch.setattr(forked, "is_safe", lambda: True)
+    program = (
+        "import pathlib\n"
+        f"begun, seen = (pathlib.Path({str(tmp_path)!r}, name) for name in ('begun', 'seen'))\n"
+        "if rank == 0: begun.write_text(str(os.getpid())); time.sleep(600)\n"
+        "while not begun.exists() or not begun.read_text(): pass\n"
+        "stat = pathlib.Path('/proc', begun.read_text(), 'stat')\n"
+        "while stat.read_text().rpartition(')')[2].split()[0] not in 'XZ': pass\n"
+        "seen.touch()\n"
+    )
+    with pytest.raises(RanksFailedError, match="rank 0, 1 did not end within 2 s"):
+        run_ranks(["-c", BEGIN + "\n" + program], 2, timeout=2)
+    assert [file.name for file in tmp_path.iterdir()] == ["begun"]
 
 
 @either_way

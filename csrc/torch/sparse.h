@@ -25,7 +25,7 @@ inline constexpr int kSparseCalls = 3;
 inline std::vector<int64_t> shape_record(const at::Tensor& tensor, bool is_reproducible) {
   std::vector<int64_t> record{tensor._nnz(), tensor.sparse_dim(),
                               static_cast<int64_t>(tensor.scalar_type()), is_reproducible ? 1 : 0};
-  record.insert(record.end(), tensor.sizes().begin(), tensor.sizes().end());
+  for (const int64_t size : tensor.sizes()) record.push_back(size);
   return record;
 }
 
