@@ -54,6 +54,32 @@ def test_work() -> None:
     on_processes(a_work, 2, backend="ring")
 
 
+def small_works(rank: Rank) -> None:
+    """They end with the call where all ranks come at once, and a call never waits for a late one."""
+    for late in range(3):  # works that are under way together
+        tensors = [torch.full((3,), float(rank.rank + i)) for i in range(4)]
+        dist.barrier()
+        if rank.rank == late % 2:
+            time.sleep(0.5)
+        began = time.monotonic()
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        took = time.monotonic() - began
+        for i, (work, tensor) in enumerate(zip(works, tensors, strict=True)):
+            work.wait()
+            assert work.is_success() and tensor.tolist() == [2.0 * i + 1] * 3
+        assert took < 0.4, "the call returned before the other rank came"
+    seen = []
+    for _ in range(200):
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        seen.append(work.is_completed())
+        work.wait()
+    assert any(seen)
+
+
+def test_small_works() -> None:
+    on_processes(small_works, 2, backend="ring")
+
+
 def sync_works(rank: Rank) -> None:
     """What torch.distributed keeps to itself of calls that are not asynchronous."""
     group = dist.distributed_c10d._get_default_group()

@@ -20,6 +20,24 @@ void Queue::submit(Operation operation) {
   state.call_if_needed();
 }
 
+void Queue::provide_thread() {
+  std::lock_guard lock(state_->mutex);
+  state_->provide_thread();
+}
+
+void Queue::hand_over(Operation operation) {
+  State& state = *state_;
+  std::list<Entry> added;
+  added.emplace_back(std::move(operation), Levels(1));
+  {
+    std::lock_guard lock(state.mutex);
+    std::list<Entry>& queued = state.levels.back().operations;
+    queued.splice(queued.begin(), added);
+    state.turn.fetch_or(kMore);
+  }
+  leave();
+}
+
 bool Queue::try_enter() {
   State& state = *state_;
   unsigned turn = 0;

@@ -53,6 +53,11 @@ class Queue {
   bool try_enter();
   void leave();
 
+  // So that hand_over() leaves its operation to another thread. Throws as submit() does.
+  void provide_thread();
+  // With the turn: puts an operation before all that is queued, and gives the turn back.
+  void hand_over(Operation operation);
+
   class Turn {
    public:
     explicit Turn(Queue& queue) : queue_(&queue) {}
@@ -61,6 +66,10 @@ class Queue {
     Turn& operator=(const Turn&) = delete;
     void leave() {
       if (Queue* const queue = std::exchange(queue_, nullptr)) queue->leave();
+    }
+    void hand_over(Operation operation) {
+      queue_->hand_over(std::move(operation));
+      queue_ = nullptr;
     }
 
    private:

@@ -186,8 +186,10 @@ void Communicator::carry_out(Call call, const Reduction& reduction, Timeout time
 
 void Communicator::carry_out_here(Call& call, const Reduction& reduction,
                                   const Deadline& deadline) {
-  if (call.collective == Collective::kAllToAll)
+  if (call.collective == Collective::kAllToAll) {
+    if (exchange_.is_impatient()) throw shm::NotYet();
     return carry_out_all_to_all(call, reduction, deadline);
+  }
   if (may_travel_with_call(call, kExecutor)) {
     shm::Eager& eager = eager_way(call);
     const std::size_t payload_nbytes = eager.most_count(blocks()) * element_size(call.dtype);
@@ -195,6 +197,7 @@ void Communicator::carry_out_here(Call& call, const Reduction& reduction,
       return eagerly(eager, zero_copy_way(call, Path::kWithCall), call, reduction, deadline);
     }
   }
+  if (exchange_.is_impatient()) throw shm::NotYet();
   by_plan(call, reduction, deadline);
 }
 
@@ -202,7 +205,7 @@ void Communicator::carry_out_here(Call& call, const Reduction& reduction,
 // their inputs.
 void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* zero_copy, Call& call,
                            const Reduction& reduction, const Deadline& deadline) {
-  for (bool may_tell = zero_copy != nullptr;; may_tell = false) {
+  const auto announce = [&](bool may_tell) {
     std::byte* const payload = exchange_.begin(call, deadline);
     const std::size_t published = may_tell ? publish_buffers(*zero_copy, call, payload) : 0;
     const auto write = [&] {
@@ -213,6 +216,13 @@ void Communicator::eagerly(shm::Eager& eager, shm::ZeroCopy* zero_copy, Call& ca
     exchange_.announce(call, published + written,
                        published > 0 ? zero_copy->payload_kind() : shm::PayloadKind::kInput);
     if (published == 0) eager.keep(blocks(), reduction);
+  };
+  for (bool may_tell = zero_copy != nullptr;; may_tell = false) {
+    if (std::exchange(resumes_, false)) {
+      exchange_.resume(call);
+    } else {
+      announce(may_tell);
+    }
     exchange_.await_all(deadline);
     const bool is_open = zero_copy != nullptr && zero_copy->is_open(announced());
     if (is_open) {

@@ -58,13 +58,40 @@ class Communicator : public Collectives {
   // by itself; this is for what surrounds calls.
   template <typename Body>
   void settled(int num_calls, Timeout timeout, Body&& body) {
-    const std::uint64_t before = exchange_.announced();
+    const std::uint64_t before = exchange_.announced() - (resumes_ ? 1 : 0);
     try {
       body();
+    } catch (const shm::NotYet&) {
+      throw;
     } catch (...) {
       settle(std::current_exception(), before, num_calls, timeout);
       rethrow_named(std::current_exception());
     }
+  }
+
+  // The same for one call, unless it has to wait for more than some microseconds. Then it returns
+  // false, and settled() is to run body() again, on any thread, before this rank makes another
+  // call.
+  template <typename Body>
+  bool settled_soon(Timeout timeout, Body&& body) {
+    exchange_.set_impatient(true);
+    try {
+      settled(1, timeout, body);
+    } catch (const shm::NotYet&) {
+      resumes_ = exchange_.is_under_way();
+      exchange_.set_impatient(false);
+      return false;
+    } catch (...) {
+      exchange_.set_impatient(false);
+      throw;
+    }
+    exchange_.set_impatient(false);
+    return true;
+  }
+  // Whether it is worth a try: whether the other ranks have what they need of such an input as soon
+  // as this one has announced its call, and wait on cores of their own.
+  bool may_settle_soon(std::size_t nbytes) const {
+    return nbytes <= policy().with_call_nbytes() && !group_.shares_cores() && !group_.spans_hosts();
   }
 
   // This rank's arguments for a collective are wrong. The others, which make that call, raise the
@@ -159,6 +186,7 @@ class Communicator : public Collectives {
   ByCall<shm::ZeroCopy> zero_copy_;
   std::vector<std::uint64_t> counts_;  // what the ranks announce to an all-to-all
   std::uint64_t barriers_ = 0;
+  bool resumes_ = false;  // the next call has been announced
 };
 
 }  // namespace ringcomm

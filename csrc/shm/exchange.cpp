@@ -7,6 +7,12 @@
 #include "core/policy.h"
 
 namespace ringcomm::shm {
+namespace {
+
+// What it takes to leave a call to another thread.
+constexpr std::chrono::microseconds kSoon{10};
+
+}  // namespace
 
 std::byte* Exchange::begin(Call& call, const Deadline& deadline) {
   if (group_.broken()) group_.check(describe(call, group_.members));
@@ -81,8 +87,15 @@ void Exchange::await_announcements(const Deadline& deadline) {
   RemoteHosts* const hosts = group_.remote_hosts();
   Backoff idle(group_, deadline);
   std::optional<Clock::time_point> since;  // a rank that comes last does not look at the clock
+  const auto note_waited = [&] {
+    if (since) waited_ += Clock::now() - *since;
+  };
   const auto pause = [&] {
     if (!since) since = Clock::now();
+    if (is_impatient_ && Clock::now() - *since > kSoon) {
+      note_waited();
+      throw NotYet();
+    }
     idle.pause([&] {
       WaitInfo blocked{{}, describe_numbered(own_, group_.members)};
       for (int peer = 0; peer < group_.world_size; ++peer) {
@@ -99,7 +112,7 @@ void Exchange::await_announcements(const Deadline& deadline) {
   for (int r = 0; r < group_.world_size; ++r) {
     for (; !announced(r); step()) pause();
   }
-  if (since) waited_ = Clock::now() - *since;
+  note_waited();
   if (hosts == nullptr) return;
   for (; !hosts->has_forwarded(sequence_); step()) pause();
 }

@@ -23,6 +23,9 @@
 
 namespace ringcomm::shm {
 
+// Thrown where a call has to wait for longer than its caller does.
+struct NotYet {};
+
 class Exchange {
  public:
   explicit Exchange(Group& group) : group_(group), may_announce_(group.world_size) {}
@@ -44,8 +47,14 @@ class Exchange {
   // Whether that would not wait.
   bool may_refuse();
 
-  // Waits until all ranks have announced; throws kMismatch if a call differs from ours.
+  // Waits until all ranks have announced; throws kMismatch if a call differs from ours, and NotYet
+  // while it is impatient.
   void await_all(const Deadline& deadline);
+  // Whether to wait for some microseconds at most. Another thread may wait on: it resumes the call.
+  void set_impatient(bool is_impatient) { is_impatient_ = is_impatient; }
+  bool is_impatient() const { return is_impatient_; }
+  // Goes on with the call that was announced, in place of beginning one.
+  void resume(Call& call) const { call.sequence = sequence_; }
   // From here on the time is that of the transfer. Not for calls that are so small that to look at
   // the clock would slow them.
   void begin_transfer() { transfer_began_ = Clock::now(); }
@@ -89,8 +98,9 @@ class Exchange {
   std::uint32_t payload_at_ = kBehind;  // of this call
   std::uint64_t nbytes_ = 0;            // of all calls
   bool owes_wait_ = false;              // this rank's last call was refused
-  Call own_;                            // the last call
-  Clock::duration waited_{};            // in it
+  bool is_impatient_ = false;
+  Call own_;                  // the last call
+  Clock::duration waited_{};  // in it
   std::optional<Clock::time_point> transfer_began_;
   std::uint64_t digest_ = 0;  // of it
 };

@@ -47,6 +47,49 @@ std::function<FlightRecorder::DumpsWritten()> dump_requests_of(
   };
 }
 
+// A collective on the host, for the threads that carry it out, in turn.
+class HostCall {
+ public:
+  HostCall(c10::intrusive_ptr<CollectiveWork> work, Operation::Body body,
+           std::shared_ptr<Communicator> host, int num_calls, std::chrono::milliseconds timeout)
+      : work_(std::move(work)),
+        body_(std::move(body)),
+        host_(std::move(host)),
+        num_calls_(num_calls),
+        timeout_(timeout) {}
+
+  void run() {
+    note(error_of([&] { host_->settled(num_calls_, timeout_, [this] { call(); }); }));
+  }
+  // False: the call has to wait for other ranks, and run() is to go on with it.
+  bool run_soon() {
+    bool is_over = true;
+    const auto error =
+        error_of([&] { is_over = host_->settled_soon(timeout_, [this] { call(); }); });
+    if (is_over) note(error);
+    return is_over;
+  }
+  void complete() { work_->complete(error_); }
+
+ private:
+  void call() {
+    if (!std::exchange(is_begun_, true)) work_->start();
+    body_(*host_);
+  }
+  void note(std::exception_ptr error) {
+    error_ = std::move(error);
+    if (!error_) work_->note_result();
+  }
+
+  const c10::intrusive_ptr<CollectiveWork> work_;
+  const Operation::Body body_;
+  const std::shared_ptr<Communicator> host_;
+  const int num_calls_;
+  const std::chrono::milliseconds timeout_;
+  bool is_begun_ = false;
+  std::exception_ptr error_;
+};
+
 }  // namespace
 
 RingBackend::RingBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
@@ -238,32 +281,35 @@ RingBackend::WorkPtr RingBackend::begin_numbered(Submission submission, Coalesci
 RingBackend::WorkPtr RingBackend::begin_on_host(Submission submission, Coalescing* coalescing) {
   auto& [operation, body, device] = submission;
   const CallGuard inside;
-  const bool may_end_here = !operation.async && coalescing == nullptr;
+  const bool ends_here = !operation.async && coalescing == nullptr;
+  const bool may_end_soon = operation.async && coalescing == nullptr && operation.may_be_tried &&
+                            communicator_->may_settle_soon(operation.inputs.front().nbytes());
   const auto timeout = operation.timeout;
   const int num_calls = operation.num_calls;
   if (coalescing != nullptr) coalescing->parts.reserve(coalescing->parts.size() + 1);
   auto work = c10::make_intrusive<CollectiveWork>(rank_, std::move(operation), queue_);
-  auto error = std::make_shared<std::exception_ptr>();
-  auto run = [body = std::move(body), host = communicator_, work, error, timeout, num_calls] {
-    *error = error_of([&] {
-      host->settled(num_calls, timeout, [&] {
-        work->start();
-        body(*host);
-      });
-    });
-    if (!*error) work->note_result();
+  const auto call =
+      std::make_shared<HostCall>(work, std::move(body), communicator_, num_calls, timeout);
+  // Tensors that go with it may need Python.
+  const auto queued = [&] {
+    return Queue::Operation{[call] { call->run(); }, [call] { call->complete(); },
+                            std::make_shared<CallGuard>()};
   };
-  if (may_end_here && queue_->try_enter()) {
+  if (may_end_soon) queue_->provide_thread();
+  if ((ends_here || may_end_soon) && queue_->try_enter()) {
     Queue::Turn turn(*queue_);
-    run();
+    if (ends_here) call->run();
+    bool is_over = ends_here || call->run_soon();
+    if (!is_over && error_of([&] { turn.hand_over(queued()); })) {
+      call->run();  // without memory; the other ranks may have seen the call
+      is_over = true;
+    }
     PendingCalls::note_known();
     turn.leave();
-    work->complete(*error);
+    if (is_over) call->complete();
     return work;
   }
-  // Tensors that go with it may need Python.
-  queue_->submit(
-      {std::move(run), [work, error] { work->complete(*error); }, std::make_shared<CallGuard>()});
+  queue_->submit(queued());
   PendingCalls::note_known();
   if (coalescing != nullptr) coalescing->parts.push_back(work);
   return work;

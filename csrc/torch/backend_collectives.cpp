@@ -244,6 +244,7 @@ RingBackend::WorkPtr RingBackend::carry_out(Call call, const CallOptions& opts) 
                       std::move(memory), timeout,    opts.asyncOp};
   operation.reads = call.reads;
   operation.has_result = call.has_result;
+  operation.may_be_tried = true;
   return submit(std::move(operation), [flat, data, run = std::move(call.run), writes = call.writes,
                                        timeout](Collectives& collectives) {
     run(collectives, flat, data.flat(), timeout);

@@ -118,6 +118,7 @@ struct Operation {
   std::chrono::milliseconds timeout;
   bool async = true;
   int num_calls = 1;           // of the collectives that the body calls
+  bool may_be_tried = false;   // the body may be run again if it had to wait
   bool reads = true;           // the inputs' contents count: a broadcast's only on the root
   bool has_result = true;      // the outputs are one, such as a reduction's on its root alone
   std::uint64_t sequence = 0;  // from when it begins

@@ -37,6 +37,10 @@ with set_current_vllm_config(VllmConfig()):
     assert torch.equal(group.reduce_scatter(own, 0), sum(every).chunk(world_size)[rank])
     gathered = group.gather(own, 1, 0)
     assert torch.equal(gathered, torch.cat(every)) if rank == 1 else gathered is None
+    compiled = torch.compile(lambda x: group.all_reduce(x + 1) - 1, fullgraph=True)
+    assert torch.equal(compiled(own), sum(every) + world_size - 1)
+    traced, _ = torch._dynamo.export(lambda x: group.all_reduce(x + 1))(own)
+    assert "ringcomm.all_reduce_" in traced.code, traced.code
     communicator, backend = group.device_communicator, dist.get_backend(group.device_group)
     said = f"{type(communicator).__name__} {communicator.dist_module.__name__} {backend}\\n"
     os.write(1, said.encode())  # at once, as the other rank writes there, too

@@ -222,6 +222,36 @@ TEST(bfloat16_is_rounded_once) {
   }
 }
 
+// A rank that comes first waits for some microseconds, and leaves the rest to another thread.
+TEST(calls_that_have_to_wait_are_gone_on_with) {
+  std::mt19937_64 random(11);
+  for (const int n : {2, 3, 5}) {
+    const std::size_t eager = shm::Geometry(n).eager_nbytes;
+    std::vector<Case> all;
+    for (int i = 0; i < 400; ++i) {
+      const Collective collective = cases::kCollectives[i % (cases::kCollectives.size() - 1)];
+      all.push_back(cases::random_case(collective, n, random() % (2 * eager), random));
+    }
+    std::atomic<int> left{0};
+    with_group(n, "auto", [&](Communicator& communicator) {
+      std::mt19937_64 own(communicator.rank());
+      for (const Case& c : all) {
+        cases::Part part(c, communicator.rank(), n);
+        part.fill();
+        if (own() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 200));
+        const auto call = [&] { part.call(communicator, kPatience); };
+        if (!communicator.settled_soon(kPatience, call)) {
+          ++left;
+          std::thread([&] { communicator.settled(1, kPatience, call); }).join();
+        }
+        CHECK(part.right());
+      }
+    });
+    CHECK(left > 0);
+    CHECK(left < static_cast<int>(all.size()) * n);
+  }
+}
+
 TEST(groups_do_not_disturb_each_other) {
   std::mt19937_64 random(7);
   std::vector<Case> all;

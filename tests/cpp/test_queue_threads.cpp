@@ -103,6 +103,23 @@ TEST(an_idle_queue_is_entered_and_a_busy_one_is_not) {
   queue.leave();
 }
 
+TEST(what_is_handed_over_runs_before_what_came_meanwhile) {
+  for (const bool helps : {false, true}) {
+    std::vector<std::string> order;  // unguarded: the turn is the lock
+    Queue queue;
+    CHECK(queue.try_enter());
+    Queue::Turn turn(queue);
+    const auto queued = submit(queue, [&] { order.push_back("queued"); });
+    turn.hand_over({[&] { order.push_back("handed over"); }, [] {}});
+    turn.leave();  // which it has done
+    while (helps && queue.help()) {
+    }
+    check_ready(queued);
+    CHECK_EQ(order.size(), 2u);
+    CHECK_EQ(order.front(), "handed over");
+  }
+}
+
 TEST(entering_and_submitting_from_many_threads) {
   int counter = 0;  // unguarded: the turn is the lock
   std::atomic<int> entered{0};
