@@ -55,7 +55,7 @@ def test_work() -> None:
 
 
 def small_works(rank: Rank) -> None:
-    """They end with the call where all ranks come at once, and a call never waits for a late one."""
+    """They end with the call where all ranks come at once. A call never waits for a late one."""
     for late in range(3):  # works that are under way together
         tensors = [torch.full((3,), float(rank.rank + i)) for i in range(4)]
         dist.barrier()
