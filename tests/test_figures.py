@@ -678,25 +678,28 @@ def test_slow_links() -> None:
     assert rows == found
 
 
-def test_vllm() -> None:
-    _, rows = table(BENCHMARKS, "dtype | batch | one process decodes")
-    for dtype, batch, alone, ring, gloo, ahead, *prefills in rows:
+@pytest.mark.parametrize(
+    ("file", "own", "column"),
+    [
+        ("vllm_model.csv", "gloo, by vLLM", "gloo"),
+        ("vllm_model_avx512.csv", "vLLM's shared memory", "shared memory"),
+    ],
+)
+def test_vllm(file: str, own: str, column: str) -> None:
+    columns = f"dtype | batch | one process decodes | ring decodes | {column} decodes"
+    _, rows = table(BENCHMARKS, columns)
+    for dtype, batch, alone, ring, theirs, ahead, *prefills in rows:
         case = {"dtype": dtype, "batch": batch}
         decodes, found = (
-            [
-                one("vllm_model.csv", column, backend=backend, **case)
-                for backend in ("one process", "ring", "gloo, by vLLM")
-            ]
-            for column in ("decode", "prefill")
+            [one(file, of, backend=backend, **case) for backend in ("one process", "ring", own)]
+            for of in ("decode", "prefill")
         )
-        shown = [cell.removesuffix(" tokens/s") for cell in (alone, ring, gloo, *prefills)]
+        shown = [cell.removesuffix(" tokens/s") for cell in (alone, ring, theirs, *prefills)]
         assert all(map(agrees, shown, (*decodes, *found[1:])))
         assert agrees(ahead, decodes[1] / decodes[2])
-        same, tokens = (
-            one("vllm_model.csv", column, backend="ring", **case) for column in ("same", "tokens")
-        )
+        same, tokens = (one(file, of, backend="ring", **case) for of in ("same", "tokens"))
         assert same == tokens
-    assert 3 * len(rows) == len(results("vllm_model.csv"))
+    assert 3 * len(rows) == len(results(file))
 
 
 def test_training() -> None:

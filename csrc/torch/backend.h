@@ -278,7 +278,9 @@ class RingBackend final : public c10d::Backend {
   //                          is held until all parts have been checked
   //   begin                  gives it its number
   //   begin_on_host          runs the body with communicator_: at once if the operation is
-  //                          synchronous and nothing is ahead of it, or else when the queue does
+  //                          synchronous and nothing is ahead of it, or else when the queue does.
+  //                          A small asynchronous one begins at once, and the queue goes on with it
+  //                          if it has to wait
   //   DeviceGroup::enqueue   runs the body with the device's communicator, which enqueues it
   //
   // The body calls the collectives, which become calls that the communicator carries out.
