@@ -74,19 +74,14 @@ class Communicator : public Collectives {
   // call.
   template <typename Body>
   bool settled_soon(Timeout timeout, Body&& body) {
-    exchange_.set_impatient(true);
+    const shm::Exchange::Impatience impatience(exchange_);
     try {
       settled(1, timeout, body);
+      return true;
     } catch (const shm::NotYet&) {
       resumes_ = exchange_.is_under_way();
-      exchange_.set_impatient(false);
       return false;
-    } catch (...) {
-      exchange_.set_impatient(false);
-      throw;
     }
-    exchange_.set_impatient(false);
-    return true;
   }
   // Whether it is worth a try: whether the other ranks have what they need of such an input as soon
   // as this one has announced its call, and wait on cores of their own.

@@ -47,11 +47,21 @@ class Exchange {
   // Whether that would not wait.
   bool may_refuse();
 
-  // Waits until all ranks have announced; throws kMismatch if a call differs from ours, and NotYet
-  // while it is impatient.
+  // Waits until all ranks have announced; throws kMismatch if a call differs from ours.
   void await_all(const Deadline& deadline);
-  // Whether to wait for some microseconds at most. Another thread may wait on: it resumes the call.
-  void set_impatient(bool is_impatient) { is_impatient_ = is_impatient; }
+  // While this lives, await_all() waits for some microseconds at most, and then throws NotYet.
+  class Impatience {
+   public:
+    explicit Impatience(Exchange& exchange) : exchange_(exchange) {
+      exchange_.is_impatient_ = true;
+    }
+    ~Impatience() { exchange_.is_impatient_ = false; }
+    Impatience(const Impatience&) = delete;
+    Impatience& operator=(const Impatience&) = delete;
+
+   private:
+    Exchange& exchange_;
+  };
   bool is_impatient() const { return is_impatient_; }
   // Goes on with the call that was announced, in place of beginning one.
   void resume(Call& call) const { call.sequence = sequence_; }
