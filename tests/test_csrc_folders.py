@@ -56,7 +56,7 @@ def test_arrows_between_folders_go_one_way():
 
 # The half of the backend that serves CPU tensors, by shared memory.
 HOST_HALF = re.compile(
-    r"backend\w*|arguments|\w*bindings\w*|announced|fast_path|operators|shared_memory|sparse"
+    r"backend\w*|arguments|\w*bindings\w*|announced|fast_path|shared_memory|sparse"
 )
 
 

@@ -9,16 +9,12 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
-#include "torch/backend.h"
-
 namespace ringcomm {
 namespace {
 
 void all_reduce(at::Tensor& tensor, const std::string& group_name) {
   const auto group = c10d::resolve_process_group(group_name);
   const auto backend = group->getBackend(tensor.device().type());
-  auto* const ring = dynamic_cast<RingBackend*>(backend.get());
-  if (ring != nullptr && ring->try_all_reduce_sync(tensor, c10d::ReduceOp::SUM)) return;
   std::vector<at::Tensor> tensors{tensor};
   c10d::AllreduceOptions options;
   options.asyncOp = false;
